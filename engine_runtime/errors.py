@@ -1,0 +1,50 @@
+"""Errors that reach a user. Every message says what is wrong and what to do.
+
+    MossVoiceError
+    ├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
+    │   └── MelMismatchError two stages disagree about the mel spectrogram between them
+    ├── AudioInputError      a WAV or device that gives no usable audio
+    ├── AudioDeviceError     a sound device that is missing, busy or lost
+    ├── OutOfBlocksError     the KV pool holds no free block for the conversation
+    ├── ContextLengthError   a prompt longer than the model's context
+    ├── ExecutorError        a forward step that was refused or failed, names the tensor
+    └── ExportError          a file that could not be written (disk full, no permission)
+"""
+
+from __future__ import annotations
+
+
+class MossVoiceError(Exception):
+    """Base of all errors shown to users without a traceback."""
+
+
+class BundleError(MossVoiceError):
+    """A model bundle is incomplete, damaged or inconsistent."""
+
+
+class MelMismatchError(BundleError):
+    """The mel that one stage makes is not the mel that the next stage was trained on."""
+
+
+class AudioInputError(MossVoiceError):
+    """Audio that cannot be used as speech input."""
+
+
+class AudioDeviceError(MossVoiceError):
+    """A sound device is missing, busy or was lost."""
+
+
+class OutOfBlocksError(MossVoiceError):
+    """No free KV block is left, and nothing may be dropped."""
+
+
+class ContextLengthError(MossVoiceError):
+    """A single prompt is longer than the context of the model."""
+
+
+class ExecutorError(MossVoiceError):
+    """A forward step was refused or failed."""
+
+
+class ExportError(MossVoiceError):
+    """A file could not be written."""

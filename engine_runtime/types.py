@@ -1,0 +1,118 @@
+"""Nouns that cross stage boundaries. Plain data, safe to hand between threads.
+
+Every per-turn value carries its `turn_id`, so that a consumer can drop what is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pcm = NDArray[np.float32]
+"""Mono samples in [-1, 1], [n]."""
+Codes = NDArray[np.int64]
+"""Speech codes, [n]."""
+Mel = NDArray[np.float32]
+"""Log-mel, [n_mels, frames]."""
+
+
+class Modality(str, Enum):
+    """What a reply is made of. A reply has exactly one modality."""
+
+    SPEECH = "speech"
+    TEXT = "text"
+
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class MelSpec:
+    """The mel spectrogram between flow and vocoder. Two stages fit only if these are equal."""
+
+    sample_rate: int
+    n_mels: int
+    n_fft: int
+    hop: int
+    win: int
+    fmin: float
+    fmax: float
+
+    @property
+    def frame_rate(self) -> float:
+        """Mel frames per second."""
+        return self.sample_rate / self.hop
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next row is picked (both channels alike)."""
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    min_new: int = 0
+    max_new: int = 512
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyText:
+    """A piece of reply text: the reply itself, or the subtitle of speech (`is_subtitle`)."""
+
+    turn_id: int
+    text: str
+    is_subtitle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAudio:
+    """Reply speech that is ready to play, in order and without gaps."""
+
+    turn_id: int
+    pcm: Pcm
+    sample_rate: int
+    chunk_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    """The last event of every reply."""
+
+    turn_id: int
+    modality: Modality
+    finish_reason: FinishReason
+    text: str
+    codes: tuple[int, ...] = field(default=())
+    audio_samples: int = 0
+
+
+ReplyEvent = ReplyText | ReplyAudio | ReplyDone
+
+
+class TurnHandle(Protocol):
+    """One user turn and its reply. Used by one thread at a time (the engine worker)."""
+
+    turn_id: int
+
+    def push(self, pcm: Pcm) -> int:
+        """Encode and prefill more user speech at the engine's input rate; returns new codes."""
+
+    def push_text(self, text: str) -> None:
+        """Use a typed question instead of speech."""
+
+    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+        """End the user's turn and yield the reply as it is made."""
+
+    def reopen(self) -> None:
+        """The user goes on after all: take the commit and its reply back, keep what was heard."""
+
+    def cancel(self) -> None:
+        """Drop the turn (or stop its reply) and give its KV blocks back. Safe from any thread."""
