@@ -1,0 +1,47 @@
+"""Fixtures for all tests: Qt without a screen, a few threads for torch, one random bundle per run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before Qt or torch is imported by any test module.
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout that the tests run in."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete bundle of tiny random networks. Read only: copy it before damaging it."""
+    from tests.bundle_factory import make_random_bundle
+
+    return make_random_bundle(tmp_path_factory.mktemp("bundle"))
+
+
+@pytest.fixture(scope="session")
+def nano_bundle() -> Path:
+    """The trained bundle of the checkout; tests that need it are skipped where it is not there."""
+    path = REPOSITORY / "assets" / "bundles" / "nano"
+    if not (path / "bundle.toml").is_file():
+        pytest.skip("assets/bundles/nano is not in this checkout")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _private_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests neither read nor write the settings and logs of whoever runs them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MOSS_VOICE_BUNDLE", raising=False)
