@@ -1,0 +1,1 @@
+"""Executors: one forward step of the language model over named tensors."""
