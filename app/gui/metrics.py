@@ -1,0 +1,296 @@
+"""Model behind the latency view: timing events in; series, percentiles and the waterfall of a turn out.
+
+Qt-free and pure: no clock is read here, every time comes from the events. Fed and read by the GUI thread.
+The definitions of the figures are those of the latency table; their wording for people is in `definitions.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_runtime.timing import TimingEvent
+
+MAX_POINTS = 600
+"""Values kept, drawn and summarised per series."""
+_MAX_TURNS = 256
+_MAX_SPANS = 4096
+
+
+class Stage(str, Enum):
+    """What lies between the last word of a question and the first sound of its answer, in order."""
+
+    ENDPOINTING = "endpointing"
+    PREFILL = "prefill"
+    STEP = "step"
+    TOKEN2MEL = "token2mel"
+    VOCODER = "vocoder"
+    DEVICE = "device"
+
+
+class Metric(str, Enum):
+    """A figure of the latency view. Durations in ms, RTF and the first-chunk ratio without unit."""
+
+    PREFILL = "prefill_ms"
+    PREFILL_ROWS = "prefill_rows"
+    ROWS_AT_COMMIT = "rows_at_commit"
+    STEP = "step_ms"
+    TOKEN2MEL = "token2mel_ms"
+    VOCODER = "vocoder_ms"
+    CHUNK_AUDIO = "chunk_audio_ms"
+    TTFA = "ttfa_ms"
+    ENDPOINTING = "endpointing_ms"
+    VOICE_TO_VOICE = "voice_to_voice_ms"
+    RTF_TOTAL = "rtf_total"
+    RTF_STEADY = "rtf_steady"
+    FIRST_CHUNK_RATIO = "first_chunk_ratio"
+    PLAYBACK = "playback_ms"
+
+
+_DURATIONS = {
+    "prefill": Metric.PREFILL,
+    "step": Metric.STEP,
+    "token2mel": Metric.TOKEN2MEL,
+    "vocoder": Metric.VOCODER,
+    "first_audio": Metric.TTFA,
+    "endpointing": Metric.ENDPOINTING,
+    "voice_to_voice": Metric.VOICE_TO_VOICE,
+}
+_ATTRIBUTES = {
+    "prefill": {"rows": Metric.PREFILL_ROWS, "rows_at_commit": Metric.ROWS_AT_COMMIT},
+    "vocoder": {"audio_ms": Metric.CHUNK_AUDIO},
+}
+_REPLY_RATIOS = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO)
+_SPANS = {
+    "prefill": Stage.PREFILL,
+    "step": Stage.STEP,
+    "token2mel": Stage.TOKEN2MEL,
+    "vocoder": Stage.VOCODER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Statistics of the values that a series still holds."""
+
+    count: int
+    last: float
+    mean: float
+    p50: float
+    p95: float
+    maximum: float
+
+
+class Series:
+    """The last `MAX_POINTS` values of one figure over x (call number, turn number, or seconds)."""
+
+    def __init__(self, capacity: int = MAX_POINTS) -> None:
+        self.capacity = capacity
+        self.total = 0
+        # Every value is written twice, a capacity apart, so that the newest `capacity` values are one slice.
+        self._store = np.zeros((2, 2 * capacity))
+
+    def append(self, value: float, x: float | None = None) -> None:
+        """Add a value; x is the running number of the value unless it is given."""
+        slot = self.total % self.capacity
+        self.total += 1
+        column = (float(self.total) if x is None else x, value)
+        self._store[:, slot] = column
+        self._store[:, slot + self.capacity] = column
+
+    def __len__(self) -> int:
+        return min(self.total, self.capacity)
+
+    @property
+    def x(self) -> NDArray[np.float64]:
+        """Positions, oldest first, [n]. A copy."""
+        return self._window()[0]
+
+    @property
+    def y(self) -> NDArray[np.float64]:
+        """Values, oldest first, [n]. A copy."""
+        return self._window()[1]
+
+    def summary(self) -> Summary | None:
+        """Statistics over the values held (percentiles interpolate linearly); None when there are none."""
+        if not self.total:
+            return None
+        y = self.y
+        p50, p95 = np.percentile(y, (50, 95))
+        return Summary(len(y), float(y[-1]), float(y.mean()), float(p50), float(p95), float(y.max()))
+
+    def _window(self) -> NDArray[np.float64]:
+        if self.total <= self.capacity:
+            return self._store[:, : self.total].copy()
+        start = self.total % self.capacity
+        return self._store[:, start : start + self.capacity].copy()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One span of a waterfall, in ms after the last speech sample (after the commit for a typed question)."""
+
+    stage: Stage
+    start_ms: float
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """Where the time went between the end of the question and the first sound of the answer."""
+
+    turn_id: int
+    is_spoken: bool
+    reaches_device: bool
+    end_ms: float
+    bars: tuple[Bar, ...]
+
+    def total_ms(self, stage: Stage) -> float:
+        """Sum of the spans of one stage."""
+        return sum(bar.duration_ms for bar in self.bars if bar.stage is stage)
+
+    @property
+    def other_ms(self) -> float:
+        """Time in which none of the stages ran: waiting, queueing, Python between the stages."""
+        covered, reached = 0.0, 0.0
+        for bar in sorted(self.bars, key=lambda bar: bar.start_ms):
+            end = bar.start_ms + bar.duration_ms
+            covered += max(0.0, end - max(reached, bar.start_ms))
+            reached = max(reached, end)
+        return max(0.0, self.end_ms - covered)
+
+
+@dataclass(slots=True)
+class TurnTimes:
+    """What is known of one turn; None until its event came."""
+
+    turn_id: int
+    ttfa_ms: float | None = None
+    voice_to_voice_ms: float | None = None
+    rtf_total: float | None = None
+    commit_ns: int | None = None
+    endpointing: tuple[int, int] | None = None
+    first_audio_ns: int | None = None
+    voice_ns: int | None = None
+    spans: deque[tuple[Stage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
+
+
+class LatencyMetrics:
+    """Collects timing events.
+
+    Attributes:
+        series: one `Series` per figure.
+        underruns, dropped_input: how often playback starved, how much input was lost (samples).
+        version: grows with every event that was used; a view redraws when it has moved.
+    """
+
+    def __init__(self) -> None:
+        self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
+        self.underruns = 0
+        self.dropped_input = 0
+        self.version = 0
+        self._turns: OrderedDict[int, TurnTimes] = OrderedDict()
+        self._origin_ns: int | None = None
+        self._sounding: TurnTimes | None = None
+
+    def extend(self, events: Iterable[TimingEvent]) -> None:
+        """Add events in the order in which they were emitted."""
+        for event in events:
+            self.add(event)
+
+    def add(self, event: TimingEvent) -> None:
+        """Add one event. Unknown names and values that are not finite are passed over."""
+        if self._origin_ns is None:
+            self._origin_ns = event.start_ns
+        self.version += 1
+        if (metric := _DURATIONS.get(event.name)) is not None:
+            self._append(metric, event.duration_ms)
+        for name, metric in _ATTRIBUTES.get(event.name, {}).items():
+            self._append(metric, event.attributes.get(name))
+        if event.name == "playback_buffer":
+            seconds = (event.start_ns - self._origin_ns) / 1e9
+            self._append(Metric.PLAYBACK, event.attributes.get("level_ms"), seconds)
+        elif event.name == "underrun":
+            self.underruns += _count(event, "count")
+        elif event.name == "dropped_input":
+            self.dropped_input += _count(event, "samples")
+        else:
+            self._note_turn(event)
+
+    def summary(self, metric: Metric) -> Summary | None:
+        """Statistics of one figure, None while it has no value."""
+        return self.series[metric].summary()
+
+    def turn(self, turn_id: int) -> TurnTimes | None:
+        """What is known of a turn (the last few hundred are kept)."""
+        return self._turns.get(turn_id)
+
+    def waterfall(self) -> Waterfall | None:
+        """The waterfall of the last turn that made a sound; None before there is one."""
+        turn = self._sounding
+        if turn is None or turn.commit_ns is None or turn.first_audio_ns is None:
+            return None
+        origin = turn.commit_ns if turn.endpointing is None else turn.endpointing[0]
+        end = turn.first_audio_ns
+        spans: list[tuple[Stage, int, int]] = []
+        if turn.endpointing is not None:
+            spans.append((Stage.ENDPOINTING, origin, turn.commit_ns))
+        spans += [
+            (stage, start, min(stop, end))
+            for stage, start, stop in turn.spans
+            if turn.commit_ns <= start < end
+        ]
+        reaches_device = turn.voice_ns is not None and turn.voice_ns >= end
+        if turn.voice_ns is not None and reaches_device:
+            spans.append((Stage.DEVICE, end, turn.voice_ns))
+            end = turn.voice_ns
+        bars = tuple(Bar(stage, (start - origin) / 1e6, (stop - start) / 1e6) for stage, start, stop in spans)
+        return Waterfall(
+            turn.turn_id, turn.endpointing is not None, reaches_device, (end - origin) / 1e6, bars
+        )
+
+    def _append(self, metric: Metric, value: object, x: float | None = None) -> None:
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            self.series[metric].append(float(value), x)
+
+    def _note_turn(self, event: TimingEvent) -> None:
+        turn = self._turns.get(event.turn_id)
+        if turn is None:
+            turn = self._turns[event.turn_id] = TurnTimes(event.turn_id)
+            if len(self._turns) > _MAX_TURNS:
+                self._turns.popitem(last=False)
+        end_ns = event.start_ns + event.duration_ns
+        if (stage := _SPANS.get(event.name)) is not None:
+            if turn.first_audio_ns is None or event.start_ns < turn.first_audio_ns:
+                turn.spans.append((stage, event.start_ns, end_ns))
+        elif event.name == "commit":
+            # A turn that went on after all is committed again: what followed the earlier commit is void.
+            turn.commit_ns, turn.first_audio_ns, turn.voice_ns = event.start_ns, None, None
+        elif event.name == "endpointing":
+            turn.endpointing = (event.start_ns, end_ns)
+        elif event.name == "first_audio":
+            turn.first_audio_ns, turn.ttfa_ms = end_ns, event.duration_ms
+            turn.commit_ns = event.start_ns if turn.commit_ns is None else turn.commit_ns
+            self._sounding = turn
+        elif event.name == "voice_to_voice":
+            turn.voice_ns, turn.voice_to_voice_ms = end_ns, event.duration_ms
+        elif event.name == "reply" and event.attributes.get("finish_reason") != "cancelled":
+            self._note_reply(turn, event)
+
+    def _note_reply(self, turn: TurnTimes, event: TimingEvent) -> None:
+        for metric in _REPLY_RATIOS:
+            self._append(metric, event.attributes.get(metric.value))
+        total = event.attributes.get(Metric.RTF_TOTAL.value)
+        if isinstance(total, (int, float)) and math.isfinite(total):
+            turn.rtf_total = float(total)
+
+
+def _count(event: TimingEvent, name: str) -> int:
+    value = event.attributes.get(name, 1)
+    return int(value) if isinstance(value, (int, float)) else 1

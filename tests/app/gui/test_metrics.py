@@ -1,0 +1,198 @@
+"""The Qt-free model behind the latency view."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from app.gui.metrics import MAX_POINTS, LatencyMetrics, Metric, Series, Stage
+from engine_runtime.timing import TimingEvent
+
+MS = 1_000_000
+
+
+def event(
+    name: str, start_ms: float, duration_ms: float, turn_id: int = 1, **attributes: float | int | str
+) -> TimingEvent:
+    return TimingEvent(name, turn_id, int(start_ms * MS), int(duration_ms * MS), "engine", attributes)
+
+
+def spoken_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
+    """Last speech sample at `at_ms`, commit 600 later, first sound 200 after that, device 40."""
+    commit = at_ms + 600
+    return [
+        event("prefill", at_ms - 500, 12, turn_id, rows=16, cached_rows=0),
+        event("endpointing", at_ms, 600, turn_id),
+        event("commit", commit, 0, turn_id),
+        event("prefill", commit + 5, 20, turn_id, rows=6, rows_at_commit=6, phase="commit"),
+        event("step", commit + 30, 10, turn_id, index=0),
+        event("step", commit + 45, 10, turn_id, index=1),
+        event("token2mel", commit + 60, 90, turn_id, chunk=0, frames=20, audio_ms=400),
+        event("vocoder", commit + 150, 50, turn_id, chunk=0, audio_ms=400),
+        event("first_audio", commit, 200, turn_id),
+        event("step", commit + 210, 10, turn_id, index=2),
+        event("voice_to_voice", at_ms, 840, turn_id),
+        event("reply", commit, 900, turn_id, rtf_total=0.3, rtf_steady=0.25, first_chunk_ratio=0.5),
+    ]
+
+
+def test_series_keeps_the_newest_values_in_order() -> None:
+    series = Series(capacity=4)
+    for value in range(7):
+        series.append(value * 10.0)
+    assert series.y.tolist() == [30.0, 40.0, 50.0, 60.0]
+    assert series.x.tolist() == [4.0, 5.0, 6.0, 7.0]
+    assert len(series) == 4 and series.total == 7
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 4001])
+def test_series_equals_a_list_cut_to_its_capacity(count: int) -> None:
+    series = Series(capacity=4)
+    values = [math.sin(index) for index in range(count)]
+    for value in values:
+        series.append(value)
+    np.testing.assert_array_equal(series.y, values[-4:])
+
+
+def test_series_hands_out_copies() -> None:
+    series = Series(capacity=2)
+    series.append(1.0)
+    held = series.y
+    series.append(2.0)
+    series.append(3.0)
+    assert held.tolist() == [1.0]
+
+
+def test_summary_has_the_percentiles_of_numpy() -> None:
+    series = Series()
+    values = [float(value) for value in range(1, 101)]
+    for value in values:
+        series.append(value)
+    summary = series.summary()
+    assert summary is not None
+    assert (summary.count, summary.last, summary.maximum) == (100, 100.0, 100.0)
+    assert summary.p50 == pytest.approx(np.percentile(values, 50))
+    assert summary.p95 == pytest.approx(np.percentile(values, 95))
+    assert Series().summary() is None
+
+
+def test_events_become_series() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn())
+    assert metrics.series[Metric.PREFILL].y.tolist() == [12.0, 20.0]
+    assert metrics.series[Metric.PREFILL_ROWS].y.tolist() == [16.0, 6.0]
+    assert metrics.series[Metric.ROWS_AT_COMMIT].y.tolist() == [6.0]
+    assert metrics.series[Metric.STEP].y.tolist() == [10.0, 10.0, 10.0]
+    assert metrics.series[Metric.TTFA].y.tolist() == [200.0]
+    assert metrics.series[Metric.VOICE_TO_VOICE].y.tolist() == [840.0]
+    assert metrics.series[Metric.RTF_STEADY].y.tolist() == [0.25]
+    assert metrics.series[Metric.CHUNK_AUDIO].y.tolist() == [400.0]
+    turn = metrics.turn(1)
+    assert turn is not None and turn.ttfa_ms == 200.0 and turn.rtf_total == 0.3
+
+
+def test_series_stay_bounded() -> None:
+    metrics = LatencyMetrics()
+    for index in range(MAX_POINTS + 50):
+        metrics.add(event("step", index, 1.0))
+    assert len(metrics.series[Metric.STEP]) == MAX_POINTS
+
+
+def test_playback_level_is_drawn_over_seconds() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("playback_buffer", 1000, 0, level_ms=120.0))
+    metrics.add(event("playback_buffer", 1500, 0, level_ms=80.0))
+    assert metrics.series[Metric.PLAYBACK].x.tolist() == [0.0, 0.5]
+    assert metrics.series[Metric.PLAYBACK].y.tolist() == [120.0, 80.0]
+
+
+def test_counters_add_up() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("underrun", 0, 0))
+    metrics.add(event("underrun", 1, 0, count=2))
+    metrics.add(event("dropped_input", 2, 0, samples=480))
+    assert (metrics.underruns, metrics.dropped_input) == (3, 480)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "n/a"])
+def test_values_that_are_no_numbers_are_passed_over(value: float | str) -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("reply", 0, 10, rtf_total=value))
+    assert metrics.summary(Metric.RTF_TOTAL) is None
+
+
+def test_cancelled_reply_does_not_count_as_rtf() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("reply", 0, 10, rtf_total=0.9, finish_reason="cancelled"))
+    assert metrics.summary(Metric.RTF_TOTAL) is None
+
+
+def test_waterfall_of_a_spoken_turn() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn())
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.is_spoken and waterfall.reaches_device
+    assert waterfall.end_ms == pytest.approx(840.0)
+    totals = {stage: waterfall.total_ms(stage) for stage in Stage}
+    assert totals == pytest.approx(
+        {
+            Stage.ENDPOINTING: 600.0,
+            Stage.PREFILL: 20.0,  # the prefill while the user spoke is not on the way
+            Stage.STEP: 20.0,  # nor is the step after the first sound
+            Stage.TOKEN2MEL: 90.0,
+            Stage.VOCODER: 50.0,
+            Stage.DEVICE: 40.0,
+        }
+    )
+    assert waterfall.other_ms == pytest.approx(20.0)
+    assert min(bar.start_ms for bar in waterfall.bars) == 0.0
+
+
+def test_waterfall_of_a_typed_question_starts_at_the_commit() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(each for each in spoken_turn() if each.name not in ("endpointing", "voice_to_voice"))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert not waterfall.is_spoken and not waterfall.reaches_device
+    assert waterfall.end_ms == pytest.approx(200.0)
+    assert waterfall.total_ms(Stage.ENDPOINTING) == 0.0
+
+
+def test_waterfall_follows_the_last_turn_that_sounded() -> None:
+    metrics = LatencyMetrics()
+    assert metrics.waterfall() is None
+    metrics.extend(spoken_turn(1, 1000))
+    metrics.add(event("commit", 9000, 0, turn_id=2))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None and waterfall.turn_id == 1
+    metrics.extend(spoken_turn(3, 20_000))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None and waterfall.turn_id == 3
+
+
+def test_a_turn_that_went_on_counts_from_its_last_commit() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn(1, 1000))
+    metrics.extend(spoken_turn(1, 3000))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.end_ms == pytest.approx(840.0)
+    assert waterfall.total_ms(Stage.STEP) == pytest.approx(20.0)
+
+
+def test_span_across_the_first_sound_is_cut_there() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(
+        [
+            event("commit", 0, 0),
+            event("step", 10, 100),
+            event("first_audio", 0, 60),
+        ]
+    )
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.total_ms(Stage.STEP) == pytest.approx(50.0)
+    assert waterfall.other_ms == pytest.approx(10.0)
