@@ -1,0 +1,299 @@
+"""Everything that crosses the border of a session: commands go in, events come out.
+
+Plain frozen values, safe in any thread. Commands are handed to `Session.send`, events come from `Session.poll` in
+the order in which they happened. What belongs to a turn carries its `turn_id` (1, 2, 3 ... over the life of the
+session), so that a receiver can tell what is stale. Order within one turn:
+
+    TurnOpened -> TurnExtended* -> TurnCommitted -> ReplyTextDelta* -> PlaybackStarted -> ReplyFinished
+               -> PlaybackFinished
+    TurnCancelled may come at any point and is then the last event of the turn. TurnExtended may also come after
+    TurnCommitted (the user went on after all): a new TurnCommitted follows, and what was shown of the reply is void.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+from app.session.session_settings import SessionSettings
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import FinishReason, Modality
+
+# ---- commands ----
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Open microphone and loudspeaker and listen. While the engine still loads, listening starts when it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Cancel the turn in progress and close the devices. Engine and conversation stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """Take the microphone's samples as silence (`on`), or as they are."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetDevices:
+    """Use these devices, by name; None is the default one. Answered with DevicesChanged."""
+
+    input: str | None = None
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RescanDevices:
+    """Look for devices again (also while listening: streams are reopened). Answered with DevicesChanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetReply:
+    """What replies are made of, from the next turn on."""
+
+    modality: Modality
+
+
+@dataclass(frozen=True, slots=True)
+class AskText:
+    """Ask a typed question. Works without a microphone, and also while stopped."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaySample:
+    """Feed a WAV file through the capture path instead of the microphone, until its turns are answered."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PlayAgain:
+    """Play the spoken reply of an earlier turn again. A reply in progress is cancelled."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTurn:
+    """Drop the turn in progress, or stop its reply. Nothing happens if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySettings:
+    """Replace all settings. Changed devices or latency reopen the streams."""
+
+    settings: SessionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NewConversation:
+    """Forget the conversation so far. Turn ids go on counting."""
+
+
+Command = (
+    Start
+    | Stop
+    | Mute
+    | SetDevices
+    | RescanDevices
+    | SetReply
+    | AskText
+    | PlaySample
+    | PlayAgain
+    | CancelTurn
+    | ApplySettings
+    | NewConversation
+)
+
+# ---- events ----
+
+
+class SessionState(str, Enum):
+    """What the session is doing."""
+
+    STOPPED = "stopped"
+    """Engine ready, devices closed. Typed questions and samples work."""
+    LOADING = "loading"
+    """The engine is being loaded."""
+    LISTENING = "listening"
+    """Devices open, nobody speaks."""
+    HEARING = "hearing"
+    """The user speaks."""
+    THINKING = "thinking"
+    """The turn is committed, nothing of the reply is heard yet."""
+    SPEAKING = "speaking"
+    """The reply is being played."""
+    ERROR = "error"
+    """The engine could not be loaded; an ErrorRaised told why. The session can only be stopped."""
+
+
+TurnSource = Literal["voice", "sample", "text"]
+CancelReason = Literal["user", "barge_in", "too_short", "stopped", "error", "replaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The session does something else now."""
+
+    state: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine is loaded and warmed up."""
+
+    bundle: str
+    load_s: float
+    input_sample_rate: int
+    output_sample_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Meters, about 20 times a second while devices are open. Levels are RMS in dBFS, -120 for silence."""
+
+    input_dbfs: float
+    output_dbfs: float
+    vad_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOpened:
+    """The user started a turn. `text` is the typed question, empty for speech."""
+
+    turn_id: int
+    source: TurnSource
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnExtended:
+    """The user went on after a commit: the same turn continues, its reply so far is taken back."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCommitted:
+    """The user's turn is over. `seconds` is the length of the speech (0 for text), `start_s` its place in the
+    captured audio and `codes` how many speech codes were heard so far (the tail is encoded at the commit)."""
+
+    turn_id: int
+    seconds: float
+    start_s: float = 0.0
+    codes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCancelled:
+    """The turn is dropped. After a barge-in the part of the reply that was made stays in the conversation."""
+
+    turn_id: int
+    reason: CancelReason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTextDelta:
+    """More text of the reply; `is_subtitle` if it is what a spoken reply says."""
+
+    turn_id: int
+    text: str
+    is_subtitle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackStarted:
+    """The first sample of the reply (or of its repetition) was handed to the device."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFinished:
+    """The reply is made (a spoken one may still be playing). `seconds` is its audio, 0 for text."""
+
+    turn_id: int
+    modality: Modality
+    seconds: float
+    text: str
+    codes: int
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackFinished:
+    """The last sample of the reply (or of its repetition) was handed to the device."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A measured duration; see the timing bus for names and attributes."""
+
+    event: TimingEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackLevel:
+    """Reply audio that is made but not yet played, in milliseconds. About 20 times a second while speaking."""
+
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the session started: gaps in the playback, and captured samples that were lost."""
+
+    underruns: int
+    dropped_input: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRaised:
+    """Something failed, in words for the user. `turn_id` is the turn that it ended, `is_fatal` if the session
+    cannot go on. The conversation so far is kept."""
+
+    message: str
+    what_to_do: str
+    turn_id: int | None = None
+    is_fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesChanged:
+    """Names of the devices there are, and of those in use ("" if none is open)."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    input: str
+    output: str
+
+
+Event = (
+    StateChanged
+    | EngineReady
+    | Levels
+    | TurnOpened
+    | TurnExtended
+    | TurnCommitted
+    | TurnCancelled
+    | ReplyTextDelta
+    | PlaybackStarted
+    | ReplyFinished
+    | PlaybackFinished
+    | Timing
+    | PlaybackLevel
+    | Counters
+    | ErrorRaised
+    | DevicesChanged
+)
