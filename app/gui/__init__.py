@@ -1,1 +1,1 @@
-"""The window: the only folder that imports PySide6 and pyqtgraph. Talks to `app.session` in messages alone."""
+"""The window: the only folder that imports PySide6 and pyqtgraph. It talks to `app.session` in messages."""

@@ -1,7 +1,7 @@
 """Model behind the latency view: timing events in; series, percentiles and the waterfall of a turn out.
 
 Qt-free and pure: no clock is read here, every time comes from the events. Fed and read by the GUI thread.
-The definitions of the figures are those of the latency table; their wording for people is in `definitions.py`.
+How each figure is defined is worded for people in `definitions.py`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Series:
         self.capacity = capacity
         self.total = 0
         # Every value is written twice, a capacity apart, so that the newest `capacity` values are one slice.
-        self._store = np.zeros((2, 2 * capacity))
+        self._store: NDArray[np.float64] = np.zeros((2, 2 * capacity))
 
     def append(self, value: float, x: float | None = None) -> None:
         """Add a value; x is the running number of the value unless it is given."""
@@ -110,12 +110,12 @@ class Series:
     @property
     def x(self) -> NDArray[np.float64]:
         """Positions, oldest first, [n]. A copy."""
-        return self._window()[0]
+        return self._window(0)
 
     @property
     def y(self) -> NDArray[np.float64]:
         """Values, oldest first, [n]. A copy."""
-        return self._window()[1]
+        return self._window(1)
 
     def summary(self) -> Summary | None:
         """Statistics over the values held (percentiles interpolate linearly); None when there are none."""
@@ -125,11 +125,9 @@ class Series:
         p50, p95 = np.percentile(y, (50, 95))
         return Summary(len(y), float(y[-1]), float(y.mean()), float(p50), float(p95), float(y.max()))
 
-    def _window(self) -> NDArray[np.float64]:
-        if self.total <= self.capacity:
-            return self._store[:, : self.total].copy()
-        start = self.total % self.capacity
-        return self._store[:, start : start + self.capacity].copy()
+    def _window(self, row: int) -> NDArray[np.float64]:
+        start = 0 if self.total <= self.capacity else self.total % self.capacity
+        return self._store[row, start : start + len(self)].copy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ def test_series_keeps_the_newest_values_in_order() -> None:
         series.append(value * 10.0)
     assert series.y.tolist() == [30.0, 40.0, 50.0, 60.0]
     assert series.x.tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert len(series) == 4 and series.total == 7
+    assert len(series) == 4
+    assert series.total == 7
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 4001])
@@ -90,7 +91,9 @@ def test_events_become_series() -> None:
     assert metrics.series[Metric.RTF_STEADY].y.tolist() == [0.25]
     assert metrics.series[Metric.CHUNK_AUDIO].y.tolist() == [400.0]
     turn = metrics.turn(1)
-    assert turn is not None and turn.ttfa_ms == 200.0 and turn.rtf_total == 0.3
+    assert turn is not None
+    assert turn.ttfa_ms == 200.0
+    assert turn.rtf_total == 0.3
 
 
 def test_series_stay_bounded() -> None:
@@ -134,7 +137,8 @@ def test_waterfall_of_a_spoken_turn() -> None:
     metrics.extend(spoken_turn())
     waterfall = metrics.waterfall()
     assert waterfall is not None
-    assert waterfall.is_spoken and waterfall.reaches_device
+    assert waterfall.is_spoken
+    assert waterfall.reaches_device
     assert waterfall.end_ms == pytest.approx(840.0)
     totals = {stage: waterfall.total_ms(stage) for stage in Stage}
     assert totals == pytest.approx(
@@ -156,7 +160,8 @@ def test_waterfall_of_a_typed_question_starts_at_the_commit() -> None:
     metrics.extend(each for each in spoken_turn() if each.name not in ("endpointing", "voice_to_voice"))
     waterfall = metrics.waterfall()
     assert waterfall is not None
-    assert not waterfall.is_spoken and not waterfall.reaches_device
+    assert not waterfall.is_spoken
+    assert not waterfall.reaches_device
     assert waterfall.end_ms == pytest.approx(200.0)
     assert waterfall.total_ms(Stage.ENDPOINTING) == 0.0
 
@@ -167,10 +172,12 @@ def test_waterfall_follows_the_last_turn_that_sounded() -> None:
     metrics.extend(spoken_turn(1, 1000))
     metrics.add(event("commit", 9000, 0, turn_id=2))
     waterfall = metrics.waterfall()
-    assert waterfall is not None and waterfall.turn_id == 1
+    assert waterfall is not None
+    assert waterfall.turn_id == 1
     metrics.extend(spoken_turn(3, 20_000))
     waterfall = metrics.waterfall()
-    assert waterfall is not None and waterfall.turn_id == 3
+    assert waterfall is not None
+    assert waterfall.turn_id == 3
 
 
 def test_a_turn_that_went_on_counts_from_its_last_commit() -> None:
