@@ -1,0 +1,128 @@
+"""Strict reading of a TOML manifest: every key known, none missing, each of the right type.
+
+In: the parsed TOML and where it came from. Out: typed values, or a BundleError that names section, key and file. A key
+that is not known gets the nearest known one as a hint, because most of them are misspelt.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
+
+from .errors import BundleError
+
+T = TypeVar("T")
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false", dict: "a table"}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole manifest file; makes errors that name it."""
+
+    content: Mapping[str, Any]
+    file: str
+
+    def error(self, text: str) -> BundleError:
+        """A BundleError for this file."""
+        return BundleError(f"{self.file}: {text}.")
+
+    def top(self, allowed: Collection[str]) -> Table:
+        """The top level, which may hold the `allowed` tables only."""
+        table = Table(self.content, "", self)
+        table.allow(allowed)
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a manifest."""
+
+    content: Mapping[str, Any]
+    name: str
+    manifest: Manifest
+
+    def error(self, text: str) -> BundleError:
+        """A BundleError for this table."""
+        return self.manifest.error(f"[{self.name}] {text}" if self.name else text)
+
+    def keys(self) -> list[str]:
+        """The keys as written."""
+        return list(self.content)
+
+    def allow(self, known: Collection[str]) -> None:
+        """Refuse any key that is not `known`."""
+        for key in self.content:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+                raise self.error(f"has an unknown key {key!r}; {hint}")
+
+    def value(self, key: str, kind: type) -> Any:
+        """The value of `key`, which must be there and of type `kind`."""
+        if key not in self.content:
+            raise self.error(f"lacks the key {key!r} ({_TYPE_NAMES[kind]})")
+        found = self.content[key]
+        if kind is float and type(found) is int:
+            return float(found)
+        if type(found) is not kind:
+            raise self.error(f"has {key} = {found!r}, which must be {_TYPE_NAMES[kind]}")
+        return found
+
+    def table(self, key: str) -> Table:
+        """The table `key` below this one."""
+        path = f"{self.name}.{key}" if self.name else key
+        if key not in self.content:
+            raise self.manifest.error(f"the table [{path}] is missing")
+        return Table(self.value(key, dict), path, self.manifest)
+
+    def string(self, key: str) -> str:
+        """A text value."""
+        return str(self.value(key, str))
+
+    def integer(self, key: str) -> int:
+        """A whole number."""
+        return int(self.value(key, int))
+
+    def strings(self, key: str) -> list[str]:
+        """One text or a list of texts, as a list that is not empty."""
+        found = self.content.get(key)
+        if isinstance(found, list) and found and all(isinstance(item, str) for item in found):
+            return list(found)
+        return [self.string(key)]
+
+
+def read_table(
+    kind: type[T], table: Table, *, renamed: Mapping[str, tuple[str, ...]] | None = None, **given: Any
+) -> T:
+    """Make the dataclass `kind` from a table.
+
+    Fields in `given` were read by the caller; `renamed` tells which key of the table stands for which given fields.
+    Fields with a default may be left out. Raises BundleError.
+    """
+    hints = typing.get_type_hints(kind)
+    renamed = renamed or {}
+    hidden = {name for names in renamed.values() for name in names}
+    known = [f for f in fields(kind) if f.name not in hidden]  # type: ignore[arg-type]
+    table.allow([*renamed, *(f.name for f in known)])
+    values = dict(given)
+    for field in known:
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        if field.name in given or (has_default and field.name not in table.content):
+            continue
+        values[field.name] = table.value(field.name, _plain_type(hints[field.name]))
+    return kind(**values)
+
+
+def _plain_type(hint: Any) -> type:
+    """`int | None` -> int, `dict[str, Any]` -> dict, `Literal["a"]` -> str."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return type(typing.get_args(hint)[0])
+    if origin in (types.UnionType, typing.Union):
+        return next(_plain_type(part) for part in typing.get_args(hint) if part is not type(None))
+    return origin if isinstance(origin, type) else hint  # type: ignore[no-any-return]
