@@ -1,0 +1,1 @@
+"""The streaming side of the codec networks: speech to codes, codes to mel, mel to speech."""

@@ -1,0 +1,177 @@
+"""Spectral features: Whisper log-mel of the speech encoder, and the codec mel between flow and vocoder.
+
+In: mono PCM tensors [..., samples]. Out: log-mels [..., n_mels, frames], on the device of the input,
+differentiable, fp32. Plain modules without state, so training runs them on CUDA batches;
+`WhisperLogMelStream` is the streaming twin of the first.
+
+Edges of the Whisper log-mel. The STFT is centred: frame t sees samples t*hop - n_fft/2 .. t*hop + n_fft/2 - 1
+of its segment. Before the first sample stands its mirror image (reflect padding, the edge sample is not
+repeated). After the last one stands the mirror image of the end, *after* the segment was filled up with zeros
+to whole codes; the frame centred on the end itself is dropped, so n samples give n / hop frames, and of the
+mirrored end only the last frame sees n_fft/2 - hop samples (2.5 ms). Hence a stream knows frame t for good as
+soon as t*hop + n_fft/2 samples of the segment have arrived, or the segment is full; only the last frame of a
+signal that stops earlier depends on where it stops. The stream waits for those samples and mirrors only at
+the true end: that, and a running maximum, make streamed frames equal those of the whole segment.
+
+Normalisation: log10 power is floored at 8 below a maximum, then (x + 4) / 4. "segment_max" takes the maximum
+over the whole segment, as the released model was trained; "running_max" takes it over the frames up to and
+including the current one, so no frame waits for the future (`torch.cummax` over frames).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from engine_runtime.types import MelSpec
+
+Normalisation = Literal["segment_max", "running_max"]
+
+# Slaney's auditory scale: linear to 1 kHz (15 mel), then 27 steps per factor of 6.4 (Auditory Toolbox, 1998).
+LINEAR_HZ_PER_MEL = 200.0 / 3.0
+LOG_START_HZ = 1000.0
+LOG_STEP = np.log(6.4) / 27.0
+
+POWER_FLOOR = 1e-10
+DYNAMIC_RANGE = 8.0  # decades of power below the maximum
+MAGNITUDE_FLOOR = 1e-5
+MAGNITUDE_EPSILON = 1e-9
+
+
+def slaney_mel_filters(
+    sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float
+) -> NDArray[np.float64]:
+    """Triangular filters of equal area on Slaney's mel scale, [n_mels, n_fft / 2 + 1]."""
+    edges = _mel_to_hz(np.linspace(_hz_to_mel(fmin), _hz_to_mel(fmax), n_mels + 2))
+    bins = np.linspace(0.0, sample_rate / 2, n_fft // 2 + 1)
+    lower, centre, upper = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    triangles = np.minimum((bins - lower) / (centre - lower), (upper - bins) / (upper - centre))
+    filters: NDArray[np.float64] = np.maximum(triangles, 0.0) * 2.0 / (upper - lower)
+    return filters
+
+
+class WhisperLogMel(nn.Module):
+    """Log-mel of the speech encoder: window 25 ms, hop 10 ms, full band."""
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, sample_rate: int, n_mels: int, normalisation: Normalisation = "segment_max") -> None:
+        super().__init__()
+        if normalisation not in get_args(Normalisation):
+            raise ValueError(f"normalisation {normalisation!r} is not one of {get_args(Normalisation)}")
+        self.sample_rate = sample_rate
+        self.n_mels = n_mels
+        self.n_fft = sample_rate // 40
+        self.hop = sample_rate // 100
+        self.normalisation = normalisation
+        filters = slaney_mel_filters(sample_rate, self.n_fft, n_mels, 0.0, sample_rate / 2)
+        self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
+        self.register_buffer("filters", torch.from_numpy(filters).float(), persistent=False)
+
+    def forward(self, pcm: Tensor) -> Tensor:
+        """One segment: [..., samples] -> [..., n_mels, samples / hop].
+
+        samples: a multiple of hop above n_fft / 2, else ValueError.
+        """
+        samples = pcm.shape[-1]
+        if samples % self.hop or samples <= self.n_fft // 2:
+            raise ValueError(f"{samples} samples: a multiple of {self.hop} above {self.n_fft // 2} is needed")
+        log_power = self.log_power(self.mirror(pcm, start=True, end=True))
+        if self.normalisation == "running_max":
+            return self.scale(log_power, self.running_ceiling(log_power))
+        return self.scale(log_power, log_power.amax(dim=(-2, -1))[..., None])
+
+    def mirror(self, pcm: Tensor, *, start: bool, end: bool) -> Tensor:
+        """Add the mirror image that the first and the last frame of a segment see beyond its edges."""
+        before = self.n_fft // 2
+        after = self.n_fft // 2 - self.hop
+        parts = [pcm]
+        if start:
+            parts.insert(0, pcm[..., 1 : before + 1].flip(-1))
+        if end:
+            parts.append(pcm[..., -after - 1 : -1].flip(-1))
+        return torch.cat(parts, dim=-1)
+
+    def log_power(self, samples: Tensor) -> Tensor:
+        """log10 mel power of each whole window in [..., n]: [..., n_mels, (n - n_fft) // hop + 1]."""
+        with torch.autocast(samples.device.type, enabled=False):
+            windows = samples.float().unfold(-1, self.n_fft, self.hop) * self.window
+            spectrum = torch.fft.rfft(windows)  # [..., frames, n_fft / 2 + 1]
+            power = spectrum.real.square() + spectrum.imag.square()
+            mel_power: Tensor = power @ self.filters.T
+            return mel_power.clamp_min(POWER_FLOOR).log10().transpose(-1, -2)
+
+    @staticmethod
+    def running_ceiling(log_power: Tensor, before: Tensor | None = None) -> Tensor:
+        """Maximum over bands and frames so far: [..., n_mels, T] -> [..., T].
+
+        before: [...], the maximum of earlier frames.
+        """
+        peak = log_power.amax(dim=-2)
+        if before is not None:
+            peak = torch.maximum(peak, before[..., None])
+        return peak.cummax(dim=-1).values
+
+    @staticmethod
+    def scale(log_power: Tensor, ceiling: Tensor) -> Tensor:
+        """Floor [..., n_mels, T] below a ceiling that broadcasts to [..., T], and bring it near [-1, 1]."""
+        floored = torch.maximum(log_power, (ceiling - DYNAMIC_RANGE)[..., None, :])
+        return (floored + 4.0) / 4.0
+
+
+class CodecMel(nn.Module):
+    """Log-mel between flow and vocoder: magnitudes, natural logarithm, frames = samples // hop."""
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, spec: MelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        filters = slaney_mel_filters(spec.sample_rate, spec.n_fft, spec.n_mels, spec.fmin, spec.fmax)
+        self.register_buffer("window", torch.hann_window(spec.win), persistent=False)
+        self.register_buffer("filters", torch.from_numpy(filters).float(), persistent=False)
+
+    def forward(self, pcm: Tensor) -> Tensor:
+        """[..., samples] -> [..., n_mels, samples // hop], mirrored at both ends.
+
+        samples: more than (n_fft - hop) / 2, else ValueError.
+        """
+        spec = self.spec
+        pad = (spec.n_fft - spec.hop) // 2
+        if pcm.shape[-1] <= pad:
+            raise ValueError(f"{pcm.shape[-1]} samples: more than {pad} are needed for the codec mel")
+        flat = pcm.float().reshape(-1, pcm.shape[-1])
+        with torch.autocast(pcm.device.type, enabled=False):
+            spectrum = torch.stft(
+                F.pad(flat[:, None], (pad, pad), mode="reflect")[:, 0],
+                spec.n_fft,
+                hop_length=spec.hop,
+                win_length=spec.win,
+                window=self.window,
+                center=False,
+                return_complex=True,
+            )
+            magnitude = (spectrum.real.square() + spectrum.imag.square() + MAGNITUDE_EPSILON).sqrt()
+            mel = (self.filters @ magnitude).clamp_min(MAGNITUDE_FLOOR).log()
+        return mel.reshape(*pcm.shape[:-1], *mel.shape[-2:])
+
+
+def _hz_to_mel(hz: float) -> float:
+    if hz < LOG_START_HZ:
+        return hz / LINEAR_HZ_PER_MEL
+    return float(LOG_START_HZ / LINEAR_HZ_PER_MEL + np.log(hz / LOG_START_HZ) / LOG_STEP)
+
+
+def _mel_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+    log_start_mel = LOG_START_HZ / LINEAR_HZ_PER_MEL
+    linear = mel * LINEAR_HZ_PER_MEL
+    # the exponent is clipped to the part where it is used
+    logarithmic = LOG_START_HZ * np.exp(LOG_STEP * np.maximum(mel - log_start_mel, 0.0))
+    return np.where(mel < log_start_mel, linear, logarithmic)

@@ -1,0 +1,291 @@
+"""Causal Whisper-VQ speech encoder: log-mel -> one code per 80 ms.
+
+In: Whisper log-mel [B, n_mels, T] of one segment (codec/features.py). Out: codes [B, T / frames_per_code].
+Any thread, no state of its own; `EncoderState` carries the caches of a segment that is encoded piece by piece
+(codec/speech_tokenizer.py).
+
+Two causal convolutions (the second halves the frame rate) with GELU, learned positions, pre-LN transformer
+layers with causal attention, an average pool, and the nearest entry of one codebook. No final layer norm: the
+pooled hidden state is quantised as it is. State-dict names are those of the released encoder
+(`encoder.conv1.weight`, ...); its EMA buffers and second position table are training residues and have no
+place here. Nothing looks ahead, so right padding changes no earlier code and needs no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine_runtime.errors import BundleError
+
+CONV_KERNEL = 3
+CONV2_STRIDE = 2
+
+
+@dataclass(frozen=True)
+class WhisperVQConfig:
+    """Dimensions of the encoder. `layers` counts only the layers before the quantiser."""
+
+    num_mel_bins: int
+    d_model: int
+    heads: int
+    ffn: int
+    layers: int
+    max_positions: int
+    """Positions of one segment, after the second convolution (1500 for 30 s)."""
+    codebook_size: int
+    pool: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise BundleError(f"speech encoder: {field.name} must be at least 1. Correct the bundle.")
+        if self.d_model % self.heads:
+            raise BundleError(
+                f"speech encoder: d_model {self.d_model} is not a multiple of heads {self.heads}."
+                " Correct the bundle."
+            )
+        if self.max_positions % self.pool:
+            raise BundleError(
+                f"speech encoder: max_positions {self.max_positions} is not a multiple of pool {self.pool}."
+                " Correct the bundle."
+            )
+
+    @property
+    def frames_per_code(self) -> int:
+        """Mel frames that one code stands for."""
+        return CONV2_STRIDE * self.pool
+
+    @property
+    def segment_frames(self) -> int:
+        """Mel frames of a whole segment."""
+        return CONV2_STRIDE * self.max_positions
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> WhisperVQConfig:
+        """Read the bundle's `[speech_encoder.config]`; BundleError names what is unknown or missing."""
+        known = {field.name for field in fields(cls)}
+        required = known - {"pool"}
+        unknown, missing = sorted(set(values) - known), sorted(required - set(values))
+        if unknown or missing:
+            raise BundleError(
+                f"speech encoder config: unknown keys {unknown}, missing keys {missing}. Correct the bundle."
+            )
+        return cls(**values)
+
+    @classmethod
+    def from_released(cls, values: Mapping[str, Any]) -> WhisperVQConfig:
+        """Read the released `config.json`; BundleError where it describes another network than this."""
+        names = {
+            "num_mel_bins": "num_mel_bins",
+            "d_model": "d_model",
+            "heads": "encoder_attention_heads",
+            "ffn": "encoder_ffn_dim",
+            "layers": "quantize_position",
+            "max_positions": "max_source_positions",
+            "codebook_size": "quantize_vocab_size",
+            "pool": "pooling_kernel_size",
+        }
+        expected = {
+            "encoder_causal_attention": True,
+            "encoder_causal_convolution": True,
+            "pooling_type": "avg",
+            "pooling_position": values.get("quantize_position"),
+            "activation_function": "gelu",
+            "scale_embedding": False,
+        }
+        missing = sorted((set(names.values()) | set(expected)) - set(values))
+        if missing:
+            raise BundleError(f"speech encoder config.json: missing keys {missing}. Fetch the file again.")
+        for key, value in expected.items():
+            if values[key] != value:
+                raise BundleError(
+                    f"speech encoder config.json: {key} is {values[key]!r}, only {value!r} is supported."
+                )
+        return cls(**{name: values[key] for name, key in names.items()})
+
+
+@dataclass(frozen=True)
+class EncoderState:
+    """Caches of one segment after `length` positions.
+
+    Each step returns a new state that shares the key/value buffers. A step writes only positions >= `length`,
+    so the state before a step can be gone on from instead; the state after it is then spent.
+    """
+
+    conv1: Tensor  # [B, n_mels, kernel - 1] last mel frames
+    conv2: Tensor  # [B, d, kernel - 1] last outputs of the first convolution
+    keys: Tensor  # [layers, B, heads, max_positions, head_dim]
+    values: Tensor  # same shape
+    length: int
+
+
+class CausalConv1d(nn.Conv1d):
+    """Convolution that sees only the past: `kernel - 1` frames on the left, zeros before the segment."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        super().__init__(in_channels, out_channels, CONV_KERNEL, stride=stride)
+
+    def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
+        """[B, in, T] -> [B, out, T / stride]; `past` [B, in, kernel - 1] are the frames before x."""
+        padded = F.pad(x, (CONV_KERNEL - 1, 0)) if past is None else torch.cat((past, x), dim=2)
+        return super().forward(padded)
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head causal attention; keys have no bias (Whisper)."""
+
+    def __init__(self, config: WhisperVQConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.q_proj = nn.Linear(config.d_model, config.d_model)
+        self.k_proj = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.v_proj = nn.Linear(config.d_model, config.d_model)
+        self.out_proj = nn.Linear(config.d_model, config.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, n, d] -> [B, n, d], each position attends to itself and the past."""
+        query, key, value = self._project(x)
+        return self._merge(F.scaled_dot_product_attention(query, key, value, is_causal=True))
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor) -> Tensor:
+        """Same for positions length .. length + n - 1; writes their keys and values into the buffers."""
+        end = length + x.shape[1]
+        query, key, value = self._project(x)
+        keys[:, :, length:end] = key
+        values[:, :, length:end] = value
+        return self._merge(
+            F.scaled_dot_product_attention(query, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
+        )
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        shape = (x.shape[0], x.shape[1], self.heads, -1)
+        query, key, value = (
+            p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return query, key, value
+
+    def _merge(self, attended: Tensor) -> Tensor:
+        merged: Tensor = self.out_proj(attended.transpose(1, 2).flatten(2))
+        return merged
+
+
+class EncoderLayer(nn.Module):
+    """Pre-LN transformer layer."""
+
+    def __init__(self, config: WhisperVQConfig) -> None:
+        super().__init__()
+        self.self_attn = CausalSelfAttention(config)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.fc1 = nn.Linear(config.d_model, config.ffn)
+        self.fc2 = nn.Linear(config.ffn, config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, n, d] -> [B, n, d]."""
+        x = x + self.self_attn(self.self_attn_layer_norm(x))
+        return x + self._feed_forward(x)
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor) -> Tensor:
+        """Same, continuing a segment (see `CausalSelfAttention.step`)."""
+        x = x + self.self_attn.step(self.self_attn_layer_norm(x), keys, values, length, mask)
+        return x + self._feed_forward(x)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))
+        return hidden
+
+
+class Encoder(nn.Module):
+    """Everything under the released prefix `encoder.`, the codebook included."""
+
+    def __init__(self, config: WhisperVQConfig) -> None:
+        super().__init__()
+        self.conv1 = CausalConv1d(config.num_mel_bins, config.d_model)
+        self.conv2 = CausalConv1d(config.d_model, config.d_model, stride=CONV2_STRIDE)
+        self.embed_positions = nn.Embedding(config.max_positions, config.d_model)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.codebook = nn.Embedding(config.codebook_size, config.d_model)
+
+
+class WhisperVQ(nn.Module):
+    """The encoder with its quantiser."""
+
+    def __init__(self, config: WhisperVQConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Encode one segment: mel [B, n_mels, T] -> codes [B, T / frames_per_code]."""
+        return self.quantize(self.encode_hidden(mel))
+
+    def encode_hidden(self, mel: Tensor) -> Tensor:
+        """Hidden states before the quantiser, for training: [B, n_mels, T] -> [B, T / frames_per_code, d]."""
+        self._check(mel, positions_before=0)
+        return self._pool(self.encode_frames(mel))
+
+    def encode_frames(self, mel: Tensor) -> Tensor:
+        """Output of the last layer before the pool: [B, n_mels, T] -> [B, T / 2, d]."""
+        x = F.gelu(self.encoder.conv1(mel))
+        x = F.gelu(self.encoder.conv2(x)).transpose(1, 2)  # [B, T / 2, d]
+        x = x + self.encoder.embed_positions.weight[: x.shape[1]]
+        for layer in self.encoder.layers:
+            x = layer(x)
+        return x
+
+    def quantize(self, hidden: Tensor) -> Tensor:
+        """Nearest codebook entry in Euclidean distance, in fp32: [..., d] -> [...]."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            entries = self.encoder.codebook.weight.float()
+            # |h - c|^2 without |h|^2, which is the same for every entry.
+            distance = entries.square().sum(dim=1) - 2.0 * (hidden.float() @ entries.T)
+        return distance.argmin(dim=-1)
+
+    def initial_state(self, batch: int = 1) -> EncoderState:
+        """Empty caches for a new segment, on the device and in the dtype of the weights."""
+        config, like = self.config, self.encoder.conv1.weight
+        shape = (config.layers, batch, config.heads, config.max_positions, config.d_model // config.heads)
+        return EncoderState(
+            conv1=like.new_zeros(batch, config.num_mel_bins, CONV_KERNEL - 1),
+            conv2=like.new_zeros(batch, config.d_model, CONV_KERNEL - 1),
+            keys=like.new_zeros(shape),
+            values=like.new_zeros(shape),
+            length=0,
+        )
+
+    def step_hidden(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
+        """`encode_hidden` continued: hidden states of the next frames of a segment, and its new caches."""
+        self._check(mel, positions_before=state.length)
+        first = F.gelu(self.encoder.conv1(mel, state.conv1))
+        x = F.gelu(self.encoder.conv2(first, state.conv2)).transpose(1, 2)
+        new = x.shape[1]
+        end = state.length + new
+        x = x + self.encoder.embed_positions.weight[state.length : end]
+        mask = torch.ones(new, end, dtype=torch.bool, device=x.device).tril(diagonal=state.length)
+        for index, layer in enumerate(self.encoder.layers):
+            assert isinstance(layer, EncoderLayer)
+            x = layer.step(x, state.keys[index], state.values[index], state.length, mask)
+        keep = CONV_KERNEL - 1
+        after = replace(state, conv1=mel[:, :, -keep:], conv2=first[:, :, -keep:], length=end)
+        return self._pool(x), after
+
+    def _pool(self, x: Tensor) -> Tensor:
+        batch, positions, width = x.shape
+        return x.reshape(batch, positions // self.config.pool, self.config.pool, width).mean(dim=2)
+
+    def _check(self, mel: Tensor, positions_before: int) -> None:
+        bands, frames = mel.shape[-2:]
+        room = self.config.segment_frames - CONV2_STRIDE * positions_before
+        if mel.ndim != 3 or bands != self.config.num_mel_bins:
+            raise ValueError(f"mel must be [B, {self.config.num_mel_bins}, T], got {tuple(mel.shape)}")
+        if frames == 0 or frames % self.config.frames_per_code or frames > room:
+            raise ValueError(
+                f"mel has {frames} frames; a positive multiple of {self.config.frames_per_code}"
+                f" up to {room} is needed"
+            )
