@@ -151,11 +151,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise BundleError(f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}.")
     if not file.is_file():
-        raise BundleError(f"{path} is not a bundle: it holds no {MANIFEST_NAME}. Give the folder that holds one.")
+        raise BundleError(
+            f"{path} is not a bundle: it holds no {MANIFEST_NAME}. Give the folder that holds one."
+        )
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BundleError(f"{file} is not valid TOML: {error}. Correct that line or restore the file.") from error
+        raise BundleError(
+            f"{file} is not valid TOML: {error}. Correct that line or restore the file."
+        ) from error
     except OSError as error:
         raise BundleError(f"{file} cannot be read: {error.strerror}. Check its permissions.") from error
 
@@ -179,14 +183,11 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         lm=_parse_lm(path, top.table("lm")),
         text_tokenizer=path / tokenizer.string("file"),
         speech_encoder=read_table(
-            SpeechEncoderSection, top.table("speech_encoder"), weights=_weights(path, top.table("speech_encoder"))
+            SpeechEncoderSection,
+            top.table("speech_encoder"),
+            weights=_weights(path, top.table("speech_encoder")),
         ),
-        flow=read_table(
-            FlowSection,
-            top.table("flow"),
-            weights=_weights(path, top.table("flow")),
-            mel=read_table(MelSpec, top.table("flow").table("mel")),
-        ),
+        flow=_parse_flow(path, top.table("flow")),
         vocoder=read_table(
             VocoderSection,
             top.table("vocoder"),
@@ -220,6 +221,27 @@ def _parse_lm(path: Path, table: Table) -> LMSection:
     )
 
 
+def _parse_flow(path: Path, table: Table) -> FlowSection:
+    section = read_table(
+        FlowSection,
+        table,
+        weights=_weights(path, table),
+        mel=read_table(MelSpec, table.table("mel")),
+        config=dict(table.table("config").content),
+    )
+    # What [flow] says once holds for the network too.
+    section.config.setdefault("steps", section.steps)
+    section.config.setdefault("cfg_rate", section.cfg_rate)
+    section.config.setdefault("chunk_codes", section.chunk_codes)
+    same = {"look_ahead_codes": section.look_ahead_codes, "n_mels": section.mel.n_mels}
+    for key, value in same.items():
+        if section.config.setdefault(key, value) != value:
+            raise table.error(
+                f"says {key} = {section.config[key]} in config and {value} outside; make them equal"
+            )
+    return section
+
+
 def _weights(path: Path, table: Table) -> tuple[Path, ...]:
     """One file name or a list of shards."""
     return tuple(path / name for name in table.strings("weights"))
@@ -231,6 +253,7 @@ def _parse_files(table: Table) -> dict[str, FileEntry]:
 
 def _check_mel(bundle: Bundle) -> None:
     made, wanted = bundle.flow.mel, bundle.vocoder.mel
+    _check_vocoder_config(bundle)
     if made == wanted:
         return
     names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
@@ -238,6 +261,19 @@ def _check_mel(bundle: Bundle) -> None:
         f"The flow of bundle {bundle.name} makes a mel that its vocoder was not trained on; they differ in "
         f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}\nUse a vocoder made for this mel."
     )
+
+
+def _check_vocoder_config(bundle: Bundle) -> None:
+    """What a vocoder's own config says of its mel must be what the manifest states."""
+    mel, config = bundle.vocoder.mel, bundle.vocoder.config
+    stated = {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
+    stated |= {"sampling_rate": mel.sample_rate, "fmin": mel.fmin, "fmax": mel.fmax}
+    for key, value in stated.items():
+        if key in config and config[key] != value:
+            raise MelMismatchError(
+                f"The vocoder of bundle {bundle.name} was built for {key} = {config[key]}, but [vocoder.mel] says {value}."
+                f"\n  vocoder: {mel}\nUse a vocoder made for this mel."
+            )
 
 
 def _check_numbers(bundle: Bundle, manifest: Manifest) -> None:
@@ -284,13 +320,13 @@ def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify) -> None:
 def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) -> None:
     again = "Copy or download the bundle again."
     if not file.is_file():
-        raise BundleError(f"Bundle {bundle.name} lacks {file.name} ({entry.size} bytes, expected at {file}). {again}")
+        raise BundleError(
+            f"Bundle {bundle.name} lacks {file.name} ({entry.size} bytes, expected at {file}). {again}"
+        )
     size = file.stat().st_size
     if size != entry.size:
         state = "cut short" if size < entry.size else "too long"
-        raise BundleError(
-            f"{file} is {state}: {size} bytes where {MANIFEST_NAME} says {entry.size}. {again}"
-        )
+        raise BundleError(f"{file} is {state}: {size} bytes where {MANIFEST_NAME} says {entry.size}. {again}")
     if verify == "sha256" and (found := hash_file(file)) != entry.sha256.lower():
         raise BundleError(
             f"{file} is not the file that {MANIFEST_NAME} describes: its sha256 is {found[:16]}… "

@@ -17,7 +17,13 @@ from .errors import BundleError
 
 T = TypeVar("T")
 
-_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false", dict: "a table"}
+_TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    bool: "true or false",
+    dict: "a table",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ def load_weights(
     for file in paths:
         shard = read_tensors(file)
         if doubled := tensors.keys() & shard.keys():
-            raise BundleError(f"{file} repeats {_name_some(doubled)} of another shard. Use the shards of one model.")
+            raise BundleError(
+                f"{file} repeats {_name_some(doubled)} of another shard. Use the shards of one model."
+            )
         tensors |= shard
     tensors = {name: tensor for name, tensor in tensors.items() if name not in set(ignore)}
     expected = module.state_dict()
@@ -82,7 +84,9 @@ def _only_tensors(content: object, file: Path) -> dict[str, torch.Tensor]:
     # Chunk-trained flow checkpoints carry the plain numbers `epoch` and `step` beside the weights.
     others = [name for name, value in content.items() if not isinstance(value, torch.Tensor | int | float)]
     if others or not tensors:
-        raise BundleError(f"{file} holds {_name_some(map(str, others)) or 'no tensor'} where tensors were expected.")
+        raise BundleError(
+            f"{file} holds {_name_some(map(str, others)) or 'no tensor'} where tensors were expected."
+        )
     return tensors
 
 

@@ -17,9 +17,24 @@ from torch import nn
 
 from engine_runtime.bundle import hash_file
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<think>", "<|empty|>")
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<think>",
+    "<|empty|>",
+)
 CODEBOOK = 64
-MEL = {"sample_rate": 24000, "n_mels": 80, "n_fft": 1920, "hop": 480, "win": 1920, "fmin": 0.0, "fmax": 8000.0}
+MEL = {
+    "sample_rate": 24000,
+    "n_mels": 80,
+    "n_fft": 1920,
+    "hop": 480,
+    "win": 1920,
+    "fmin": 0.0,
+    "fmax": 8000.0,
+}
 SENTENCES = (
     "You are a helpful voice assistant. Answer the user's questions with spoken responses.",
     "You are a helpful assistant. Answer the user's questions with text.",
@@ -162,7 +177,23 @@ def _manifest(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-FLOW_CONFIG: dict[str, Any] = {}
+FLOW_CONFIG: dict[str, Any] = {
+    "vocab_size": CODEBOOK,
+    "n_mels": 80,
+    "xvector_dim": 16,
+    "encoder_dim": 32,
+    "encoder_heads": 2,
+    "encoder_ffn": 64,
+    "encoder_blocks": 1,
+    "encoder_up_blocks": 1,
+    "upsample": 4,
+    "channels": 32,
+    "n_blocks": 1,
+    "mid_blocks": 1,
+    "heads": 2,
+    "head_dim": 16,
+    "max_frames": 3000,
+}
 
 BIGVGAN_CONFIG: dict[str, Any] = {
     "resblock": "1",
