@@ -1,8 +1,8 @@
 """A model bundle: one folder with bundle.toml, the weights it names and their hashes.
 
-In: a folder. Out: a `Bundle`, plain data that names every number of the pipeline (rates, special ids, chunk sizes, mel).
-Whatever is wrong with the folder is a `BundleError` that says which file or key and what to do. No torch here, so that
-a bundle can be inspected without loading it. Any thread; nothing is kept open.
+In: a folder. Out: a `Bundle`, plain data that names every number of the pipeline (rates, special ids, chunk
+sizes, mel). Whatever is wrong with the folder is a `BundleError` that says which file or key and what to do. No
+torch here, so that a bundle can be inspected without loading it. Any thread; nothing is kept open.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def _parse_lm(path: Path, table: Table) -> LMSection:
     config = dict(table.table("config").content)
     if config.setdefault("modality_pad", special_ids.modality_pad) != special_ids.modality_pad:
         raise table.error(
-            f"says modality_pad = {config['modality_pad']} in config and {special_ids.modality_pad} in special_ids; "
-            "leave it out of config"
+            f"says modality_pad = {config['modality_pad']} in config and {special_ids.modality_pad} "
+            "in special_ids; leave it out of config"
         )
     return read_table(
         LMSection,
@@ -248,7 +248,7 @@ def _weights(path: Path, table: Table) -> tuple[Path, ...]:
 
 
 def _parse_files(table: Table) -> dict[str, FileEntry]:
-    return {name: read_table(FileEntry, table.table(name)) for name in table.keys()}
+    return {name: read_table(FileEntry, table.table(name)) for name in table.content}
 
 
 def _check_mel(bundle: Bundle) -> None:
@@ -266,13 +266,13 @@ def _check_mel(bundle: Bundle) -> None:
 def _check_vocoder_config(bundle: Bundle) -> None:
     """What a vocoder's own config says of its mel must be what the manifest states."""
     mel, config = bundle.vocoder.mel, bundle.vocoder.config
-    stated = {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
+    stated: dict[str, float] = {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
     stated |= {"sampling_rate": mel.sample_rate, "fmin": mel.fmin, "fmax": mel.fmax}
     for key, value in stated.items():
         if key in config and config[key] != value:
             raise MelMismatchError(
-                f"The vocoder of bundle {bundle.name} was built for {key} = {config[key]}, but [vocoder.mel] says {value}."
-                f"\n  vocoder: {mel}\nUse a vocoder made for this mel."
+                f"The vocoder of bundle {bundle.name} was built for {key} = {config[key]}, but [vocoder.mel] "
+                f"says {value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
             )
 
 

@@ -1,7 +1,7 @@
 """Strict reading of a TOML manifest: every key known, none missing, each of the right type.
 
-In: the parsed TOML and where it came from. Out: typed values, or a BundleError that names section, key and file. A key
-that is not known gets the nearest known one as a hint, because most of them are misspelt.
+In: the parsed TOML and where it came from. Out: typed values, or a BundleError that names section, key and file.
+A key that is not known gets the nearest known one as a hint, because most of them are misspelt.
 """
 
 from __future__ import annotations
@@ -56,10 +56,6 @@ class Table:
         """A BundleError for this table."""
         return self.manifest.error(f"[{self.name}] {text}" if self.name else text)
 
-    def keys(self) -> list[str]:
-        """The keys as written."""
-        return list(self.content)
-
     def allow(self, known: Collection[str]) -> None:
         """Refuse any key that is not `known`."""
         for key in self.content:
@@ -107,8 +103,8 @@ def read_table(
 ) -> T:
     """Make the dataclass `kind` from a table.
 
-    Fields in `given` were read by the caller; `renamed` tells which key of the table stands for which given fields.
-    Fields with a default may be left out. Raises BundleError.
+    Fields in `given` were read by the caller; `renamed` tells which key of the table stands for which given
+    fields. Fields with a default may be left out. Raises BundleError.
     """
     hints = typing.get_type_hints(kind)
     renamed = renamed or {}
@@ -131,4 +127,4 @@ def _plain_type(hint: Any) -> type:
         return type(typing.get_args(hint)[0])
     if origin in (types.UnionType, typing.Union):
         return next(_plain_type(part) for part in typing.get_args(hint) if part is not type(None))
-    return origin if isinstance(origin, type) else hint  # type: ignore[no-any-return]
+    return origin if isinstance(origin, type) else hint

@@ -1,7 +1,8 @@
 """Weights from disk into a network: strict, safe, cast to the dtype the network runs in.
 
-In: safetensors files (or a checkpoint of plain tensors) and a module. Out: the module filled, every tensor accounted
-for. All missing, unexpected and misshapen tensors are named in one BundleError, so that one look is enough.
+In: safetensors files (or a checkpoint of plain tensors) and a module. Out: the module filled, every tensor
+accounted for. All missing, unexpected and misshapen tensors are named in one BundleError, so that one look is
+enough.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def load_weights(
 ) -> None:
     """Fill `module` from one file or several shards, then move it to `device` and cast it to `dtype`.
 
-    `either_weight_norm_style` accepts `weight_g/weight_v` where the module has `parametrizations.weight.original0/1`
-    and the other way round. `ignore` names entries of the file that are no weights (a training step, say).
-    Integer tensors keep their dtype. Raises BundleError; the module is not changed then.
+    `either_weight_norm_style` accepts `weight_g/weight_v` where the module has
+    `parametrizations.weight.original0/1` and the other way round. `ignore` names entries of the file that are no
+    weights (a training step, say). Integer tensors keep their dtype. Raises BundleError; the module is not
+    changed then.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     tensors: dict[str, torch.Tensor] = {}
