@@ -266,7 +266,12 @@ def _check_mel(bundle: Bundle) -> None:
 def _check_vocoder_config(bundle: Bundle) -> None:
     """What a vocoder's own config says of its mel must be what the manifest states."""
     mel, config = bundle.vocoder.mel, bundle.vocoder.config
-    stated: dict[str, float] = {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
+    stated: dict[str, float] = {
+        "num_mels": mel.n_mels,
+        "n_fft": mel.n_fft,
+        "hop_size": mel.hop,
+        "win_size": mel.win,
+    }
     stated |= {"sampling_rate": mel.sample_rate, "fmin": mel.fmin, "fmax": mel.fmax}
     for key, value in stated.items():
         if key in config and config[key] != value:
