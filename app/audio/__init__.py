@@ -1,1 +1,2 @@
-"""Sound in and out: rings, resampling, WAV files, devices, streams. numpy and sounddevice only, no Qt, no torch."""
+"""Sound in and out: rings, resampling, WAV files, devices, streams. numpy and sounddevice only, no Qt, no
+torch."""

@@ -28,7 +28,8 @@ class TurnTakingSettings:
     end_ms: int = 640
     """Silence after which the turn is over: it is committed."""
     tail_ms: int = 160
-    """Silence after the last speech that is still given to the engine; the rest of a pause only if speech resumes."""
+    """Silence after the last speech that is still given to the engine; the rest of a pause only if speech
+    resumes."""
     min_speech_ms: int = 160
     """A turn with less speech than this is dropped (a cough, a click)."""
     max_turn_ms: int = 30_000
@@ -45,12 +46,15 @@ class TurnTakingSettings:
     def __post_init__(self) -> None:
         if not 0.0 < self.end_threshold <= self.start_threshold <= 1.0:
             raise ValueError(
-                f"need 0 < end_threshold <= start_threshold <= 1, got {self.end_threshold} and {self.start_threshold}"
+                "need 0 < end_threshold <= start_threshold <= 1, "
+                f"got {self.end_threshold} and {self.start_threshold}"
             )
         if not 0.0 < self.barge_in_threshold <= 1.0:
             raise ValueError(f"barge_in_threshold must be in (0, 1], got {self.barge_in_threshold}")
         if not 0 < self.start_ms <= self.start_window_ms:
-            raise ValueError(f"need 0 < start_ms <= start_window_ms, got {self.start_ms} and {self.start_window_ms}")
+            raise ValueError(
+                f"need 0 < start_ms <= start_window_ms, got {self.start_ms} and {self.start_window_ms}"
+            )
         if not 0 <= self.tail_ms <= self.pause_ms <= self.end_ms:
             raise ValueError(
                 f"need 0 <= tail_ms <= pause_ms <= end_ms, got {self.tail_ms}, {self.pause_ms}, {self.end_ms}"

@@ -1,1 +1,2 @@
-"""One running conversation: commands in, events out, and the two threads between microphone, engine and speaker."""
+"""One running conversation: commands in, events out, and the two threads between microphone, engine and
+speaker."""

@@ -1,13 +1,14 @@
 """Everything that crosses the border of a session: commands go in, events come out.
 
-Plain frozen values, safe in any thread. Commands are handed to `Session.send`, events come from `Session.poll` in
-the order in which they happened. What belongs to a turn carries its `turn_id` (1, 2, 3 ... over the life of the
-session), so that a receiver can tell what is stale. Order within one turn:
+Plain frozen values, safe in any thread. Commands are handed to `Session.send`, events come from
+`Session.poll` in the order in which they happened. What belongs to a turn carries its `turn_id` (1, 2, 3 ...
+over the life of the session), so that a receiver can tell what is stale. Order within one turn:
 
     TurnOpened -> TurnExtended* -> TurnCommitted -> ReplyTextDelta* -> PlaybackStarted -> ReplyFinished
                -> PlaybackFinished
-    TurnCancelled may come at any point and is then the last event of the turn. TurnExtended may also come after
-    TurnCommitted (the user went on after all): a new TurnCommitted follows, and what was shown of the reply is void.
+
+TurnCancelled may come at any point and is then the last event of the turn. TurnExtended may also come after
+TurnCommitted (the user went on after all): what was shown of the reply is void, a new TurnCommitted follows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from engine_runtime.types import FinishReason, Modality
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Open microphone and loudspeaker and listen. While the engine still loads, listening starts when it is ready."""
+    """Open microphone and loudspeaker and listen. While the engine still loads, listening starts when it is
+    ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class PlaybackLevel:
-    """Reply audio that is made but not yet played, in milliseconds. About 20 times a second while speaking."""
+    """Reply audio that is made but not yet played, in milliseconds. About 20 times a second while
+    speaking."""
 
     ms: float
 

@@ -1,8 +1,8 @@
 """A running conversation: owns the dialog thread and the engine thread; the only file that starts threads.
 
-In: commands (`send`). Out: events (`poll`). Sound flows device -> capture ring -> dialog thread -> engine thread ->
-dialog thread -> playback ring -> device; the audio callbacks belong to PortAudio. `send` and `poll` may be called from
-any one thread (a GUI polls with a timer) and never block.
+In: commands (`send`). Out: events (`poll`). Sound flows device -> capture ring -> dialog thread -> engine
+thread -> dialog thread -> playback ring -> device; the audio callbacks belong to PortAudio. `send` and `poll`
+may be called from any one thread (a GUI polls with a timer) and never block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from engine_runtime.timing import TimingBus
 
 
 class SessionEngine(Protocol):
-    """What a session needs of the engine (`engine_runtime.engine.Engine` has it). Used by the engine thread alone."""
+    """What a session needs of the engine (`engine_runtime.engine.Engine` has it). Used by the engine thread
+    alone."""
 
     timing: TimingBus
 
@@ -46,8 +47,8 @@ class Session:
     def __init__(self, engine_factory: EngineFactory, settings: SessionSettings | None = None) -> None:
         """Make a session; nothing is opened and no thread runs before `start`.
 
-        `engine_factory` is called once, in the engine thread. Without `audio_in` and `audio_out` the sound devices
-        named in `settings` are used; WAV files can take their place (see app.audio.wav_streams).
+        `engine_factory` is called once, in the engine thread. Without `audio_in` and `audio_out` the sound
+        devices named in `settings` are used; WAV files can take their place (see app.audio.wav_streams).
         """
         raise NotImplementedError
 
@@ -57,13 +58,14 @@ class Session:
         raise NotImplementedError
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Cancel what runs, close devices and engine, end the threads. Waits at most `timeout_s`; returns False if
-        a thread did not end in time (it is a daemon thread, so the process can exit anyway). May be called twice."""
+        """Cancel what runs, close devices and engine, end the threads. Waits at most `timeout_s`; returns
+        False if a thread did not end in time (it is a daemon thread, so the process can exit anyway). May be
+        called twice."""
         raise NotImplementedError
 
     def send(self, command: Command) -> None:
-        """Hand over a command; never blocks. Commands are carried out in order; what cannot be done is answered
-        with ErrorRaised."""
+        """Hand over a command; never blocks. Commands are carried out in order; what cannot be done is
+        answered with ErrorRaised."""
         raise NotImplementedError
 
     def poll(self) -> list[Event]:

@@ -1,0 +1,54 @@
+"""Sample-rate conversion of one audio stream, between device and model rates.
+
+In: PCM blocks of any size. Out: PCM at the other rate, later by the filter's delay but not shifted: sample n
+of the output belongs to time n / out_rate. State is kept across blocks. Any one thread.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import numpy as np
+import soxr
+
+from engine_runtime.types import Pcm
+
+Quality = Literal["LQ", "MQ", "HQ", "VHQ"]
+
+
+class Resampler:
+    """A soxr stream with the equal-rate case passed through."""
+
+    def __init__(self, in_rate: int, out_rate: int, quality: Quality = "HQ") -> None:
+        """Rates in Hz. From 48 to 16 kHz "HQ" lags by about 24 ms, "LQ" by about 12 ms."""
+        if in_rate <= 0 or out_rate <= 0:
+            raise ValueError(f"rates must be above 0, got {in_rate} and {out_rate}")
+        self.in_rate = in_rate
+        self.out_rate = out_rate
+        self._quality = quality
+        self._stream = self._open()
+
+    def _open(self) -> soxr.ResampleStream | None:
+        if self.in_rate == self.out_rate:
+            return None
+        return soxr.ResampleStream(
+            self.in_rate, self.out_rate, num_channels=1, dtype="float32", quality=self._quality
+        )
+
+    def push(self, pcm: Pcm) -> Pcm:
+        """Convert the next block [n]; the result may be shorter than its share, or empty."""
+        if self._stream is None:
+            return pcm
+        return cast(Pcm, self._stream.resample_chunk(np.ascontiguousarray(pcm, dtype=np.float32)))
+
+    def finish(self) -> Pcm:
+        """What the filter still holds; the stream starts anew afterwards."""
+        if self._stream is None:
+            return np.zeros(0, dtype=np.float32)
+        rest = cast(Pcm, self._stream.resample_chunk(np.zeros(0, dtype=np.float32), last=True))
+        self.reset()
+        return rest
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+        self._stream = self._open()

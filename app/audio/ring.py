@@ -1,0 +1,77 @@
+"""Fixed ring of samples between an audio callback and the dialog thread.
+
+One producer and one consumer, each in its own thread, without a lock: the producer alone moves `written`, the
+consumer alone moves `consumed`, and a sample is copied before the counter that publishes it moves. Nothing
+allocates after construction but `read`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine_runtime.types import Pcm
+
+
+class Ring:
+    """Single-producer single-consumer ring of float32 samples with counters that never wrap."""
+
+    __slots__ = ("_discard_to", "_mask", "_samples", "capacity", "consumed", "dropped", "written")
+
+    def __init__(self, capacity_samples: int) -> None:
+        """Make a ring that holds at least `capacity_samples` (rounded up to a power of two)."""
+        if capacity_samples < 1:
+            raise ValueError(f"a ring needs room for at least one sample, got {capacity_samples}")
+        self.capacity = 1 << (capacity_samples - 1).bit_length()
+        self._mask = self.capacity - 1
+        self._samples = np.zeros(self.capacity, dtype=np.float32)
+        self.written = 0
+        """Samples accepted so far; moved by the producer."""
+        self.consumed = 0
+        """Samples read or discarded so far; moved by the consumer."""
+        self.dropped = 0
+        """Samples that found no room; counted by the producer."""
+        self._discard_to = 0
+
+    @property
+    def available(self) -> int:
+        """Samples that can be read now."""
+        return self.written - max(self.consumed, self._discard_to)
+
+    @property
+    def free(self) -> int:
+        """Samples that can be written now."""
+        return self.capacity - (self.written - self.consumed)
+
+    def write(self, block: Pcm) -> int:
+        """Producer: append `block` [n]; what does not fit is dropped and counted. Returns the samples
+        accepted."""
+        count = min(len(block), self.free)
+        start = self.written & self._mask
+        first = min(count, self.capacity - start)
+        self._samples[start : start + first] = block[:first]
+        self._samples[: count - first] = block[first:count]
+        self.written += count
+        self.dropped += len(block) - count
+        return count
+
+    def read_into(self, out: Pcm) -> int:
+        """Consumer: fill the front of `out` [n]; returns how many samples there were. The rest is not
+        touched."""
+        if self._discard_to > self.consumed:
+            self.consumed = self._discard_to
+        count = min(len(out), self.written - self.consumed)
+        start = self.consumed & self._mask
+        first = min(count, self.capacity - start)
+        out[:first] = self._samples[start : start + first]
+        out[first:count] = self._samples[: count - first]
+        self.consumed += count
+        return count
+
+    def read(self, max_samples: int) -> Pcm:
+        """Consumer: up to `max_samples` as a new array."""
+        out = np.empty(min(max_samples, self.written - self.consumed), dtype=np.float32)
+        return out[: self.read_into(out)]
+
+    def discard(self) -> None:
+        """Producer: everything written so far is to be skipped; the consumer does so at its next read."""
+        self._discard_to = self.written

@@ -1,0 +1,298 @@
+"""WAV files: read in blocks as mono float32, written through a temporary file.
+
+Reads PCM of 8, 16, 24 and 32 bit and IEEE float of 32 and 64 bit, any number of channels (mixed to mono by
+their mean), 8 to 96 kHz; a file of any length is streamed. Writes 16-bit PCM; the file appears under its name
+when it is complete. Errors are AudioInputError and ExportError with a sentence for the user. Any thread, one
+file per object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_runtime.errors import AudioInputError, ExportError
+from engine_runtime.types import Pcm
+
+MIN_RATE_HZ = 8_000
+MAX_RATE_HZ = 96_000
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_UNKNOWN_SIZE = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class WavFormat:
+    """What the header of a WAV file says."""
+
+    sample_rate: int
+    channels: int
+    bits: int
+    is_float: bool
+    frames: int
+
+    @property
+    def seconds(self) -> float:
+        """Length of the file."""
+        return self.frames / self.sample_rate
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one sample of all channels."""
+        return self.channels * self.bits // 8
+
+
+class WavReader:
+    """An open WAV file. Use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and check the file; AudioInputError tells what is wrong with it and what to do."""
+        self.path = path
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except FileNotFoundError:
+            raise AudioInputError(f"There is no file {path}. Check the name.") from None
+        except IsADirectoryError:
+            raise AudioInputError(f"{path} is a folder. Name a WAV file in it.") from None
+        except OSError as error:
+            raise AudioInputError(
+                f"{path} cannot be opened: {error.strerror}. Check its permissions."
+            ) from error
+        try:
+            self.format = _parse_header(self._file, path)
+        except BaseException:
+            self._file.close()
+            raise
+        self._left = self.format.frames
+
+    def read(self, frames: int) -> Pcm:
+        """The next `frames` samples as mono float32 in [-1, 1] (fewer at the end, none after it)."""
+        frames = min(frames, self._left)
+        try:
+            raw = self._file.read(frames * self.format.frame_bytes)
+        except OSError as error:
+            raise AudioInputError(f"{self.path} cannot be read: {error.strerror}. Copy it anew.") from error
+        if len(raw) < frames * self.format.frame_bytes:
+            raise AudioInputError(f"{self.path} became shorter while it was read. Copy it anew.")
+        self._left -= frames
+        return _to_mono(raw, self.format)
+
+    def blocks(self, frames: int) -> Iterator[Pcm]:
+        """The rest of the file in blocks of `frames` samples."""
+        while self._left:
+            yield self.read(frames)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> WavReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_wav(path: Path, max_seconds: float = 600.0) -> tuple[Pcm, int]:
+    """A short file at once: (mono PCM, rate in Hz). AudioInputError if it is longer than `max_seconds`."""
+    with WavReader(path) as reader:
+        if reader.format.seconds > max_seconds:
+            raise AudioInputError(
+                f"{path} lasts {reader.format.seconds:.0f} s, more than the {max_seconds:.0f} s allowed here."
+                " Cut it first."
+            )
+        return reader.read(reader.format.frames), reader.format.sample_rate
+
+
+class WavWriter:
+    """Writes 16-bit PCM; the file is put in place by `close`, or not at all if an error leaves the
+    context."""
+
+    def __init__(self, path: Path, sample_rate: int, channels: int = 1) -> None:
+        """Start a file beside `path`; ExportError if the folder cannot be written to."""
+        self.path = path
+        self.sample_rate = sample_rate
+        self.channels = channels
+        self.frames = 0
+        self._temporary: Path | None = None
+        try:
+            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        except OSError as error:
+            raise _export_error(path, error) from error
+        self._temporary = Path(name)
+        self._file: BinaryIO = os.fdopen(descriptor, "wb")
+        self._put(_header(sample_rate, channels, 0))
+
+    def write(self, pcm: NDArray[np.float32]) -> None:
+        """Append samples, [n] for mono or [n, channels]; values outside [-1, 1] are clipped."""
+        if pcm.ndim != (1 if self.channels == 1 else 2) or (pcm.ndim == 2 and pcm.shape[1] != self.channels):
+            raise ValueError(f"expected {self.channels} channels, got an array of shape {pcm.shape}")
+        self._put(np.rint(np.clip(np.nan_to_num(pcm), -1.0, 1.0) * 32767.0).astype("<i2").tobytes())
+        self.frames += len(pcm)
+
+    def close(self) -> None:
+        """Complete the file and put it in place. May be called twice."""
+        if self._temporary is None:
+            return
+        try:
+            self._file.seek(0)
+            self._file.write(_header(self.sample_rate, self.channels, self.frames))
+            self._file.close()
+            mask = os.umask(0)
+            os.umask(mask)
+            self._temporary.chmod(0o666 & ~mask)  # a temporary file is private, the result is as any other
+            self._temporary.replace(self.path)
+        except OSError as error:
+            self.abort()
+            raise _export_error(self.path, error) from error
+        self._temporary = None
+
+    def abort(self) -> None:
+        """Remove what was written so far."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+            self._temporary = None
+
+    def _put(self, content: bytes) -> None:
+        try:
+            self._file.write(content)
+        except OSError as error:
+            self.abort()
+            raise _export_error(self.path, error) from error
+
+    def __enter__(self) -> WavWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def write_wav(path: Path, pcm: NDArray[np.float32], sample_rate: int) -> None:
+    """Write a whole file at once, mono [n] or [n, channels]. ExportError if it cannot be written."""
+    with WavWriter(path, sample_rate, 1 if pcm.ndim == 1 else pcm.shape[1]) as writer:
+        writer.write(pcm)
+
+
+def _export_error(path: Path, error: OSError) -> ExportError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ExportError(
+            f"{path} was not written: the disk is full. Free some space or choose another folder."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ExportError(f"{path} was not written: no permission. Choose a folder that you may write to.")
+    if error.errno == errno.ENOENT:
+        return ExportError(f"{path} was not written: there is no folder {path.parent}. Make it first.")
+    if error.errno == errno.EISDIR:
+        return ExportError(f"{path} was not written: a folder has that name. Choose another name.")
+    return ExportError(f"{path} was not written: {error.strerror}. Choose another folder.")
+
+
+def _header(sample_rate: int, channels: int, frames: int) -> bytes:
+    size = min(frames * channels * 2, _UNKNOWN_SIZE - 36)
+    block = channels * 2
+    layout = struct.pack("<HHIIHH", _PCM, channels, sample_rate, sample_rate * block, block, 16)
+    return (
+        b"RIFF" + struct.pack("<I", 36 + size) + b"WAVEfmt " + struct.pack("<I", 16) + layout
+        + b"data" + struct.pack("<I", size)
+    )  # fmt: skip
+
+
+def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise AudioInputError(f"{path} is empty. Record it anew.")
+    start = file.read(12)
+    if len(start) < 12 or start[:4] != b"RIFF" or start[8:] != b"WAVE":
+        raise AudioInputError(
+            f"{path} is not a WAV file. Convert it first, for example with: ffmpeg -i FILE speech.wav"
+        )
+    layout: bytes | None = None
+    while True:
+        head = file.read(8)
+        if len(head) < 8:
+            missing = "audio data" if layout else "description of its format"
+            raise AudioInputError(f"{path} is broken: it has no {missing}. Record or convert it anew.")
+        name, length = head[:4], int.from_bytes(head[4:], "little")
+        if name == b"data":
+            break
+        if name == b"fmt ":
+            layout = file.read(length) if length <= 4096 else b""
+            file.seek(length & 1, os.SEEK_CUR)
+        else:
+            file.seek(length + (length & 1), os.SEEK_CUR)
+    if layout is None or len(layout) < 16:
+        raise AudioInputError(
+            f"{path} is broken: it does not say how its samples are stored. Convert it anew."
+        )
+    present = size - file.tell()
+    # Programs that write to a pipe do not know the length and leave the largest or no number there.
+    if length in (0, _UNKNOWN_SIZE):
+        length = present
+    if length > present:
+        raise AudioInputError(
+            f"{path} is cut short: {present} of {length} bytes of audio are there. Copy or record it anew."
+        )
+    return _checked_format(layout, length, path)
+
+
+def _checked_format(layout: bytes, data_bytes: int, path: Path) -> WavFormat:
+    tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", layout[:16])
+    if tag == _EXTENSIBLE and len(layout) >= 26:
+        tag = int.from_bytes(layout[24:26], "little")
+    if (tag, bits) not in {(_PCM, 8), (_PCM, 16), (_PCM, 24), (_PCM, 32), (_FLOAT, 32), (_FLOAT, 64)}:
+        raise AudioInputError(
+            f"{path} holds samples of format {tag} with {bits} bit, which cannot be read. "
+            "Convert it to 16-bit PCM, for example with: ffmpeg -i FILE -c:a pcm_s16le speech.wav"
+        )
+    if not 1 <= channels <= 64:
+        raise AudioInputError(f"{path} is broken: it claims to have {channels} channels. Convert it anew.")
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        raise AudioInputError(
+            f"{path} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be read. "
+            "Convert it, for example with: ffmpeg -i FILE -ar 16000 speech.wav"
+        )
+    wav = WavFormat(rate, channels, bits, tag == _FLOAT, data_bytes // (channels * bits // 8))
+    if wav.frames == 0:
+        raise AudioInputError(f"{path} is empty: it has no audio. Record it anew.")
+    return wav
+
+
+def _to_mono(raw: bytes, wav: WavFormat) -> Pcm:
+    samples: NDArray[np.float32]
+    if wav.is_float:
+        values = np.frombuffer(raw, dtype=f"<f{wav.bits // 8}")
+        samples = np.clip(np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=-1.0), -1.0, 1.0).astype(
+            np.float32
+        )
+    elif wav.bits == 8:
+        samples = (np.frombuffer(raw, dtype=np.uint8).astype(np.float32) - 128.0) / 128.0
+    elif wav.bits == 24:
+        padded = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
+        padded[:, 1:] = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3)
+        samples = padded.view("<i4").reshape(-1).astype(np.float32) / np.float32(2**31)
+    else:
+        samples = np.frombuffer(raw, dtype=f"<i{wav.bits // 8}").astype(np.float32) / np.float32(
+            2 ** (wav.bits - 1)
+        )
+    if wav.channels > 1:
+        samples = samples.reshape(-1, wav.channels).mean(axis=1, dtype=np.float32)
+    return samples

@@ -1,0 +1,206 @@
+"""WAV files of all kinds, good and bad."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from app.audio.wav import WavReader, WavWriter, read_wav, write_wav
+from engine_runtime.errors import AudioInputError, ExportError
+
+
+@pytest.fixture
+def tone() -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * 440 * np.arange(4_000) / 16_000)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("subtype", "tolerance"),
+    [
+        ("PCM_U8", 1 / 100),
+        ("PCM_16", 1e-4),
+        ("PCM_24", 1e-6),
+        ("PCM_32", 1e-6),
+        ("FLOAT", 0.0),
+        ("DOUBLE", 1e-7),
+    ],
+)
+@pytest.mark.parametrize("container", ["WAV", "WAVEX"])
+def test_all_sample_formats(
+    tmp_path: Path, tone: np.ndarray, subtype: str, tolerance: float, container: str
+) -> None:
+    path = tmp_path / "tone.wav"
+    soundfile.write(path, tone, 16_000, subtype=subtype, format=container)
+    pcm, rate = read_wav(path)
+    assert rate == 16_000
+    assert pcm.dtype == np.float32
+    assert np.abs(pcm - tone).max() <= tolerance
+
+
+def test_channels_are_mixed_by_their_mean(tmp_path: Path, tone: np.ndarray) -> None:
+    soundfile.write(tmp_path / "stereo.wav", np.stack([tone, -0.5 * tone], axis=1), 96_000, subtype="FLOAT")
+    pcm, rate = read_wav(tmp_path / "stereo.wav")
+    assert rate == 96_000
+    assert np.allclose(pcm, 0.25 * tone, atol=1e-6)
+
+
+def test_non_finite_and_loud_samples_are_tamed(tmp_path: Path) -> None:
+    wild = np.array([np.nan, np.inf, -np.inf, 7.0, -7.0, 0.25], dtype=np.float32)
+    soundfile.write(tmp_path / "wild.wav", wild, 16_000, subtype="FLOAT")
+    assert read_wav(tmp_path / "wild.wav")[0].tolist() == [0, 1, -1, 1, -1, 0.25]
+
+
+def test_blocks_are_the_file(tmp_path: Path, tone: np.ndarray) -> None:
+    write_wav(tmp_path / "tone.wav", tone, 16_000)
+    with WavReader(tmp_path / "tone.wav") as reader:
+        blocks = list(reader.blocks(999))
+        assert len(reader.read(10)) == 0
+    assert [len(block) for block in blocks] == [999, 999, 999, 999, 4]
+    assert np.array_equal(np.concatenate(blocks), read_wav(tmp_path / "tone.wav")[0])
+
+
+def test_an_hour_is_streamed_and_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "hour.wav"
+    seconds = 3_600
+    with path.open("wb") as file:  # sparse: an hour of silence that takes no disk
+        size = seconds * 16_000 * 2
+        file.write(b"RIFF" + struct.pack("<I", 36 + size) + b"WAVEfmt ")
+        file.write(
+            struct.pack("<IHHIIHH", 16, 1, 1, 16_000, 32_000, 2, 16) + b"data" + struct.pack("<I", size)
+        )
+        file.truncate(44 + size)
+    with WavReader(path) as reader:
+        assert reader.format.seconds == seconds
+        tracemalloc.start()
+        count = sum(len(block) for block in reader.blocks(16_000))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert count == seconds * 16_000
+    assert peak < 2_000_000
+    with pytest.raises(AudioInputError, match="3600 s"):
+        read_wav(path)
+
+
+def bad_files(good: bytes) -> dict[str, tuple[bytes, str]]:
+    """Name -> (content, words of the error)."""
+    rate_at, bits_at, channels_at = 24, 34, 22
+    return {
+        "empty": (b"", "is empty"),
+        "no audio": (good[:40] + struct.pack("<I", 0), "no audio"),
+        "text": (b"this is not audio at all, only text", "not a WAV"),
+        "mp3": (b"ID3\x04" + bytes(200), "not a WAV"),
+        "only riff": (good[:12], "format"),
+        "no data chunk": (good[:36], "no audio data"),
+        "cut in the data": (good[: len(good) // 2], "cut short"),
+        "no fmt": (good[:12] + good[36:], "does not say"),
+        "odd rate": (good[:rate_at] + struct.pack("<I", 4_000) + good[rate_at + 4 :], "4000 Hz"),
+        "high rate": (good[:rate_at] + struct.pack("<I", 192_000) + good[rate_at + 4 :], "192000 Hz"),
+        "odd bits": (good[:bits_at] + struct.pack("<H", 12) + good[bits_at + 2 :], "12 bit"),
+        "no channels": (good[:channels_at] + struct.pack("<H", 0) + good[channels_at + 2 :], "0 channels"),
+        "compressed": (good[:20] + struct.pack("<H", 85) + good[22:], "format 85"),
+    }
+
+
+@pytest.mark.parametrize("kind", list(bad_files(bytes(100))))
+def test_bad_files_say_what_is_wrong(tmp_path: Path, tone: np.ndarray, kind: str) -> None:
+    write_wav(tmp_path / "good.wav", tone, 16_000)
+    content, words = bad_files((tmp_path / "good.wav").read_bytes())[kind]
+    path = tmp_path / "bad.wav"
+    path.write_bytes(content)
+    with pytest.raises(AudioInputError, match=words) as caught:
+        read_wav(path)
+    assert str(path) in str(caught.value)
+    assert str(caught.value).endswith((".", "speech.wav"))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(AudioInputError, match="no file"):
+        WavReader(tmp_path / "missing.wav")
+    with pytest.raises(AudioInputError, match="folder"):
+        WavReader(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 0xFFFFFFFF])
+def test_a_file_from_a_pipe_has_no_length(tmp_path: Path, tone: np.ndarray, length: int) -> None:
+    write_wav(tmp_path / "good.wav", tone, 16_000)
+    content = (tmp_path / "good.wav").read_bytes()
+    (tmp_path / "pipe.wav").write_bytes(content[:40] + struct.pack("<I", length) + content[44:])
+    assert len(read_wav(tmp_path / "pipe.wav")[0]) == len(tone)
+
+
+def test_other_chunks_are_skipped(tmp_path: Path, tone: np.ndarray) -> None:
+    write_wav(tmp_path / "good.wav", tone, 16_000)
+    content = (tmp_path / "good.wav").read_bytes()
+    extra = b"LIST" + struct.pack("<I", 5) + b"hello\0"
+    (tmp_path / "extra.wav").write_bytes(content[:12] + extra + content[12:])
+    assert np.array_equal(read_wav(tmp_path / "extra.wav")[0], read_wav(tmp_path / "good.wav")[0])
+
+
+def test_stereo_is_written(tmp_path: Path, tone: np.ndarray) -> None:
+    write_wav(tmp_path / "out.wav", np.stack([tone, tone * 0], axis=1), 24_000)
+    samples, rate = soundfile.read(tmp_path / "out.wav", dtype="float32")
+    assert rate == 24_000
+    assert samples.shape == (4_000, 2)
+    assert np.abs(samples[:, 0] - tone).max() < 1e-4
+
+
+def test_an_unfinished_file_is_not_left_behind(tmp_path: Path, tone: np.ndarray) -> None:
+    (tmp_path / "out.wav").write_bytes(b"what was there before")
+
+    def write_and_fail() -> None:
+        with WavWriter(tmp_path / "out.wav", 16_000) as writer:
+            writer.write(tone)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.wav"]
+    assert (tmp_path / "out.wav").read_bytes() == b"what was there before"
+
+
+def test_full_disk_is_an_export_error(
+    tmp_path: Path, tone: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullDisk:
+        def __init__(self, file: object) -> None:
+            self._file = file
+
+        def write(self, content: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def close(self) -> None:
+            self._file.close()  # type: ignore[attr-defined]
+
+    opened = os.fdopen
+    monkeypatch.setattr("app.audio.wav.os.fdopen", lambda *arguments: FullDisk(opened(*arguments)))
+    with pytest.raises(ExportError, match="disk is full"):
+        write_wav(tmp_path / "out.wav", tone, 16_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_folder_is_an_export_error(tmp_path: Path, tone: np.ndarray) -> None:
+    with pytest.raises(ExportError, match="no folder"):
+        write_wav(tmp_path / "missing" / "out.wav", tone, 16_000)
+
+
+def test_no_permission_is_an_export_error(
+    tmp_path: Path, tone: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("app.audio.wav.tempfile.mkstemp", refuse)
+    with pytest.raises(ExportError, match="no permission"):
+        write_wav(tmp_path / "out.wav", tone, 16_000)
+
+
+def test_the_shape_must_fit_the_channels(tmp_path: Path, tone: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="2 channels"):
+        WavWriter(tmp_path / "out.wav", 16_000, channels=2).write(tone)
