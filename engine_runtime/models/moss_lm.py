@@ -1,9 +1,9 @@
-"""The dual-head language model: Qwen3 blocks as a shared trunk, then a text tail and an audio tail side by side.
+"""The dual-head language model: Qwen3 blocks as a shared trunk, then a text tail and an audio tail.
 
-In: rows [B, L, 2] of (text id, audio id). Out: logits over the text vocabulary and over the speech codes for each row.
-This is the plain, batch-first network without a cache: it trains, and it is the twin that the paged executor is held
-against. State-dict names are those of the released checkpoint (`model.shared_block.layers.0.self_attn.q_proj.weight`
-...). Any thread; no state apart from weights.
+In: rows [B, L, 2] of (text id, audio id). Out: logits over the text vocabulary and over the speech codes.
+This is the plain, batch-first network without a cache: it trains, and it is the twin that the paged executor
+is held against. State-dict names are those of the released checkpoint
+(`model.shared_block.layers.0.self_attn.q_proj.weight` ...). Any thread; no state apart from weights.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class MossLMConfig:
             )
         if not 0 <= self.modality_pad < self.text_vocab:
             raise BundleError(
-                f"lm.config: modality_pad {self.modality_pad} is outside the text vocabulary of {self.text_vocab}; "
-                "correct the bundle's manifest"
+                f"lm.config: modality_pad {self.modality_pad} is outside the text vocabulary "
+                f"of {self.text_vocab}; correct the bundle's manifest"
             )
 
     @classmethod
@@ -70,7 +70,7 @@ class MossLMConfig:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight; statistics in float32, the quotient rounded to the input's dtype before the weight."""
+    """x / rms(x) * weight; statistics in float32, the quotient rounded to the input's dtype first."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class RMSNorm(nn.Module):
 
 @lru_cache(maxsize=16)
 def inverse_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """RoPE frequencies [head_dim / 2], computed in float32 on the CPU (a GPU's pow differs in the last bit)."""
+    """RoPE frequencies [head_dim / 2], made in float32 on the CPU (a GPU's pow differs in the last bit)."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device="cpu").float() / head_dim
     return (1.0 / theta**exponents).to(device)
 
@@ -199,7 +199,7 @@ class MossSpeechModel(nn.Module):
 
 
 class MossLM(nn.Module):
-    """The whole network. Rows whose text id is `modality_pad` are read from the audio table, all others as text."""
+    """The whole network. A row whose text id is `modality_pad` is read from the audio table, others as text."""
 
     def __init__(self, config: MossLMConfig) -> None:
         super().__init__()
@@ -231,12 +231,12 @@ class MossLM(nn.Module):
         return self._run(self.model.shared_block, x, key_padding_mask)
 
     def text_tail(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Trunk output [B, L, H] -> hidden states [B, L, H] after the text norm (input of `text_lm_head`)."""
+        """Trunk output [B, L, H] -> hidden [B, L, H] after the text norm (input of `text_lm_head`)."""
         out: Tensor = self.model.text_norm(self._run(self.model.text_block, x, key_padding_mask))
         return out
 
     def audio_tail(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Trunk output [B, L, H] -> hidden states [B, L, H] after the audio norm (input of `audio_lm_head`)."""
+        """Trunk output [B, L, H] -> hidden [B, L, H] after the audio norm (input of `audio_lm_head`)."""
         out: Tensor = self.model.audio_norm(self._run(self.model.audio_block, x, key_padding_mask))
         return out
 
