@@ -1,8 +1,8 @@
 """A model bundle: one folder with bundle.toml, the weights it names and their hashes.
 
 In: a folder. Out: a `Bundle`, plain data that names every number of the pipeline (rates, special ids, chunk
-sizes, mel). Whatever is wrong with the folder is a `BundleError` that says which file or key and what to do. No
-torch here, so that a bundle can be inspected without loading it. Any thread; nothing is kept open.
+sizes, mel). Whatever is wrong with the folder is a `BundleError` that says which file or key and what to do.
+No torch here, so that a bundle can be inspected without loading it. Any thread; nothing is kept open.
 """
 
 from __future__ import annotations

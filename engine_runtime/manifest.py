@@ -1,6 +1,6 @@
 """Strict reading of a TOML manifest: every key known, none missing, each of the right type.
 
-In: the parsed TOML and where it came from. Out: typed values, or a BundleError that names section, key and file.
+In: the parsed TOML and where it came from. Out: typed values, or a BundleError naming file, table and key.
 A key that is not known gets the nearest known one as a hint, because most of them are misspelt.
 """
 

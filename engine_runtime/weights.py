@@ -20,8 +20,8 @@ from .errors import BundleError
 
 _NAMED_AT_MOST = 12
 _WEIGHT_NORM_STYLES = (
-    (".weight_g", ".parametrizations.weight.original0"),
-    (".weight_v", ".parametrizations.weight.original1"),
+    ("weight_g", "parametrizations.weight.original0"),
+    ("weight_v", "parametrizations.weight.original1"),
 )
 
 
@@ -37,8 +37,8 @@ def load_weights(
     """Fill `module` from one file or several shards, then move it to `device` and cast it to `dtype`.
 
     `either_weight_norm_style` accepts `weight_g/weight_v` where the module has
-    `parametrizations.weight.original0/1` and the other way round. `ignore` names entries of the file that are no
-    weights (a training step, say). Integer tensors keep their dtype. Raises BundleError; the module is not
+    `parametrizations.weight.original0/1` and the other way round. `ignore` names entries of the file that are
+    no weights (a training step, say). Integer tensors keep their dtype. Raises BundleError; the module is not
     changed then.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)

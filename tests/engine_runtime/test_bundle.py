@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_runtime.bundle import Bundle, hash_file
+from engine_runtime.errors import BundleError, MelMismatchError
+from engine_runtime.types import MelSpec, SamplingParams
+from tests.bundle_factory import to_toml, write_manifest
+
+
+@pytest.fixture
+def bundle_copy(random_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(random_bundle, tmp_path / "copy"))
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    manifest = tomllib.loads((path / "bundle.toml").read_text(encoding="utf-8"))
+    change(manifest)
+    (path / "bundle.toml").write_text(to_toml(manifest), encoding="utf-8")
+
+
+def _error(path: Path, change: Callable[[dict[str, Any]], None]) -> str:
+    _edit(path, change)
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(path)
+    return str(caught.value)
+
+
+def test_every_section_is_read(random_bundle: Path) -> None:
+    bundle = Bundle.open(random_bundle)
+    assert bundle.name == "random"
+    assert bundle.lm.weights == (random_bundle / "lm.safetensors",)
+    assert bundle.lm.sampling_speech == SamplingParams(
+        do_sample=True, temperature=0.9, top_k=20, min_new=14, max_new=24, seed=7
+    )
+    assert bundle.lm.prompt.user_role == "user"
+    assert bundle.flow.mel == bundle.vocoder.mel == MelSpec(24000, 80, 1920, 480, 1920, 0.0, 8000.0)
+    assert bundle.flow.mel.frame_rate == 50
+    assert bundle.text_tokenizer.is_file()
+    assert bundle.total_bytes == sum(f.stat().st_size for f in random_bundle.iterdir() if f.suffix != ".toml")
+
+
+def test_networks_get_what_the_sections_say_once(random_bundle: Path) -> None:
+    bundle = Bundle.open(random_bundle)
+    assert bundle.lm.config["modality_pad"] == bundle.lm.special_ids.modality_pad
+    assert bundle.flow.config["look_ahead_codes"] == bundle.flow.look_ahead_codes
+    assert bundle.flow.config["steps"] == bundle.flow.steps
+
+
+def test_weights_may_come_in_shards(bundle_copy: Path) -> None:
+    shutil.copy(bundle_copy / "lm.safetensors", bundle_copy / "lm-2.safetensors")
+    manifest = tomllib.loads((bundle_copy / "bundle.toml").read_text(encoding="utf-8"))
+    manifest["lm"]["weights"] = ["lm.safetensors", "lm-2.safetensors"]
+    write_manifest(bundle_copy, manifest)
+    assert [file.name for file in Bundle.open(bundle_copy).lm.weights] == [
+        "lm.safetensors",
+        "lm-2.safetensors",
+    ]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no bundle folder at"):
+        Bundle.open(tmp_path / "nowhere")
+
+
+def test_a_folder_without_manifest(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"holds no bundle\.toml"):
+        Bundle.open(tmp_path)
+
+
+def test_a_manifest_that_is_not_toml(bundle_copy: Path) -> None:
+    (bundle_copy / "bundle.toml").write_text("[bundle\nname = 1", encoding="utf-8")
+    with pytest.raises(BundleError, match=r"not valid TOML.*line 1"):
+        Bundle.open(bundle_copy)
+
+
+def test_a_manifest_that_is_not_text(bundle_copy: Path) -> None:
+    (bundle_copy / "bundle.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BundleError, match="not valid TOML"):
+        Bundle.open(bundle_copy)
+
+
+def test_a_missing_file_is_named(bundle_copy: Path) -> None:
+    (bundle_copy / "flow.safetensors").unlink()
+    with pytest.raises(BundleError, match=r"lacks flow\.safetensors.*again"):
+        Bundle.open(bundle_copy)
+
+
+def test_a_truncated_file_is_named_with_both_sizes(bundle_copy: Path) -> None:
+    file = bundle_copy / "vocoder.safetensors"
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BundleError, match=rf"cut short: {size - 100} bytes .* {size}"):
+        Bundle.open(bundle_copy, verify="size")
+
+
+def test_one_changed_byte_is_found_by_its_hash(bundle_copy: Path) -> None:
+    file = bundle_copy / "lm.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(BundleError, match="sha256"):
+        Bundle.open(bundle_copy)
+    assert Bundle.open(bundle_copy, verify="size").name == "random"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "expected"),
+    [
+        ("flow", "stepz", "[flow] has an unknown key 'stepz'; did you mean 'steps'?"),
+        ("lm", "zzzz", "[lm] has an unknown key 'zzzz'; known are "),
+        ("bundle", "lisence", "did you mean 'licence'?"),
+    ],
+)
+def test_an_unknown_key_is_named(bundle_copy: Path, section: str, key: str, expected: str) -> None:
+    assert expected in _error(bundle_copy, lambda manifest: manifest[section].update({key: 3}))
+
+
+def test_an_unknown_table_is_named(bundle_copy: Path) -> None:
+    assert "unknown key 'vocader'" in _error(bundle_copy, lambda manifest: manifest.update(vocader={"a": 1}))
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [("flow", "steps"), ("lm", "tokens_per_block"), ("speech_encoder", "sample_rate")]
+)
+def test_a_missing_key_is_named(bundle_copy: Path, section: str, key: str) -> None:
+    text = _error(bundle_copy, lambda manifest: manifest[section].pop(key))
+    assert f"[{section}] lacks the key '{key}'" in text
+
+
+def test_a_missing_table_is_named(bundle_copy: Path) -> None:
+    assert "the table [flow.mel] is missing" in _error(
+        bundle_copy, lambda manifest: manifest["flow"].pop("mel")
+    )
+
+
+@pytest.mark.parametrize("value", ["4", 4.5, True, [4]])
+def test_a_value_of_the_wrong_type(bundle_copy: Path, value: object) -> None:
+    text = _error(bundle_copy, lambda manifest: manifest["flow"].update(steps=value))
+    assert f"[flow] has steps = {value!r}, which must be a whole number" in text
+
+
+def test_a_whole_number_is_a_number(bundle_copy: Path) -> None:
+    _edit(bundle_copy, lambda manifest: manifest["flow"].update(cfg_rate=1))
+    assert Bundle.open(bundle_copy).flow.cfg_rate == 1.0
+
+
+def test_another_mel_shows_both(bundle_copy: Path) -> None:
+    _edit(bundle_copy, lambda manifest: manifest["flow"]["mel"].update(hop=256, fmax=12000.0))
+    with pytest.raises(MelMismatchError) as caught:
+        Bundle.open(bundle_copy)
+    text = str(caught.value)
+    assert "differ in hop, fmax" in text
+    assert "hop=256" in text
+    assert "hop=480" in text
+
+
+def test_a_vocoder_built_for_another_mel(bundle_copy: Path) -> None:
+    _edit(bundle_copy, lambda manifest: manifest["vocoder"]["config"].update(num_mels=100))
+    with pytest.raises(MelMismatchError, match="num_mels = 100"):
+        Bundle.open(bundle_copy)
+
+
+def test_two_different_modality_pads(bundle_copy: Path) -> None:
+    assert "leave it out of config" in _error(
+        bundle_copy, lambda manifest: manifest["lm"]["config"].update(modality_pad=7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "expected"),
+    [
+        ("lm", "tokens_per_block", 0, "lm.tokens_per_block is 0; it must be greater than 0"),
+        ("flow", "look_ahead_codes", -1, "[flow] says look_ahead_codes"),
+        ("vocoder", "left_context_frames", -2, "must not be negative"),
+        ("vocoder", "kind", "griffin", "must be 'bigvgan' or 'hift'"),
+        ("bundle", "format", 9, "format 9 is not known"),
+    ],
+)
+def test_values_out_of_range(bundle_copy: Path, section: str, key: str, value: object, expected: str) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        if key == "look_ahead_codes":
+            manifest[section]["config"][key] = 3
+        manifest[section][key] = value
+
+    assert expected in _error(bundle_copy, change)
+
+
+def test_a_used_file_without_hash(bundle_copy: Path) -> None:
+    text = _error(bundle_copy, lambda manifest: manifest["files"].pop("tokenizer.json"))
+    assert "tokenizer.json is used but has no entry in [files]" in text
+
+
+def test_files_outside_the_folder_are_refused(bundle_copy: Path) -> None:
+    outside = bundle_copy.parent / "outside.bin"
+    outside.write_bytes(b"x")
+    entry = {"size": 1, "sha256": hash_file(outside)}
+    text = _error(bundle_copy, lambda manifest: manifest["files"].update({"../outside.bin": entry}))
+    assert "outside the bundle folder" in text

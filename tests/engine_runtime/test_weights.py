@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from engine_runtime.errors import BundleError
+from engine_runtime.weights import load_weights, read_tensors
+
+
+def _net(out: int = 3) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, out), nn.BatchNorm1d(out))
+
+
+def _save(module: nn.Module, file: Path, **changes: torch.Tensor | None) -> Path:
+    tensors = {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in module.state_dict().items()
+    }
+    for name, tensor in changes.items():
+        key = name.replace("__", ".")
+        if tensor is None:
+            tensors.pop(key)
+        else:
+            tensors[key] = tensor
+    safetensors.torch.save_file(tensors, file)
+    return file
+
+
+def test_weights_are_loaded_and_cast(tmp_path: Path) -> None:
+    source, target = _net(), _net()
+    load_weights(target, _save(source, tmp_path / "w.safetensors"), torch.float64)
+    assert target[0].weight.dtype == torch.float64
+    assert torch.equal(target[0].weight, source[0].weight.half().double())
+    assert target[1].num_batches_tracked.dtype == torch.int64
+
+
+def test_a_module_on_the_meta_device_is_filled(tmp_path: Path) -> None:
+    source = _net()
+    with torch.device("meta"):
+        target = _net()
+    load_weights(target, _save(source, tmp_path / "w.safetensors"))
+    assert torch.equal(target[0].bias, source[0].bias.half().float())
+
+
+def test_all_problems_are_named_at_once_and_nothing_changes(tmp_path: Path) -> None:
+    module = _net()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    file = _save(
+        _net(),
+        tmp_path / "w.safetensors",
+        **{"0__bias": None, "extra": torch.ones(1), "1__weight": torch.ones(9)},
+    )
+    with pytest.raises(BundleError) as caught:
+        load_weights(module, file)
+    text = str(caught.value)
+    assert "missing: 0.bias" in text
+    assert "unexpected: extra" in text
+    assert "1.weight is [9], expected [3]" in text
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_shards_are_joined_and_may_not_overlap(tmp_path: Path) -> None:
+    source, target = _net(), _net()
+    tensors = source.state_dict()
+    names = sorted(tensors)
+    safetensors.torch.save_file({name: tensors[name] for name in names[:2]}, tmp_path / "a.safetensors")
+    safetensors.torch.save_file({name: tensors[name] for name in names[2:]}, tmp_path / "b.safetensors")
+    load_weights(target, [tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+    assert torch.equal(target[0].weight, source[0].weight)
+    with pytest.raises(BundleError, match="repeats"):
+        load_weights(target, [tmp_path / "a.safetensors", tmp_path / "a.safetensors"])
+
+
+def test_missing_and_damaged_files(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="missing"):
+        load_weights(_net(), tmp_path / "none.safetensors")
+    file = _save(_net(), tmp_path / "w.safetensors")
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(BundleError, match="damaged"):
+        load_weights(_net(), file)
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    with pytest.raises(BundleError, match="damaged"):
+        load_weights(_net(), tmp_path / "empty.safetensors")
+
+
+class _Code:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("ran",))
+
+
+def test_a_pickle_with_code_is_refused_and_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"0.weight": _Code()}, tmp_path / "w.pt")
+    with pytest.raises(BundleError, match="can run code"):
+        read_tensors(tmp_path / "w.pt")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(_Code()))
+    with pytest.raises(BundleError):
+        read_tensors(tmp_path / "plain.pt")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_of_plain_tensors_may_carry_its_step(tmp_path: Path) -> None:
+    source, target = _net(), _net()
+    torch.save({**source.state_dict(), "epoch": 3, "step": 100}, tmp_path / "w.pt")
+    load_weights(target, tmp_path / "w.pt")
+    assert torch.equal(target[0].weight, source[0].weight)
+    torch.save({**source.state_dict(), "optimizer": {"lr": 1}}, tmp_path / "o.pt")
+    with pytest.raises(BundleError, match="optimizer"):
+        read_tensors(tmp_path / "o.pt")
+
+
+@pytest.mark.parametrize("old_in_file", [True, False])
+def test_both_styles_of_weight_norm(tmp_path: Path, old_in_file: bool) -> None:
+    new = torch.nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 3, 3))
+    with pytest.warns(FutureWarning, match="deprecated"):
+        old = torch.nn.utils.weight_norm(nn.Conv1d(2, 3, 3))
+    source, target = (old, new) if old_in_file else (new, old)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.copy_(torch.rand_like(parameter))
+    file = tmp_path / "w.safetensors"
+    safetensors.torch.save_file({k: v.contiguous() for k, v in source.state_dict().items()}, file)
+    with pytest.raises(BundleError, match="unexpected"):
+        load_weights(target, file)
+    load_weights(target, file, either_weight_norm_style=True)
+    x = torch.rand(1, 2, 8)
+    assert torch.allclose(source(x), target(x), atol=1e-6)
