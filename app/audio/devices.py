@@ -1,0 +1,116 @@
+"""Which sound devices there are, and which one a name means.
+
+In: the name from the settings, or None. Out: a PortAudio device. Works without any device and without the
+PortAudio library (empty lists and a reason). Dialog thread; `rescan` needs all streams closed.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from engine_runtime.errors import AudioDeviceError
+
+_PREFERRED_ON_LINUX = "pulse"
+"""Ends cleanly when the sound server dies; PipeWire's own ALSA plugin can hang PortAudio for ever."""
+_AVOIDED_ON_LINUX = ("pipewire", "default", "sysdefault", "dmix")
+_WINDOWS_HOST_API = "Windows WASAPI"
+"""Windows lists each device once per host API; the others are slower or cannot share the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One side (input or output) of a sound device."""
+
+    index: int
+    name: str
+    host_api: str
+    sample_rate: int
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """What can be used now; `problem` says why nothing can, "" otherwise."""
+
+    inputs: tuple[Device, ...]
+    outputs: tuple[Device, ...]
+    problem: str = ""
+
+
+def portaudio() -> Any:
+    """The sounddevice module; AudioDeviceError if its PortAudio library is missing."""
+    try:
+        import sounddevice
+    except OSError as error:
+        raise AudioDeviceError(
+            "Sound cannot be used: the PortAudio library is missing. On Debian or Ubuntu install it with: "
+            "apt install libportaudio2 libasound2-plugins"
+        ) from error
+    return sounddevice
+
+
+def list_devices(platform: str = sys.platform) -> DeviceList:
+    """Devices as PortAudio saw them at its start or last `rescan`."""
+    try:
+        sounddevice = portaudio()
+        apis = sounddevice.query_hostapis()
+        found = sounddevice.query_devices()
+    except AudioDeviceError as error:
+        return DeviceList((), (), str(error))
+    except Exception as error:  # PortAudioError: the type exists only where the library does
+        return DeviceList((), (), f"The sound system does not answer ({error}). Check that it runs.")
+    inputs: list[Device] = []
+    outputs: list[Device] = []
+    for index, entry in enumerate(found):
+        api = apis[entry["hostapi"]]
+        for side, direction in ((inputs, "input"), (outputs, "output")):
+            if entry[f"max_{direction}_channels"] > 0:
+                is_default = api[f"default_{direction}_device"] == index
+                rate = int(entry["default_samplerate"])
+                side.append(Device(index, entry["name"], api["name"], rate, is_default))
+    if platform == "win32":
+        inputs = [device for device in inputs if device.host_api == _WINDOWS_HOST_API] or inputs
+        outputs = [device for device in outputs if device.host_api == _WINDOWS_HOST_API] or outputs
+    return DeviceList(tuple(inputs), tuple(outputs))
+
+
+def choose(
+    devices: tuple[Device, ...],
+    wanted: str | None,
+    what: str,
+    problem: str = "",
+    platform: str = sys.platform,
+) -> Device:
+    """The device named `wanted`, or else the best default. `what` is "microphone" or "loudspeaker" (for the
+    error).
+
+    A name fits if it is equal, or if exactly one device's name starts with it. On Linux the default is
+    `pulse`, then what PortAudio calls default unless that is one of the plugins that can hang.
+    """
+    if not devices:
+        raise AudioDeviceError(problem or f"No {what} was found. Connect one and look for devices again.")
+    if wanted is not None:
+        equal = [device for device in devices if device.name == wanted]
+        starting = [device for device in devices if device.name.startswith(wanted)]
+        if equal or len(starting) == 1:
+            return (equal or starting)[0]
+    if platform.startswith("linux"):
+        return min(devices, key=_linux_rank)
+    return next((device for device in devices if device.is_default), devices[0])
+
+
+def _linux_rank(device: Device) -> tuple[int, int]:
+    if device.name == _PREFERRED_ON_LINUX:
+        return (0, device.index)
+    if device.name in _AVOIDED_ON_LINUX:
+        return (3, device.index)
+    return (1 if device.is_default else 2, device.index)
+
+
+def rescan() -> None:
+    """Start PortAudio anew, which is the only way to make it look for devices. All streams must be closed."""
+    sounddevice = portaudio()
+    sounddevice._terminate()
+    sounddevice._initialize()

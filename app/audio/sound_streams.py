@@ -1,0 +1,224 @@
+"""Microphone and loudspeaker on sounddevice (PortAudio).
+
+In: device blocks -> capture ring. Out: playback ring -> device blocks. The callbacks run in PortAudio's
+thread and only copy, stamp and count; everything else is the dialog thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.audio.devices import Device, DeviceList, choose, list_devices, portaudio
+from app.audio.ring import Ring
+from app.audio.streams import SampleClock
+from engine_runtime.errors import AudioDeviceError
+
+DEVICE_RATE_HZ = 48_000
+BLOCK_FRAMES = 480
+"""10 ms: blocks chosen by PortAudio itself gave under-runs on PulseAudio."""
+_RING_SECONDS = 2.0
+_STALL_NS = 500_000_000
+"""A device that asks for nothing this long is lost."""
+_LARGEST_SERVICE_STEP_NS = 50_000_000
+"""A dialog thread that was held up itself must not take that time for a standstill of the device."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Stall:
+    """Watches a counter that a callback moves; time counts only while the watcher itself runs."""
+
+    def __init__(self) -> None:
+        self._seen = -1
+        self._last_ns = 0
+        self._stalled_ns = 0
+
+    def restart(self, now_ns: int, grace_ns: int = 2_000_000_000) -> None:
+        self._seen = -1
+        self._last_ns = now_ns
+        self._stalled_ns = -grace_ns
+
+    def update(self, count: int, now_ns: int) -> None:
+        if count != self._seen:
+            # Before the first callback the grace period runs, after it a standstill counts from zero.
+            self._stalled_ns = 0 if self._seen >= 0 else self._stalled_ns
+            self._seen = count
+        else:
+            self._stalled_ns += min(now_ns - self._last_ns, _LARGEST_SERVICE_STEP_NS)
+        self._last_ns = now_ns
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._stalled_ns > _STALL_NS
+
+
+class _SoundStream(ABC):
+    """What both directions share: choice of the device, opening with fall-backs, the watch for a lost
+    device."""
+
+    _what: str
+
+    def __init__(self) -> None:
+        self.sample_rate = DEVICE_RATE_HZ
+        self.ring = Ring(int(_RING_SECONDS * DEVICE_RATE_HZ))
+        self.name = ""
+        self.latency_s = 0.0
+        self._clock = SampleClock(self.sample_rate)
+        self._block = np.zeros(BLOCK_FRAMES, dtype=np.float32)
+        self._stream: Any = None
+        self._callbacks = 0
+        self._has_finished = False
+        self._stall = _Stall()
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Open the named device or the default one, at 48 kHz or else at its own rate, mono or else
+        stereo."""
+        self.close()
+        sounddevice = portaudio()
+        found = list_devices()
+        chosen = choose(self._side(found), device, self._what, found.problem)
+        refusal: Exception | None = None
+        for rate in dict.fromkeys((DEVICE_RATE_HZ, chosen.sample_rate)):
+            for channels in (1, 2):
+                try:
+                    self._start(sounddevice, chosen, rate, channels, latency_s)
+                    return
+                except sounddevice.PortAudioError as error:
+                    refusal = error
+                    self._drop_stream()
+        _log.warning("cannot open %s %s: %s", self._what, chosen.name, refusal)
+        raise AudioDeviceError(
+            f"The {self._what} {chosen.name!r} cannot be opened. Check that no other program keeps it for "
+            "itself, or choose another one."
+        ) from refusal
+
+    def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:
+        if rate != self.sample_rate:
+            self.sample_rate = rate
+            self.ring = Ring(int(_RING_SECONDS * rate))
+        self._clock = SampleClock(rate)
+        self._has_finished = False
+        is_wasapi = chosen.host_api == "Windows WASAPI"
+        self._stream = self._make_stream(
+            sounddevice,
+            samplerate=rate,
+            blocksize=BLOCK_FRAMES,
+            device=chosen.index,
+            channels=channels,
+            dtype="float32",
+            latency=latency_s,
+            extra_settings=sounddevice.WasapiSettings(auto_convert=True) if is_wasapi else None,
+            callback=self._callback,
+            finished_callback=self._on_finished,
+        )
+        self._stream.start()
+        self.latency_s = float(self._stream.latency)
+        self.name = chosen.name
+        self._stall.restart(time.perf_counter_ns())
+
+    def close(self) -> None:
+        """Stop at once and give the device back."""
+        self.name = ""
+        self._drop_stream()
+
+    def _drop_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close(ignore_errors=True)
+
+    def service(self, now_ns: int) -> None:
+        """Watch whether callbacks still come."""
+        if self._stream is not None:
+            self._stall.update(self._callbacks, now_ns)
+
+    def is_lost(self) -> bool:
+        """Whether PortAudio ended the stream or calls no more."""
+        return self._stream is not None and (self._has_finished or self._stall.is_stalled)
+
+    def _on_finished(self) -> None:
+        self._has_finished = True
+
+    @abstractmethod
+    def _side(self, found: DeviceList) -> tuple[Device, ...]:
+        """The devices of this direction."""
+
+    @abstractmethod
+    def _make_stream(self, sounddevice: Any, **arguments: Any) -> Any:
+        """A stream of this direction, not yet started."""
+
+    @abstractmethod
+    def _callback(self, block: NDArray[np.float32], frames: int, time_info: Any, status: Any) -> None:
+        """PortAudio's thread: `block` [frames, channels] was captured or is to be filled."""
+
+
+class SoundInput(_SoundStream):
+    """A microphone. Non-finite samples become silence, loud ones are clipped to [-1, 1]."""
+
+    _what = "microphone"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overflows = 0
+        """Blocks that PortAudio lost before the callback could take them."""
+
+    def sample_time_ns(self, index: float) -> int:
+        """When sample `index` was spoken."""
+        stamped = self._clock.time_ns(index)
+        return (time.perf_counter_ns() if stamped is None else stamped) - round(self.latency_s * 1e9)
+
+    def _side(self, found: DeviceList) -> tuple[Device, ...]:
+        return found.inputs
+
+    def _make_stream(self, sounddevice: Any, **arguments: Any) -> Any:
+        return sounddevice.InputStream(**arguments)
+
+    def _callback(self, block: NDArray[np.float32], frames: int, time_info: Any, status: Any) -> None:
+        clean = self._block[:frames]
+        np.clip(block[:, 0], -1.0, 1.0, out=clean)
+        np.nan_to_num(clean, copy=False)
+        self.ring.write(clean)
+        self._clock.stamp(self.ring.written, time.perf_counter_ns())
+        self._callbacks += 1
+        if status.input_overflow:
+            self.overflows += 1
+
+
+class SoundOutput(_SoundStream):
+    """A loudspeaker. Plays silence while the ring is empty."""
+
+    _what = "loudspeaker"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_expecting = False
+        self.underruns = 0
+        self._is_starved = False
+
+    def sample_time_ns(self, index: float) -> int | None:
+        """When sample `index` was handed to PortAudio."""
+        return self._clock.time_ns(index) if self.ring.consumed > index else None
+
+    def _side(self, found: DeviceList) -> tuple[Device, ...]:
+        return found.outputs
+
+    def _make_stream(self, sounddevice: Any, **arguments: Any) -> Any:
+        return sounddevice.OutputStream(**arguments)
+
+    def _callback(self, block: NDArray[np.float32], frames: int, time_info: Any, status: Any) -> None:
+        played = self._block[:frames]
+        count = self.ring.read_into(played)
+        played[count:] = 0.0
+        block[:] = played[:, None]
+        if count:
+            self._clock.stamp(self.ring.consumed - count, time.perf_counter_ns())
+        starves = count < frames and self.is_expecting
+        if (starves and not self._is_starved) or (status.output_underflow and self.is_expecting):
+            self.underruns += 1
+        self._is_starved = starves
+        self._callbacks += 1

@@ -1,0 +1,89 @@
+"""Where sound comes from and goes to: the two seams that sound devices and WAV files both implement.
+
+A microphone fills its ring, a loudspeaker empties its own; a `SampleClock` tells when a sample was in the
+air. The dialog thread opens, services and closes both; only a device's callback runs in another thread
+(PortAudio's).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from app.audio.ring import Ring
+
+
+class SampleClock:
+    """Links sample indices to time through the latest stamp. One writer; a reader sees a whole stamp or the
+    last."""
+
+    __slots__ = ("_rate", "_stamp")
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        self._stamp: tuple[int, int] | None = None
+
+    def stamp(self, index: int, time_ns: int) -> None:
+        """Sample `index` is at `time_ns`."""
+        self._stamp = (index, time_ns)
+
+    def time_ns(self, index: float) -> int | None:
+        """When sample `index` is or was, or None before the first stamp."""
+        stamp = self._stamp
+        if stamp is None:
+            return None
+        return stamp[1] + round((index - stamp[0]) * 1e9 / self._rate)
+
+
+class AudioInput(Protocol):
+    """A microphone: the producer of `ring`, mono at `sample_rate`."""
+
+    sample_rate: int
+    ring: Ring
+    name: str
+    """The open device in words, "" while closed."""
+    latency_s: float
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Start to fill the ring. `device` is a name or None for the default. AudioDeviceError,
+        AudioInputError."""
+
+    def close(self) -> None:
+        """Stop. May be called at any time; may hang if the sound system does."""
+
+    def service(self, now_ns: int) -> None:
+        """Called every few milliseconds by the dialog thread: a file is read on, a device is watched."""
+
+    def is_lost(self) -> bool:
+        """Whether the open device went away or stands still."""
+
+    def sample_time_ns(self, index: float) -> int:
+        """When sample `index` of the ring was spoken, device latency taken off."""
+
+
+class AudioOutput(Protocol):
+    """A loudspeaker: the consumer of `ring`, mono at `sample_rate`."""
+
+    sample_rate: int
+    ring: Ring
+    name: str
+    latency_s: float
+    is_expecting: bool
+    """Set while a reply is being played, so that an empty ring is an under-run and not just silence."""
+    underruns: int
+    """Gaps heard so far: the ring ran empty while expecting, or the device asked too late."""
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Start to empty the ring, silence when it is empty. AudioDeviceError."""
+
+    def close(self) -> None:
+        """Stop. May be called at any time; may hang if the sound system does."""
+
+    def service(self, now_ns: int) -> None:
+        """Called every few milliseconds by the dialog thread."""
+
+    def is_lost(self) -> bool:
+        """Whether the open device went away or stands still."""
+
+    def sample_time_ns(self, index: float) -> int | None:
+        """When sample `index` of the ring was handed to the device (latency not added), None if it was not
+        yet."""

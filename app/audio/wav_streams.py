@@ -1,0 +1,165 @@
+"""A WAV file as the microphone, and a loudspeaker without a device, both paced by the time they are told.
+
+In: a file -> capture ring. Out: playback ring -> a listener. Both advance in `service(now_ns)`, so that a
+clock which runs faster than real time makes them faster, through the same rings as a device. Dialog thread
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from app.audio.ring import Ring
+from app.audio.streams import SampleClock
+from app.audio.wav import WavReader
+from engine_runtime.types import Pcm
+
+_RING_SECONDS = 2.0
+PcmListener = Callable[[Pcm], None]
+
+
+class WavMicrophone:
+    """Plays a file into the capture ring, then silence. While `is_held` it gives silence and the file
+    waits."""
+
+    def __init__(self, path: Path, listener: PcmListener | None = None) -> None:
+        """Open the file (AudioInputError if it cannot be used). `listener` gets every block that is
+        captured."""
+        self._reader = WavReader(path)
+        self.sample_rate = self._reader.format.sample_rate
+        self.ring = Ring(int(_RING_SECONDS * self.sample_rate))
+        self.name = ""
+        self.latency_s = 0.0
+        self.is_held = False
+        self._path = path
+        self._listener = listener
+        self._origin_ns: int | None = None
+        self._given = 0
+        self._file_frames = 0
+        self._joints: list[tuple[int, int]] = [(0, 0)]
+        """(ring index, file frame) wherever the file starts or goes on after silence."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the file."""
+        return self._reader.format.seconds
+
+    @property
+    def file_seconds(self) -> float:
+        """How much of the file was given so far."""
+        return self._file_frames / self.sample_rate
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the whole file was given."""
+        return self._file_frames >= self._reader.format.frames
+
+    def file_position_s(self, index: float) -> float:
+        """Place in the file of sample `index` of the ring; silence belongs to where the file waited."""
+        place = 0.0
+        for position, (start, frame) in enumerate(self._joints):
+            if start > index:
+                break
+            last = position + 1 == len(self._joints)
+            limit = self._file_frames if last else self._joints[position + 1][1]
+            place = min(frame + index - start, limit) / self.sample_rate
+        return place
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Start the file's time at the next `service`; the arguments mean nothing to a file."""
+        self.name = self._path.name
+        self._origin_ns = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self.name = ""
+        self._reader.close()
+
+    def service(self, now_ns: int) -> None:
+        """Give the samples that are due at `now_ns`."""
+        if not self.name:
+            return
+        if self._origin_ns is None:
+            self._origin_ns = now_ns - self._given * 1_000_000_000 // self.sample_rate
+        due = (now_ns - self._origin_ns) * self.sample_rate // 1_000_000_000 - self._given
+        if due <= 0:
+            return
+        block = np.zeros(due, dtype=np.float32)
+        if not self.is_held and not self.is_finished:
+            if self._given != self._joints[-1][0] + self._file_frames - self._joints[-1][1]:
+                self._joints.append((self._given, self._file_frames))
+            speech = self._reader.read(due)
+            block[: len(speech)] = speech
+            self._file_frames += len(speech)
+        self._given += due
+        self.ring.write(block)
+        if self._listener is not None:
+            self._listener(block)
+
+    def is_lost(self) -> bool:
+        """A file is never lost."""
+        return False
+
+    def sample_time_ns(self, index: float) -> int:
+        """When sample `index` was due."""
+        return (self._origin_ns or 0) + round(index * 1e9 / self.sample_rate)
+
+
+class WavSpeaker:
+    """Empties the playback ring at the pace of the clock and hands what is heard, silence too, to a
+    listener."""
+
+    def __init__(self, sample_rate: int, listener: PcmListener | None = None) -> None:
+        self.sample_rate = sample_rate
+        self.ring = Ring(int(_RING_SECONDS * sample_rate))
+        self.name = ""
+        self.latency_s = 0.0
+        self.is_expecting = False
+        self.underruns = 0
+        self._listener = listener
+        self._clock = SampleClock(sample_rate)
+        self._origin_ns: int | None = None
+        self._given = 0
+        self._is_starved = False
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Start at the next `service`; the arguments mean nothing here."""
+        self.name = "file"
+        self._origin_ns = None
+
+    def close(self) -> None:
+        """Stop."""
+        self.name = ""
+
+    def service(self, now_ns: int) -> None:
+        """Take the samples that are due at `now_ns`."""
+        if not self.name:
+            return
+        if self._origin_ns is None:
+            self._origin_ns = now_ns - self._given * 1_000_000_000 // self.sample_rate
+        due = (now_ns - self._origin_ns) * self.sample_rate // 1_000_000_000 - self._given
+        if due <= 0:
+            return
+        block = np.zeros(due, dtype=np.float32)
+        count = self.ring.read_into(block)
+        if count:
+            start_ns = self._origin_ns + round(self._given * 1e9 / self.sample_rate)
+            self._clock.stamp(self.ring.consumed - count, start_ns)
+        self._given += due
+        starves = count < due and self.is_expecting
+        if starves and not self._is_starved:
+            self.underruns += 1
+        self._is_starved = starves
+        if self._listener is not None:
+            self._listener(block)
+
+    def is_lost(self) -> bool:
+        """Never."""
+        return False
+
+    def sample_time_ns(self, index: float) -> int | None:
+        """When sample `index` was due."""
+        return self._clock.time_ns(index) if self.ring.consumed > index else None
