@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine_runtime.types import MelSpec
+from engine_runtime.types import MelSpec, Pcm
 
 Normalisation = Literal["segment_max", "running_max"]
 
@@ -123,6 +123,58 @@ class WhisperLogMel(nn.Module):
         """Floor [..., n_mels, T] below a ceiling that broadcasts to [..., T], and bring it near [-1, 1]."""
         floored = torch.maximum(log_power, (ceiling - DYNAMIC_RANGE)[..., None, :])
         return (floored + 4.0) / 4.0
+
+
+class WhisperLogMelStream:
+    """Log-mel of one segment while its samples arrive, `step_frames` frames at a time.
+
+    Keeps half a window of samples, the incomplete step, and the running maximum. Equal to `WhisperLogMel`
+    with "running_max"; the maximum of a segment that has not ended is not known, so with "segment_max" the
+    running one stands in for it, and frames before the loudest one differ.
+    """
+
+    def __init__(self, features: WhisperLogMel, step_frames: int) -> None:
+        self._features = features
+        self._half_window = features.n_fft // 2
+        self._step_samples = step_frames * features.hop
+        self._look_ahead = self._half_window - features.hop
+        if self._step_samples <= self._half_window:
+            raise ValueError(f"step_frames {step_frames} is less than half a window")
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new segment."""
+        self._context: Pcm = np.zeros(0, np.float32)  # half a window before the pending samples
+        self._pending: Pcm = np.zeros(0, np.float32)
+        self._ceiling: Tensor | None = None
+
+    def push(self, pcm: Pcm) -> Tensor:
+        """Take samples [n]; give frames that no later sample can change, [n_mels, steps * step_frames]."""
+        self._pending = np.concatenate((self._pending, pcm))
+        ready = max(0, self._pending.size - self._look_ahead) // self._step_samples * self._step_samples
+        if ready == 0:
+            return self._features.filters.new_zeros(self._features.n_mels, 0)
+        mel, self._ceiling = self._mel(self._pending[: ready + self._look_ahead], is_end=False)
+        self._context = self._pending[ready - self._half_window : ready]
+        self._pending = self._pending[ready:]
+        return mel
+
+    def tail(self) -> Tensor:
+        """Frames of the samples still pending, filled with zeros to whole steps, if the segment ended here.
+
+        Changes nothing, so pushing may go on. [n_mels, 0] if nothing is pending.
+        """
+        if self._pending.size == 0:
+            return self._features.filters.new_zeros(self._features.n_mels, 0)
+        filled = np.pad(self._pending, (0, -self._pending.size % self._step_samples))
+        return self._mel(filled, is_end=True)[0]
+
+    def _mel(self, samples: Pcm, *, is_end: bool) -> tuple[Tensor, Tensor]:
+        features = self._features
+        pcm = torch.from_numpy(np.concatenate((self._context, samples))).to(features.window.device)
+        log_power = features.log_power(features.mirror(pcm, start=self._context.size == 0, end=is_end))
+        ceiling = features.running_ceiling(log_power, self._ceiling)
+        return features.scale(log_power, ceiling), ceiling[-1]
 
 
 class CodecMel(nn.Module):
