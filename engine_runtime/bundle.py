@@ -141,6 +141,11 @@ class Bundle:
         return bundle
 
     @property
+    def samples_per_code(self) -> int:
+        """Output samples that one speech code becomes."""
+        return int(self.flow.config["upsample"]) * self.flow.mel.hop
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all files together."""
         return sum(entry.size for entry in self.files.values())
@@ -229,6 +234,7 @@ def _parse_flow(path: Path, table: Table) -> FlowSection:
         mel=read_table(MelSpec, table.table("mel")),
         config=dict(table.table("config").content),
     )
+    table.table("config").integer("upsample")  # mel frames per code: has to be stated
     # What [flow] says once holds for the network too.
     section.config.setdefault("steps", section.steps)
     section.config.setdefault("cfg_rate", section.cfg_rate)

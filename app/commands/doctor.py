@@ -1,0 +1,169 @@
+"""moss-voice doctor: what is there, what is missing, what to do about it.
+
+Every check stands alone: one that fails does not hide the others. Exit status 1 if something is missing
+that the program cannot do without (a sound card, a GPU and a display are not of that kind).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Literal
+
+from app import paths
+from app.commands.window import find_display
+from engine_runtime.bundle import Bundle
+from engine_runtime.errors import MossVoiceError
+
+Status = Literal["ok", "note", "missing"]
+_MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
+_LIBRARIES = (
+    "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "onnxruntime", "silero-vad", "sounddevice",
+    "soxr", "PySide6-Essentials", "pyqtgraph",
+)  # fmt: skip
+_SET_UP = "Run: python3 packaging/bootstrap.py run"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    status: Status
+    what: str
+    detail: str
+    what_to_do: str = ""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "doctor", help="tell what is there, what is missing and what to do", description=__doc__
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make all checks and print them."""
+    findings = list(examine())
+    missing = [finding for finding in findings if finding.status == "missing"]
+    if arguments.json:
+        print(json.dumps({"findings": [asdict(finding) for finding in findings], "missing": len(missing)}))
+        return 1 if missing else 0
+    for finding in findings:
+        print(f"{_MARKS[finding.status]} {finding.what:<12} {finding.detail}")
+        if finding.what_to_do:
+            print(f"{'':21}-> {finding.what_to_do}")
+    print("Everything needed is there." if not missing else f"{len(missing)} things are missing.")
+    return 1 if missing else 0
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, in the order in which a problem is best solved."""
+    checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+        ("Python", _python),
+        ("libraries", _libraries),
+        ("bundles", _bundles),
+        ("sound", _sound),
+        ("display", _display),
+        ("GPU", _gpu),
+    )
+    for name, check in checks:
+        try:
+            yield from check()
+        except Exception as error:  # a check that breaks is a finding
+            yield Finding("missing", name, f"{type(error).__name__}: {error}", _SET_UP)
+
+
+def _python() -> Iterator[Finding]:
+    version = sys.version_info
+    detail = f"{version.major}.{version.minor}.{version.micro} at {sys.executable}"
+    if (3, 11) <= version[:2] <= (3, 12):
+        yield Finding("ok", "Python", detail)
+    else:
+        yield Finding("missing", "Python", detail, "Use Python 3.11 or 3.12.")
+
+
+def _libraries() -> Iterator[Finding]:
+    for name in _LIBRARIES:
+        try:
+            yield Finding("ok", name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding("missing", name, "not installed", _SET_UP)
+
+
+def _bundles() -> Iterator[Finding]:
+    chosen = paths.default_bundle()
+    others = [file.parent for file in sorted(paths.bundles_dir().glob("*/bundle.toml"))]
+    for path in dict.fromkeys([chosen, *others]):
+        try:
+            bundle = Bundle.open(path)
+        except MossVoiceError as error:
+            advice = f"Set {paths.BUNDLE_VARIABLE} or give --bundle with a complete bundle."
+            yield Finding("missing" if path == chosen else "note", "bundle", str(error), advice)
+        else:
+            role = " (used by default)" if path == chosen else ""
+            yield Finding("ok", "bundle", f"{bundle.name}, {bundle.total_bytes / 1e6:.0f} MB, {path}{role}")
+
+
+def _sound() -> Iterator[Finding]:
+    advice = "Install PortAudio: apt-get install libportaudio2 libasound2-plugins"
+    try:
+        import sounddevice
+    except OSError as error:
+        yield Finding("note", "PortAudio", f"not found ({error}); `talk` works without it", advice)
+        return
+    yield Finding("ok", "PortAudio", sounddevice.get_portaudio_version()[1])
+    devices = list(sounddevice.query_devices())
+    for kind, key in (("microphone", "max_input_channels"), ("loudspeaker", "max_output_channels")):
+        names = [device["name"] for device in devices if device[key] > 0]
+        if names:
+            yield Finding("ok", kind, ", ".join(names))
+        else:
+            yield Finding(
+                "note",
+                kind,
+                "none; sample questions, typed questions and `talk` work without one",
+                "Plug one in, or start PulseAudio or PipeWire, then look again.",
+            )
+
+
+def _display() -> Iterator[Finding]:
+    import PySide6.QtWidgets  # fails where a system library of Qt is missing
+
+    display = find_display()
+    version = PySide6.__version__
+    if display:
+        yield Finding("ok", "display", f"{display}, Qt {version}")
+    else:
+        yield Finding(
+            "note",
+            "display",
+            f"none, Qt {version}; `talk` and `bench` work without one",
+            "Log in to a desktop, or set DISPLAY, to open the window.",
+        )
+
+
+def _gpu() -> Iterator[Finding]:
+    from engine_runtime import hardware
+
+    yield Finding("ok", "torch", hardware.torch_build())
+    if devices := hardware.accelerators():
+        for device in devices:
+            yield Finding("ok", "GPU", device)
+    elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
+        yield Finding(
+            "note", "GPU", "there, but torch cannot use it", "Run: python3 packaging/bootstrap.py run --gpu"
+        )
+    else:
+        yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
+    if hardware.has_tensorrt_llm():
+        yield Finding("ok", "TensorRT-LLM", metadata.version("tensorrt_llm"))
+    else:
+        yield Finding("note", "TensorRT-LLM", "not installed; needed only for large models on NVIDIA GPUs")

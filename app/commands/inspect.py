@@ -1,0 +1,98 @@
+"""moss-voice inspect: what a bundle holds, checked. Reads headers only, no network is built."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from app import paths
+from engine_runtime.bundle import Bundle
+from engine_runtime.errors import BundleError
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "inspect", help="show what a model bundle holds and check its files", description=__doc__
+    )
+    parser.add_argument(
+        "bundle", metavar="BUNDLE", nargs="?", type=Path, help="folder (default: the shipped one)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Open, check and describe the bundle."""
+    bundle = Bundle.open(arguments.bundle or paths.default_bundle())
+    description = describe(bundle)
+    if arguments.json:
+        print(json.dumps(description))
+    else:
+        print("\n".join(_lines(description)))
+    return 0
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """Everything worth knowing about a bundle, as plain values."""
+    networks = {
+        "lm": bundle.lm.weights,
+        "speech_encoder": bundle.speech_encoder.weights,
+        "flow": bundle.flow.weights,
+        "vocoder": bundle.vocoder.weights,
+    }
+    return {
+        "name": bundle.name,
+        "path": str(bundle.path),
+        "description": bundle.description,
+        "licence": bundle.licence,
+        "bytes": bundle.total_bytes,
+        "files": {name: entry.size for name, entry in bundle.files.items()},
+        "parameters": {name: sum(map(count_parameters, files)) for name, files in networks.items()},
+        "input_sample_rate": bundle.speech_encoder.sample_rate,
+        "mel": asdict(bundle.flow.mel),
+        "vocoder": bundle.vocoder.kind,
+        "first_packet_codes": bundle.flow.first_chunk_codes + bundle.flow.look_ahead_codes,
+        "chunk_codes": bundle.flow.chunk_codes,
+        "flow_steps": bundle.flow.steps,
+        "context_rows": bundle.lm.context_rows,
+        "kv_blocks": bundle.lm.kv_blocks,
+        "tokens_per_block": bundle.lm.tokens_per_block,
+        "subtitles": bundle.lm.subtitles,
+    }
+
+
+def count_parameters(file: Path) -> int:
+    """Elements of all tensors of a safetensors file, from its header alone."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
+        raise BundleError(
+            f"{file} is no safetensors file ({error}). Copy or download the bundle again."
+        ) from error
+
+
+def _lines(about: dict[str, Any]) -> list[str]:
+    mel = about["mel"]
+    lines = [
+        f"{about['name']}: {about['description']}",
+        f"  folder      {about['path']}",
+        f"  licence     {about['licence']}",
+        f"  size        {about['bytes'] / 1e6:.1f} MB in {len(about['files'])} files, sizes and hashes right",
+        f"  hears       {about['input_sample_rate']} Hz",
+        f"  speaks      {mel['sample_rate']} Hz through {about['vocoder']}, mel of {mel['n_mels']} bands, "
+        f"n_fft {mel['n_fft']}, hop {mel['hop']}, {mel['fmin']:g}-{mel['fmax']:g} Hz",
+        f"  packets     first after {about['first_packet_codes']} codes, then every {about['chunk_codes']}; "
+        f"{about['flow_steps']} flow steps",
+        f"  context     {about['context_rows']} rows, {about['kv_blocks']} KV blocks of "
+        f"{about['tokens_per_block']}",
+        f"  subtitles   {'yes' if about['subtitles'] else 'no'}",
+    ]
+    lines += [f"  {name:<15} {count / 1e6:8.3f} M parameters" for name, count in about["parameters"].items()]
+    return lines

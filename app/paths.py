@@ -1,0 +1,56 @@
+"""Where things lie: shipped assets, settings, logs.
+
+Assets are found in a checkout, in an installed copy and in a frozen program. No folder is made here. Any
+thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+
+APP_NAME = "moss-voice"
+BUNDLE_VARIABLE = "MOSS_VOICE_BUNDLE"
+_DEFAULT_BUNDLE = "nano"
+
+
+def assets_dir() -> Path:
+    """The folder of the shipped assets. FileNotFoundError where the program was installed without them."""
+    candidates = list(_asset_candidates())
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"the program's assets are in none of {', '.join(map(str, candidates))}")
+
+
+def _asset_candidates() -> Iterator[Path]:
+    frozen = getattr(sys, "_MEIPASS", None)  # set by PyInstaller
+    if frozen is not None:
+        yield Path(frozen) / "assets"
+    yield Path(__file__).resolve().parent.parent / "assets"
+    yield Path(sys.prefix) / "share" / APP_NAME / "assets"
+
+
+def bundles_dir() -> Path:
+    """The folder of the shipped bundles."""
+    return assets_dir() / "bundles"
+
+
+def default_bundle() -> Path:
+    """The bundle of the environment variable MOSS_VOICE_BUNDLE, else the shipped one."""
+    chosen = os.environ.get(BUNDLE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else bundles_dir() / _DEFAULT_BUNDLE
+
+
+def sample_questions() -> list[Path]:
+    """The shipped spoken questions, by name."""
+    return sorted((assets_dir() / "samples").glob("*.wav"))
+
+
+def log_file() -> Path:
+    """The log of this user."""
+    return Path(platformdirs.user_log_dir(APP_NAME, appauthor=False)) / "moss-voice.log"

@@ -1,0 +1,27 @@
+"""How the program was started: bundle, device, seed. What a user changes in the window is kept by app.gui.
+
+In: the command line and the environment. Out: one frozen value that the composition root reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app import paths
+
+
+@dataclass(frozen=True, slots=True)
+class StartSettings:
+    """Choices that hold for the life of the process."""
+
+    bundle: Path = field(default_factory=paths.default_bundle)
+    """Folder of the model bundle."""
+    device: str = "cpu"
+    """Where the networks run: cpu, cuda or cuda:N."""
+    dtype: str = "float32"
+    """Number format of the weights in memory: float32, bfloat16 or float16."""
+    seed: int | None = None
+    """Seed of the sampling, or None for the bundle's own."""
+    flow_steps: int | None = None
+    """Steps of the flow per chunk, or None for the bundle's own."""

@@ -1,0 +1,223 @@
+"""Measure every stage of the engine on one spoken question, many times, and only after checking what it said.
+
+In: a loaded engine and a question. Out: a `BenchReport`: for each figure its definition, mean, deviation
+and percentiles. Warm-up replies are not counted. Stage times come from the engine's timing bus; TTFA and
+RTF are taken here, from outside, so that the engine does not grade itself. Runs in the thread of its
+caller.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .errors import MossVoiceError
+from .timing import TimingEvent
+from .types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+SILENCE_DBFS = -60.0
+_PUSH_MS = 80
+
+DEFINITIONS = {
+    "encode_ms": "one call of the speech encoder while the user speaks",
+    "prefill_ms": "one prefill call of the language model",
+    "prefill_rows": "rows of one prefill call",
+    "rows_at_commit": "rows left to prefill when the user's turn ends",
+    "step_ms": "one decode step of the language model",
+    "token2mel_ms": "flow matching of one chunk",
+    "vocoder_ms": "vocoder of one chunk",
+    "ttfa_ms": "commit of the turn to the first PCM sample ready",
+    "rtf_total": "wall time of the whole reply / its audio",
+    "rtf_steady": "wall time per chunk after the first / audio of the chunk",
+    "first_chunk_ratio": "TTFA / audio of the first chunk",
+    "reply_s": "audio of one reply",
+}
+_STAGE_TIMES = {
+    "encode": "encode_ms",
+    "prefill": "prefill_ms",
+    "step": "step_ms",
+    "token2mel": "token2mel_ms",
+    "vocoder": "vocoder_ms",
+}
+_STAGE_ATTRIBUTES = {"rows": "prefill_rows", "rows_at_commit": "rows_at_commit"}
+
+
+class BenchError(MossVoiceError):
+    """The engine's output is wrong, so its times mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Distribution of one figure. `std` is the sample deviation, percentiles are interpolated."""
+
+    mean: float
+    std: float
+    min: float
+    p50: float
+    p95: float
+    max: float
+    runs: int
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Summary of at least one value."""
+    p50, p95 = np.percentile(values, [50, 95])
+    return Summary(
+        mean=statistics.fmean(values),
+        std=statistics.stdev(values) if len(values) > 1 else 0.0,
+        min=min(values),
+        p50=float(p50),
+        p95=float(p95),
+        max=max(values),
+        runs=len(values),
+    )
+
+
+@dataclass(slots=True)
+class Reply:
+    """One measured reply."""
+
+    codes: tuple[int, ...]
+    pcm: Pcm
+    values: dict[str, list[float]]
+
+
+@dataclass(slots=True)
+class BenchReport:
+    """What was measured. `warm_up_ttfa_ms` holds the replies that do not count."""
+
+    metrics: dict[str, Summary]
+    warm_up_ttfa_ms: list[float]
+    replies: int
+    codes_per_reply: int
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+
+def run_bench(
+    engine: Engine,
+    question: Pcm,
+    *,
+    runs: int = 10,
+    warm_up: int = 2,
+    params: SamplingParams | None = None,
+    progress: Callable[[], None] = lambda: None,
+) -> BenchReport:
+    """Ask `question` (at the engine's input rate) `warm_up + runs` times, each in a new conversation.
+
+    `progress` is called after each reply. Raises BenchError where a reply is not finite, silent, of the
+    wrong length or differs between two runs with the same seed.
+    """
+    if runs < 1:
+        raise BenchError("A measurement needs at least one run; give --runs 1 or more.")
+    replies = []
+    for turn_id in range(1, warm_up + runs + 1):
+        reply = measure_reply(engine, question, turn_id, params)
+        _check_reply(engine, reply)
+        if replies and reply.codes != replies[0].codes:
+            raise BenchError(
+                f"Reply {turn_id} has other codes than the first one although question and seed are the "
+                "same. No times are given; the engine keeps something from one conversation to the next."
+            )
+        replies.append(reply)
+        progress()
+    counted = replies[warm_up:]
+    values = {
+        name: found
+        for name in DEFINITIONS
+        if (found := [value for reply in counted for value in reply.values.get(name, [])])
+    }
+    return BenchReport(
+        metrics={name: summarise(found) for name, found in values.items()},
+        warm_up_ttfa_ms=[reply.values["ttfa_ms"][0] for reply in replies[:warm_up]],
+        replies=len(counted),
+        codes_per_reply=len(counted[0].codes),
+        values=values,
+    )
+
+
+def measure_reply(engine: Engine, question: Pcm, turn_id: int, params: SamplingParams | None = None) -> Reply:
+    """One turn, pushed in blocks as a microphone would, and its spoken reply."""
+    values: dict[str, list[float]] = {}
+
+    def listen(event: TimingEvent) -> None:
+        if event.name in _STAGE_TIMES:
+            values.setdefault(_STAGE_TIMES[event.name], []).append(event.duration_ms)
+        for attribute, name in _STAGE_ATTRIBUTES.items():
+            if event.name == "prefill" and attribute in event.attributes:
+                values.setdefault(name, []).append(float(event.attributes[attribute]))
+
+    unsubscribe = engine.timing.subscribe(listen)
+    try:
+        turn = engine.open_turn(engine.new_conversation(), turn_id, Modality.SPEECH)
+        block = engine.input_sample_rate * _PUSH_MS // 1000
+        for start in range(0, len(question), block):
+            turn.push(question[start : start + block])
+        chunks: list[tuple[float, Pcm]] = []
+        done: ReplyDone | None = None
+        committed = time.perf_counter()
+        for event in turn.commit(Modality.SPEECH, params):
+            if isinstance(event, ReplyAudio):
+                chunks.append((time.perf_counter(), event.pcm))
+            elif isinstance(event, ReplyDone):
+                done = event
+        finished = time.perf_counter()
+    finally:
+        unsubscribe()
+    if done is None or not chunks:
+        raise BenchError(
+            "The engine gave no speech for the question. No times are given; try another question."
+        )
+    pcm = np.concatenate([chunk for _, chunk in chunks])
+    values |= _latencies(committed, finished, chunks, engine.output_sample_rate)
+    return Reply(done.codes, pcm, values)
+
+
+def _latencies(
+    committed: float, finished: float, chunks: Sequence[tuple[float, Pcm]], sample_rate: int
+) -> dict[str, list[float]]:
+    """TTFA and the three ratios, from when each chunk came out."""
+    audio_s = [len(pcm) / sample_rate for _, pcm in chunks]
+    first = chunks[0][0] - committed
+    steady = [
+        (here - before) / seconds
+        for (before, _), (here, _), seconds in zip(chunks, chunks[1:], audio_s[1:], strict=False)
+        if seconds > 0
+    ]
+    return {
+        "ttfa_ms": [first * 1000],
+        "rtf_total": [(finished - committed) / sum(audio_s)],
+        "rtf_steady": steady,
+        "first_chunk_ratio": [first / audio_s[0]],
+        "reply_s": [sum(audio_s)],
+    }
+
+
+def _check_reply(engine: Engine, reply: Reply) -> None:
+    if not np.isfinite(reply.pcm).all():
+        raise BenchError("The reply holds values that are not finite. No times are given; check the weights.")
+    if level_dbfs(reply.pcm) < SILENCE_DBFS:
+        raise BenchError(
+            "The reply is silent. No times are given; check the weights or ask another question."
+        )
+    bundle = engine.bundle
+    expected = len(reply.codes) * bundle.samples_per_code
+    if len(reply.pcm) != expected:
+        raise BenchError(
+            f"The reply has {len(reply.pcm)} samples where its {len(reply.codes)} codes make {expected}. "
+            "No times are given."
+        )
+
+
+def level_dbfs(pcm: Pcm) -> float:
+    """RMS level of a signal, full scale = 0 dB."""
+    power = float(np.mean(np.square(pcm, dtype=np.float64))) if len(pcm) else 0.0
+    return 10 * math.log10(max(power, 1e-30))

@@ -1,0 +1,63 @@
+"""What the engine runs on: processor, accelerators, library versions. For reports, not for decisions in a
+hot path."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+
+def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | int | float]:
+    """Everything that a measured time depends on, as plain values for the header of a report."""
+    found: dict[str, str | int | float] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
+        "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(),
+        "numpy": metadata.version("numpy"),
+        "device": device,
+        "dtype": dtype,
+    }
+    if device.startswith("cuda") and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(torch.device(device))
+        found["cuda"] = str(torch.version.cuda)
+    return found
+
+
+def accelerators() -> list[str]:
+    """One line for each CUDA device that torch can use."""
+    if not torch.cuda.is_available():
+        return []
+    lines = []
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        lines.append(
+            f"cuda:{index} {about.name}, {about.total_memory / 2**30:.0f} GiB, sm_{about.major}{about.minor}"
+        )
+    return lines
+
+
+def torch_build() -> str:
+    """Version of torch and what it was built for."""
+    return f"{torch.__version__} ({'CUDA ' + torch.version.cuda if torch.version.cuda else 'CPU build'})"
+
+
+def has_tensorrt_llm() -> bool:
+    """Whether TensorRT-LLM is installed (it is not imported: that takes seconds)."""
+    return importlib.util.find_spec("tensorrt_llm") is not None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

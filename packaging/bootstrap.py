@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Set up and run, or set up and test, from a fresh clone with nothing but Python 3.11 or 3.12.
+
+    python3 packaging/bootstrap.py run     open the window (without a display: a sample conversation)
+    python3 packaging/bootstrap.py test    lint, types, architecture, tests
+
+Makes .venv in the checkout, installs the system libraries that are missing (as root or with sudo that asks
+no password; otherwise it says which and how) and the Python packages of packaging/constraints.txt. What is
+already there is left alone, so a second start takes a second. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+CONSTRAINTS = ROOT / "packaging" / "constraints.txt"
+MARK = VENV / "moss-voice-installed"
+SUPPORTED = ((3, 11), (3, 12))
+TORCH = "torch==2.13.0"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# bigvgan asks for training tools (pesq is a C build, tensorboard, nnaudio, auraloss), silero-vad for
+# torchaudio. None of that is used: of bigvgan the network, of silero-vad the ONNX file. What they do need
+# is in pyproject.toml.
+WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3")
+
+# Debian package -> the shared library that tells whether it is there already.
+RUN_LIBRARIES = {
+    "libportaudio2": "portaudio",
+    "libasound2-plugins": None,
+    "libegl1": "EGL",
+    "libgl1": "GL",
+    "libxkbcommon0": "xkbcommon",
+    "libxkbcommon-x11-0": "xkbcommon-x11",
+    "libfontconfig1": "fontconfig",
+    "libdbus-1-3": "dbus-1",
+    "libxcb-cursor0": "xcb-cursor",
+    "libxcb-icccm4": "xcb-icccm",
+    "libxcb-keysyms1": "xcb-keysyms",
+    "libxcb-image0": "xcb-image",
+    "libxcb-render-util0": "xcb-render-util",
+    "libxcb-shape0": "xcb-shape",
+    "libxcb-xkb1": "xcb-xkb",
+    "libgomp1": "gomp",
+    "fonts-dejavu-core": None,
+    "fonts-noto-cjk": None,
+}
+TEST_PROGRAMS = {"pulseaudio": "pulseaudio", "pulseaudio-utils": "pactl"}
+
+
+def main() -> int:
+    """Parse the command line and carry it out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("run", "test"))
+    parser.add_argument("--gpu", action="store_true", help="install the CUDA build of torch (about 3 GB)")
+    parser.add_argument(
+        "--headless", action="store_true", help="run: hold the sample conversation without a window"
+    )
+    parser.add_argument("rest", nargs="*", help="test: arguments for pytest (after --)")
+    arguments = parser.parse_args()
+    if sys.version_info[:2] not in SUPPORTED:
+        found = ".".join(map(str, sys.version_info[:3]))
+        return _fail(f"Python {found} is not supported. Start this script with python3.11 or python3.12.")
+    try:
+        install_system_libraries(with_tests=arguments.command == "test")
+        install_packages(with_tests=arguments.command == "test", gpu=arguments.gpu)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return _fail(f"Set-up failed: {error}. The lines above tell why; start again to go on from here.")
+    if arguments.command == "test":
+        return run_tests(arguments.rest)
+    return run_program(arguments.headless)
+
+
+# ---- set-up ----
+
+
+def install_system_libraries(with_tests: bool) -> None:
+    """Install missing Debian packages where that is allowed, else say which they are."""
+    missing = missing_system_packages(with_tests)
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        _say(f"Not on Debian or Ubuntu: please install what these packages hold: {' '.join(missing)}")
+        return
+    prefix = _root_prefix()
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+    if prefix is None:
+        _say("These system libraries are missing and may not be installed from here. The program may lack")
+        _say(f"sound or its window until someone runs: sudo {' '.join(command)}")
+        return
+    _say(f"Installing system libraries: {' '.join(missing)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run([*prefix, "apt-get", "update", "-q"], environment, check=False)
+    if _run([*prefix, *command], environment, check=False) != 0:
+        _say("Not all of them could be installed; `moss-voice doctor` tells what that costs.")
+
+
+def missing_system_packages(with_tests: bool) -> list[str]:
+    """Debian packages of which neither the library is found nor dpkg knows."""
+    wanted = dict(RUN_LIBRARIES)
+    missing = [package for package, library in wanted.items() if not _has_library(package, library)]
+    if with_tests:
+        missing += [package for package, program in TEST_PROGRAMS.items() if shutil.which(program) is None]
+    return missing
+
+
+def _has_library(package: str, library: str | None) -> bool:
+    if library is not None and ctypes.util.find_library(library):
+        return True
+    if shutil.which("dpkg-query") is None:
+        return library is None
+    result = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${Status}", package],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.stdout.endswith("install ok installed")
+
+
+def _root_prefix() -> list[str] | None:
+    """What to put before a command that needs root; None where that is not to be had without a password."""
+    if os.geteuid() == 0:
+        return []
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return ["sudo", "-n", "--preserve-env=DEBIAN_FRONTEND"]
+    return None
+
+
+def install_packages(with_tests: bool, gpu: bool) -> None:
+    """Make .venv and install what pyproject.toml asks for, unless that was done before."""
+    wanted = _fingerprint(with_tests, gpu)
+    if MARK.is_file() and wanted in MARK.read_text(encoding="utf-8").split():
+        return
+    if not venv_python().is_file():
+        _say(f"Making {VENV.name}")
+        venv.EnvBuilder(with_pip=True, clear=VENV.exists()).create(VENV)
+    _say("Installing Python packages (the first time this takes some minutes)")
+    _pip("install", "setuptools", "wheel")
+    _install_torch(gpu)
+    target = f"{ROOT}[dev]" if with_tests else str(ROOT)
+    _pip("install", "--no-build-isolation", "--editable", target)
+    _pip("install", "--no-deps", *WITHOUT_DEPENDENCIES)
+    marks = [wanted] if not with_tests else [wanted, _fingerprint(False, gpu)]
+    MARK.write_text("\n".join(marks) + "\n", encoding="utf-8")
+
+
+def _install_torch(gpu: bool) -> None:
+    """torch first, and on a machine without a GPU its CPU build: the default one brings gigabytes of CUDA."""
+    has = _run([str(venv_python()), "-c", "import torch"], quiet=True, check=False) == 0
+    if has and not gpu:
+        return
+    if not gpu:
+        for source in ([], ["--extra-index-url", TORCH_CPU_INDEX, "--retries", "0", "--timeout", "15"]):
+            if _pip("install", *source, f"{TORCH}+cpu", check=False, quiet=True) == 0:
+                return
+        _say("The CPU build of torch cannot be reached; taking the default one with CUDA (about 3 GB).")
+    _pip("install", TORCH)
+
+
+def _fingerprint(with_tests: bool, gpu: bool) -> str:
+    """Changes when a file that decides what is installed changes."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {with_tests} {gpu} {ROOT}".encode())
+    for file in (CONSTRAINTS, ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def venv_python() -> Path:
+    """The interpreter of .venv."""
+    return VENV / "bin" / "python"
+
+
+def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> int:
+    options = ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS), "--progress-bar", "on"]
+    if not sys.stdout.isatty():
+        options[-1] = "off"
+    command = [str(venv_python()), "-m", "pip", arguments[0], "-q", *options, *arguments[1:]]
+    return _run(command, check=check, quiet=quiet)
+
+
+# ---- what the set-up is for ----
+
+
+def run_program(headless: bool) -> int:
+    """Open the window, or hold the sample conversation where there is no display."""
+    display = (
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("QT_QPA_PLATFORM")
+    )
+    if display and not headless:
+        _say("Opening the window")
+        return _run([str(venv_python()), "-m", "app"], check=False)
+    if not headless:
+        _say("No display: holding a sample conversation without a window instead.")
+    return _run(
+        [str(venv_python()), "-m", "app", "demo", "--out-dir", str(ROOT / "build" / "demo")], check=False
+    )
+
+
+def run_tests(pytest_arguments: Sequence[str]) -> int:
+    """Every check of the project; all of them run, the first failure decides the exit status."""
+    python = str(venv_python())
+    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
+    steps = {
+        "lint": [python, "-m", "ruff", "check", "."],
+        "format": [python, "-m", "ruff", "format", "--check", "."],
+        "types": [python, "-m", "mypy"],
+        "architecture": [str(VENV / "bin" / "lint-imports")],
+        "tests": [python, "-m", "pytest", *pytest_arguments],
+    }
+    results = {}
+    for name, command in steps.items():
+        _say(f"== {name}: {' '.join(Path(part).name if part == python else part for part in command)}")
+        results[name] = _run(command, environment, check=False)
+    failed = [name for name, status in results.items() if status != 0]
+    _say("failed: " + ", ".join(failed) if failed else "all checks passed: " + ", ".join(steps))
+    return 1 if failed else 0
+
+
+def _run(
+    command: Sequence[str], environment: dict[str, str] | None = None, check: bool = True, quiet: bool = False
+) -> int:
+    sys.stdout.flush()
+    output = subprocess.DEVNULL if quiet else None
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, check=check, stdout=output, stderr=output
+    ).returncode
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _fail(text: str) -> int:
+    print(text, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
