@@ -1,0 +1,94 @@
+"""Voice activity: the probability that a frame holds speech, from the Silero v6 network on onnxruntime.
+
+In: 16 kHz frames of 512 samples (32 ms). Out: one probability each; about 0.1 ms of one core a frame. The
+network comes with the silero-vad package, whose folder is looked up without importing it (importing needs
+torch). Decisions (thresholds, hysteresis) are made in turn_taking. Dialog thread; the state belongs to one
+audio stream.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import Pcm
+
+_FILE = "silero_vad.onnx"
+
+
+class Vad(Protocol):
+    """Anything that rates frames of speech."""
+
+    sample_rate: int
+    frame_samples: int
+
+    def probability(self, frame: Pcm) -> float:
+        """How likely `frame` [frame_samples] holds speech, 0 to 1."""
+
+    def reset(self) -> None:
+        """Another audio stream begins."""
+
+
+class SileroVad:
+    """The network with its recurrent state and the 64 samples of context it wants before each frame."""
+
+    sample_rate = 16_000
+    frame_samples = 512
+    _context_samples = 64
+
+    def __init__(self, model: Path | None = None) -> None:
+        """Load the network; MossVoiceError if it, or onnxruntime, is not installed."""
+        path = model or _packaged_model()
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MossVoiceError(
+                "Speech cannot be detected: onnxruntime is missing. Install it with: pip install onnxruntime"
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has its own exception types, none of them public
+            raise MossVoiceError(
+                f"Speech cannot be detected: {path} is damaged. Install the package silero-vad anew."
+            ) from error
+        self._rate = np.array(self.sample_rate, dtype=np.int64)
+        self._input = np.zeros((1, self._context_samples + self.frame_samples), dtype=np.float32)
+        self._state = np.zeros((2, 1, 128), dtype=np.float32)
+
+    def probability(self, frame: Pcm) -> float:
+        """How likely `frame` [512] holds speech, given the frames before it."""
+        if frame.shape != (self.frame_samples,):
+            raise ValueError(f"a frame has {self.frame_samples} samples, got {frame.shape}")
+        self._input[0, : self._context_samples] = self._input[0, -self._context_samples :]
+        self._input[0, self._context_samples :] = frame
+        output, self._state = self._session.run(
+            None, {"input": self._input, "state": self._state, "sr": self._rate}
+        )
+        return float(output[0, 0])
+
+    def reset(self) -> None:
+        """Forget what was heard."""
+        self._input[:] = 0.0
+        self._state = np.zeros_like(self._state)
+
+
+def _packaged_model() -> Path:
+    found = importlib.util.find_spec("silero_vad")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        path = Path(folder) / "data" / _FILE
+        if path.is_file():
+            return path
+    raise MossVoiceError(
+        "Speech cannot be detected: the package silero-vad is missing. "
+        "Install it with: pip install --no-deps silero-vad"
+    )
