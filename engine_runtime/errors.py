@@ -13,9 +13,24 @@
 
 from __future__ import annotations
 
+import re
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+
 
 class MossVoiceError(Exception):
     """Base of all errors shown to users without a traceback."""
+
+    @property
+    def what_is_wrong(self) -> str:
+        """The first sentence of the message."""
+        return _SENTENCE_END.split(str(self), maxsplit=1)[0]
+
+    @property
+    def what_to_do(self) -> str:
+        """The sentences after the first, "" if there is only one."""
+        return "".join(_SENTENCE_END.split(str(self), maxsplit=1)[1:])
 
 
 class BundleError(MossVoiceError):
