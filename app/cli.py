@@ -17,6 +17,7 @@ from importlib import metadata
 
 from app import paths
 from app.commands import bench, doctor, inspect, talk, window
+from app.commands.engine_options import add_engine_options
 from app.logging_setup import set_up_logging
 from engine_runtime.errors import MossVoiceError
 
@@ -41,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"moss-voice {_version()}")
     parser.add_argument("--verbose", action="store_true", help="show what the program logs, and tracebacks")
-    window.add_options(parser)
+    add_engine_options(parser, of_subcommand=False)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in (talk, bench, inspect, doctor):

@@ -1,14 +1,12 @@
-"""moss-voice without a subcommand: the window. Also holds the options that every command with an engine has."""
+"""moss-voice without a subcommand: the window."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from app import paths
-from app.settings import StartSettings
+from app.commands.engine_options import start_settings
 from engine_runtime.errors import MossVoiceError
 
 
@@ -16,44 +14,12 @@ class NoDisplayError(MossVoiceError):
     """There is no screen to open a window on."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the engine: which bundle, where and with which seed."""
-    parser.add_argument(
-        "--bundle",
-        type=Path,
-        metavar="DIR",
-        help=f"model bundle (default: ${paths.BUNDLE_VARIABLE}, else the shipped one)",
-    )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
-    parser.add_argument(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16"),
-        help="number format of the weights in memory (default: %(default)s)",
-    )
-    parser.add_argument("--seed", type=int, help="seed of the sampling (default: the bundle's)")
-    parser.add_argument(
-        "--flow-steps", type=int, metavar="N", help="flow steps per chunk (default: the bundle's)"
-    )
-
-
-def start_settings(arguments: argparse.Namespace) -> StartSettings:
-    """What `add_options` read, as the value that main.py takes."""
-    return StartSettings(
-        bundle=arguments.bundle or paths.default_bundle(),
-        device=arguments.device,
-        dtype=arguments.dtype,
-        seed=arguments.seed,
-        flow_steps=arguments.flow_steps,
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Open the window and stay until it is closed."""
     if find_display() is None:
         raise NoDisplayError(
-            "There is no display to open a window on. Use `moss-voice talk --in question.wav --out reply.wav` "
-            "or `moss-voice demo` here, or set DISPLAY."
+            "There is no display to open a window on. Set DISPLAY, or work without a window: "
+            "`moss-voice talk --in question.wav --out reply.wav` or `moss-voice demo`."
         )
     from app.main import open_window
 
@@ -61,7 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find_display() -> str | None:
-    """The display a window would open on, or None. Asked before Qt, which ends the process where it has none."""
+    """The display a window would open on, or None.
+
+    Asked before Qt is started, because Qt ends the process where it finds none.
+    """
     if platform := os.environ.get("QT_QPA_PLATFORM"):
         return platform
     if sys.platform != "linux":

@@ -1,0 +1,57 @@
+"""Options of every command that loads an engine: which bundle, where it runs, with which seed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from app import paths
+from app.settings import StartSettings
+
+
+def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+    """Add them to a parser.
+
+    A subcommand leaves unset what is not given, so that `moss-voice --bundle DIR talk` works as well as
+    `moss-voice talk --bundle DIR`.
+    """
+
+    def default(value: Any) -> Any:
+        return argparse.SUPPRESS if of_subcommand else value
+
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="DIR",
+        default=default(None),
+        help=f"model bundle (default: ${paths.BUNDLE_VARIABLE}, else the shipped one)",
+    )
+    parser.add_argument("--device", default=default("cpu"), help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--dtype",
+        default=default("float32"),
+        choices=("float32", "bfloat16", "float16"),
+        help="number format of the weights in memory (default: float32)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=default(None), help="seed of the sampling (default: the bundle's)"
+    )
+    parser.add_argument(
+        "--flow-steps",
+        type=int,
+        metavar="N",
+        default=default(None),
+        help="steps of the flow per chunk (default: the bundle's)",
+    )
+
+
+def start_settings(arguments: argparse.Namespace) -> StartSettings:
+    """What was read, as the value that main.py takes."""
+    return StartSettings(
+        bundle=arguments.bundle or paths.default_bundle(),
+        device=arguments.device,
+        dtype=arguments.dtype,
+        seed=arguments.seed,
+        flow_steps=arguments.flow_steps,
+    )

@@ -1,0 +1,195 @@
+"""The rules of the tree, held by tests: who may import what, who may start threads, what every file has."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("app", "engine_runtime")
+SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+# Declarations, composition and Qt-free constants that have no behaviour of their own to test by name.
+WITHOUT_TEST_OF_THEIR_NAME = {"__init__.py", "__main__.py", "types.py", "errors.py"}
+NAME_WORDS_TO_AVOID = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "data", "info"}
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+def _imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
+def _top_imports(file: Path) -> set[str]:
+    return {name.partition(".")[0] for name in _imports(file)}
+
+
+def _calls(file: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(SOURCES) > 40
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_every_module_says_what_it_is(file: Path) -> None:
+    docstring = ast.get_docstring(_tree(file))
+    assert docstring, f"{_name(file)} has no module docstring"
+    assert len(docstring) >= 15
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_names_say_something(file: Path) -> None:
+    assert not set(file.stem.split("_")) & NAME_WORDS_TO_AVOID
+
+
+@pytest.mark.parametrize("file", [f for f in SOURCES if f.is_relative_to(ROOT / "app")], ids=_name)
+def test_no_torch_in_the_application(file: Path) -> None:
+    assert not _top_imports(file) & {"torch", "torchaudio", "transformers"}
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_qt_only_in_the_gui(file: Path) -> None:
+    # The doctor names Qt's version and reports a Qt that cannot be loaded.
+    if file.is_relative_to(ROOT / "app" / "gui") or _name(file) == "app/commands/doctor.py":
+        return
+    assert not _top_imports(file) & {"PySide6", "pyqtgraph", "shiboken6"}
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_only_the_session_starts_threads(file: Path) -> None:
+    if _name(file) == "app/session/session.py":
+        return
+    starters = {"threading.Thread", "Thread", "threading.Timer", "QThread", "ThreadPoolExecutor", "Process"}
+    assert not {call for call in _calls(file) if call in starters or call.endswith(".QThread")}
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_libraries_do_not_set_up_logging_or_print(file: Path) -> None:
+    calls = set(_calls(file))
+    assert not calls & {"logging.basicConfig", "basicConfig"}
+    if not _name(file).startswith(("app/cli.py", "app/commands/")):
+        assert "print" not in calls
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_the_engine_knows_no_application_and_no_device(file: Path) -> None:
+    if file.is_relative_to(ROOT / "engine_runtime"):
+        assert not _top_imports(file) & {"app", "sounddevice", "soxr"}
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_tensorrt_llm_only_behind_its_executor(file: Path) -> None:
+    allowed = ("engine_runtime/trtllm/", "engine_runtime/executors/trtllm_executor.py")
+    if not _name(file).startswith(allowed):
+        assert "tensorrt_llm" not in _top_imports(file)
+
+
+def _is_tested_by_name(file: Path) -> bool:
+    """app/audio/ring.py -> tests/app/audio/test_ring.py, or a test file beside its package's tests."""
+    folder = ROOT / "tests" / file.relative_to(ROOT).parent
+    return (folder / f"test_{file.stem}.py").is_file()
+
+
+def test_tests_mirror_the_tree() -> None:
+    """Every test file of the tree belongs to a module or a package of the same place."""
+    strangers = []
+    for test in sorted((ROOT / "tests").rglob("test_*.py")):
+        folder = test.relative_to(ROOT / "tests").parent
+        if not folder.parts or folder.parts[0] not in PACKAGES:
+            continue
+        subject = test.stem.removeprefix("test_")
+        here = ROOT / folder
+        if not here.is_dir():
+            strangers.append(f"{_name(test)} (no folder {folder})")
+            continue
+        words = [part.stem for part in here.iterdir()]
+        if not any(subject == word or subject.startswith(f"{word}_") for word in words if word != "__init__"):
+            strangers.append(_name(test))
+    assert not strangers
+
+
+def test_modules_have_tests() -> None:
+    """Most modules are tested under their own name; the others through a named neighbour."""
+    subjects = [file for file in SOURCES if file.name not in WITHOUT_TEST_OF_THEIR_NAME]
+    untested = [_name(file) for file in subjects if not _is_tested_by_name(file)]
+    folders = {
+        file.relative_to(ROOT).parent for file in SOURCES if file.name not in WITHOUT_TEST_OF_THEIR_NAME
+    }
+    without_any = [str(folder) for folder in folders if not list((ROOT / "tests" / folder).glob("test_*.py"))]
+    # A package with one test file for all its parts (models/flow, the window) is tested one level up.
+    without_any = [
+        f for f in without_any if not list((ROOT / "tests" / f).parent.glob(f"test_{Path(f).name}*.py"))
+    ]
+    assert not without_any, f"packages without a test: {without_any}"
+    assert len(untested) < len(subjects) / 2, untested
+
+
+def test_no_paths_of_one_machine() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split("\0")
+    pattern = re.compile(r"(?<![\w.])/(?:work|opt|root|home/\w+)/")
+    found = []
+    for name in tracked:
+        file = ROOT / name
+        if (
+            file.suffix in {".py", ".md", ".toml", ".txt", ".sh"}
+            and file.is_file()
+            and file != Path(__file__)
+        ):
+            found += [
+                f"{name}: {line}" for line in file.read_text("utf-8").splitlines() if pattern.search(line)
+            ]
+    assert not found
+
+
+def test_packaging_is_no_package() -> None:
+    assert not (ROOT / "packaging" / "__init__.py").exists(), "it would shadow PyPI's packaging"
+
+
+@pytest.mark.parametrize("module", ["app.cli", "app.audio", "app.dialog", "app.session.messages"])
+def test_light_imports_stay_light(module: str) -> None:
+    """`--help` and the dialog layers start without torch and Qt."""
+    code = f"import sys, {module}; print(sorted({{'torch', 'PySide6'}} & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_none_survives_qt_calls() -> None:
+    """PySide6 6.12.0 under Python 3.11 loses a reference to None per call and ends in an abort."""
+    code = (
+        "import sys\n"
+        "from PySide6.QtWidgets import QApplication, QLabel\n"
+        "app = QApplication([])\n"
+        "label = QLabel()\n"
+        "before = sys.getrefcount(None)\n"
+        "for i in range(1000): label.setText('a')\n"
+        "print(before - sys.getrefcount(None))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert abs(int(result.stdout)) < 100
