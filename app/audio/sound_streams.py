@@ -164,8 +164,12 @@ class SoundInput(_SoundStream):
 
     def __init__(self) -> None:
         super().__init__()
-        self.overflows = 0
-        """Blocks that PortAudio lost before the callback could take them."""
+        self._overflows = 0
+
+    @property
+    def dropped_samples(self) -> int:
+        """Samples lost so far; PortAudio says only that it lost some, which is counted as one block."""
+        return self.ring.dropped + self._overflows * BLOCK_FRAMES
 
     def sample_time_ns(self, index: float) -> int:
         """When sample `index` was spoken."""
@@ -186,7 +190,7 @@ class SoundInput(_SoundStream):
         self._clock.stamp(self.ring.written, time.perf_counter_ns())
         self._callbacks += 1
         if status.input_overflow:
-            self.overflows += 1
+            self._overflows += 1
 
 
 class SoundOutput(_SoundStream):

@@ -43,6 +43,10 @@ class AudioInput(Protocol):
     """The open device in words, "" while closed."""
     latency_s: float
 
+    @property
+    def dropped_samples(self) -> int:
+        """Captured samples that were lost so far, on the way to the ring or for want of room in it."""
+
     def open(self, device: str | None, latency_s: float) -> None:
         """Start to fill the ring. `device` is a name or None for the default. AudioDeviceError,
         AudioInputError."""

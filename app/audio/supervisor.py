@@ -127,7 +127,7 @@ class DeviceSupervisor:
         try:
             self._look_again()
         except MossVoiceError as error:
-            return [_notice(error)]
+            return [DeviceNotice(error.what_is_wrong, error.what_to_do)]
         except Exception as error:  # PortAudioError: the sound system is away for the moment
             return [DeviceNotice(f"The sound system does not answer ({error}).", "Check that it runs.")]
         return self._open_wanted()
@@ -139,7 +139,7 @@ class DeviceSupervisor:
             try:
                 sides[side].open(device, self._latency_s)
             except MossVoiceError as error:
-                notices.append(_notice(error))
+                notices.append(DeviceNotice(error.what_is_wrong, error.what_to_do))
         return notices
 
     def _close_streams(self) -> list[DeviceNotice]:
@@ -158,9 +158,3 @@ class DeviceSupervisor:
                 "The sound system hangs and cannot be closed.", "Restart this program to use sound again."
             )
         ]
-
-
-def _notice(error: MossVoiceError) -> DeviceNotice:
-    """First sentence: what is wrong. The others: what to do."""
-    message, _, advice = str(error).partition(". ")
-    return DeviceNotice(message.removesuffix(".") + ".", advice)

@@ -53,6 +53,11 @@ class WavMicrophone:
         return self._file_frames / self.sample_rate
 
     @property
+    def dropped_samples(self) -> int:
+        """Samples that found no room in the ring."""
+        return self.ring.dropped
+
+    @property
     def is_finished(self) -> bool:
         """Whether the whole file was given."""
         return self._file_frames >= self._reader.format.frames

@@ -1,0 +1,105 @@
+"""The transcript: what was asked and answered, in order, with reply audio kept to be played again.
+
+In: what happens to turns. Out: the turns so far. Dialog thread; the engine has its own record (rows and KV
+blocks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine_runtime.types import FinishReason, Modality, Pcm
+
+_KEPT_AUDIO_S = 900.0
+"""Reply audio kept in all; beyond it the oldest replies can no longer be played again."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One question and its reply, as far as it got."""
+
+    turn_id: int
+    question: str = ""
+    """The typed question, "" if it was spoken."""
+    user_s: float = 0.0
+    """Length of a spoken question."""
+    modality: Modality = Modality.SPEECH
+    text: str = ""
+    """The reply, or what a spoken reply says."""
+    sample_rate: int = 0
+    finish_reason: FinishReason | None = None
+    """None while the reply is being made."""
+    chunks: list[Pcm] = field(default_factory=list)
+
+    @property
+    def reply_s(self) -> float:
+        """Length of the reply audio that is kept."""
+        return sum(map(len, self.chunks)) / self.sample_rate if self.chunks else 0.0
+
+    @property
+    def pcm(self) -> Pcm:
+        """The reply audio that is kept."""
+        return np.concatenate(self.chunks) if self.chunks else np.zeros(0, dtype=np.float32)
+
+
+class Transcript:
+    """All turns of one conversation."""
+
+    def __init__(self, kept_audio_s: float = _KEPT_AUDIO_S) -> None:
+        self._kept_audio_s = kept_audio_s
+        self._turns: dict[int, Turn] = {}
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Oldest first."""
+        return tuple(self._turns.values())
+
+    def open(self, turn_id: int, modality: Modality, question: str = "") -> Turn:
+        """A turn begins."""
+        turn = self._turns[turn_id] = Turn(turn_id, question, modality=modality)
+        return turn
+
+    def get(self, turn_id: int) -> Turn | None:
+        """The turn, if it is known."""
+        return self._turns.get(turn_id)
+
+    def drop(self, turn_id: int) -> None:
+        """The turn never was."""
+        self._turns.pop(turn_id, None)
+
+    def add_audio(self, turn_id: int, pcm: Pcm, sample_rate: int) -> None:
+        """More of the spoken reply."""
+        turn = self._turns.get(turn_id)
+        if turn is not None:
+            turn.sample_rate = sample_rate
+            turn.chunks.append(pcm)
+
+    def take_back_reply(self, turn_id: int) -> None:
+        """The user went on: what was made of the reply is void."""
+        turn = self._turns.get(turn_id)
+        if turn is not None:
+            turn.text = ""
+            turn.chunks.clear()
+            turn.finish_reason = None
+
+    def finish(self, turn_id: int, text: str, finish_reason: FinishReason) -> None:
+        """The reply is complete, or was cut."""
+        turn = self._turns.get(turn_id)
+        if turn is not None:
+            turn.text = text
+            turn.finish_reason = finish_reason
+        self._forget_old_audio()
+
+    def clear(self) -> None:
+        """A new conversation."""
+        self._turns.clear()
+
+    def _forget_old_audio(self) -> None:
+        kept_s = sum(turn.reply_s for turn in self._turns.values())
+        for turn in self._turns.values():
+            if kept_s <= self._kept_audio_s:
+                return
+            kept_s -= turn.reply_s
+            turn.chunks.clear()
