@@ -1,0 +1,45 @@
+"""Y ranges of live plots: round upper bounds that grow at once and shrink late, so that a plot stays calm."""
+
+from __future__ import annotations
+
+import math
+
+_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten."""
+    if value <= 0:
+        return 1.0
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next(step * scale for step in (*_STEPS, 20.0) if step * scale >= value * (1 - 1e-9))
+
+
+class AxisRange:
+    """Upper bound of an axis that starts at 0.
+
+    Attributes:
+        upper: the bound now.
+        patience: how many values in a row must need less than half of it before it shrinks.
+    """
+
+    def __init__(self, smallest: float, patience: int = 40) -> None:
+        self.smallest = smallest
+        self.patience = patience
+        self.upper = smallest
+        self._calm = 0
+
+    def fit(self, highest: float) -> bool:
+        """Follow the highest value shown; True if the bound changed."""
+        wanted = max(self.smallest, round_up(highest * 1.08))
+        if highest <= self.upper and wanted > 0.5 * self.upper:
+            self._calm = 0
+            return False
+        if wanted <= self.upper:
+            self._calm += 1
+            if self._calm < self.patience:
+                return False
+        self._calm = 0
+        changed = wanted != self.upper
+        self.upper = wanted
+        return changed

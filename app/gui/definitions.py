@@ -1,0 +1,167 @@
+"""What each figure is called and how exactly it is measured, in words of the chosen language.
+
+The one place of these texts: tiles, plots and waterfall show the same definition in their tooltips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QCoreApplication
+
+from app.gui.metrics import MAX_POINTS, Metric, Stage, Summary
+
+translate = QCoreApplication.translate
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Name, unit ("ms" or nothing) and definition of a figure."""
+
+    name: str
+    unit: str
+    text: str
+
+
+def define(metric: Metric) -> Definition:
+    """The definition of a figure in the current language."""
+    return Definition(_name(metric), _UNITS.get(metric, "ms"), _text(metric))
+
+
+def stage_name(stage: Stage) -> str:
+    """The name of a stage in the current language."""
+    names = {
+        Stage.ENDPOINTING: translate("Definitions", "Endpointing"),
+        Stage.PREFILL: translate("Definitions", "Prefill"),
+        Stage.STEP: translate("Definitions", "Decode steps"),
+        Stage.TOKEN2MEL: translate("Definitions", "token2mel"),
+        Stage.VOCODER: translate("Definitions", "Vocoder"),
+        Stage.DEVICE: translate("Definitions", "Device"),
+    }
+    return names[stage]
+
+
+def stage_text(stage: Stage) -> str:
+    """What a stage does on the way to the first sound."""
+    texts = {
+        Stage.ENDPOINTING: _text(Metric.ENDPOINTING),
+        Stage.PREFILL: translate(
+            "Definitions", "Rows that were still to be prefilled when the turn was committed."
+        ),
+        Stage.STEP: translate(
+            "Definitions", "Decode steps until the first packet of speech codes is complete."
+        ),
+        Stage.TOKEN2MEL: translate(
+            "Definitions", "Flow matching: speech codes of the first packet to mel frames."
+        ),
+        Stage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
+        Stage.DEVICE: translate(
+            "Definitions",
+            "First sample ready → first sample at the loudspeaker: buffering and device latency.",
+        ),
+    }
+    return texts[stage]
+
+
+def number(value: float, unit: str) -> str:
+    """A value as people read it: three or so digits, without its unit."""
+    if unit == "ms":
+        return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}"
+    return f"{value:.0f}" if unit == "rows" else f"{value:.2f}"
+
+
+def percentiles(summary: Summary, unit: str) -> str:
+    """Both percentiles in short."""
+    return f"p50 {number(summary.p50, unit)}   p95 {number(summary.p95, unit)}"
+
+
+def tooltip(metric: Metric, summary: Summary | None) -> str:
+    """Definition and statistics of a figure, as rich text."""
+    definition = define(metric)
+    lines = [f"<b>{definition.name}</b>", definition.text]
+    if summary is not None:
+        unit = f" {definition.unit}" if definition.unit else ""
+        values = translate("Definitions", "last %1, mean %2, p50 %3, p95 %4, maximum %5").replace("%", "\0")
+        numbers = (summary.last, summary.mean, summary.p50, summary.p95, summary.maximum)
+        for index, value in enumerate(numbers, start=1):
+            values = values.replace(f"\0{index}", number(value, definition.unit) + unit)
+        lines.append(values)
+        lines.append(
+            translate("Definitions", "over the last %1 values (at most %2 are kept)")
+            .replace("%1", str(summary.count))
+            .replace("%2", str(MAX_POINTS))
+        )
+    return "<qt>" + "<br>".join(lines) + "</qt>"
+
+
+_UNITS = {
+    Metric.PREFILL_ROWS: "rows",
+    Metric.ROWS_AT_COMMIT: "rows",
+    Metric.RTF_TOTAL: "",
+    Metric.RTF_STEADY: "",
+    Metric.FIRST_CHUNK_RATIO: "",
+}
+
+
+def _name(metric: Metric) -> str:
+    names = {
+        Metric.PREFILL: translate("Definitions", "Prefill"),
+        Metric.PREFILL_ROWS: translate("Definitions", "Prefill rows"),
+        Metric.ROWS_AT_COMMIT: translate("Definitions", "Rows at commit"),
+        Metric.STEP: translate("Definitions", "Decode step"),
+        Metric.TOKEN2MEL: translate("Definitions", "token2mel"),
+        Metric.VOCODER: translate("Definitions", "Vocoder"),
+        Metric.CHUNK_AUDIO: translate("Definitions", "Audio per chunk"),
+        Metric.TTFA: translate("Definitions", "TTFA"),
+        Metric.ENDPOINTING: translate("Definitions", "Endpointing"),
+        Metric.VOICE_TO_VOICE: translate("Definitions", "Voice to voice"),
+        Metric.RTF_TOTAL: translate("Definitions", "RTF total"),
+        Metric.RTF_STEADY: translate("Definitions", "RTF steady"),
+        Metric.FIRST_CHUNK_RATIO: translate("Definitions", "First-chunk ratio"),
+        Metric.PLAYBACK: translate("Definitions", "Playback buffer"),
+    }
+    return names[metric]
+
+
+def _text(metric: Metric) -> str:
+    texts = {
+        Metric.PREFILL: translate(
+            "Definitions",
+            "One prefill call of the language model, while you speak and at the commit of the turn.",
+        ),
+        Metric.PREFILL_ROWS: translate(
+            "Definitions", "Rows of a prefill call, one per speech code or text token."
+        ),
+        Metric.ROWS_AT_COMMIT: translate(
+            "Definitions",
+            "Rows left to prefill when the turn is committed; the others were done while you spoke.",
+        ),
+        Metric.STEP: translate(
+            "Definitions", "One decode step of the language model: one row of text and speech."
+        ),
+        Metric.TOKEN2MEL: translate("Definitions", "Flow matching, speech codes to mel frames, per chunk."),
+        Metric.VOCODER: translate("Definitions", "Mel frames to samples, per chunk."),
+        Metric.CHUNK_AUDIO: translate("Definitions", "Length of the audio that a chunk makes."),
+        Metric.TTFA: translate(
+            "Definitions", "Time to first audio: commit of the turn → first sample of the reply is ready."
+        ),
+        Metric.ENDPOINTING: translate("Definitions", "Last sample of your speech → commit of the turn."),
+        Metric.VOICE_TO_VOICE: translate(
+            "Definitions",
+            "Last sample of your speech → first sample of the reply at the device, its latency included.",
+        ),
+        Metric.RTF_TOTAL: translate(
+            "Definitions",
+            "Real-time factor of a whole reply: its wall time / its audio. Below 1 is faster than real time.",
+        ),
+        Metric.RTF_STEADY: translate(
+            "Definitions",
+            "Wall time per chunk after the first / audio of the chunk. Below 1 the playback never starves.",
+        ),
+        Metric.FIRST_CHUNK_RATIO: translate(
+            "Definitions",
+            "TTFA / audio of the first chunk. (Earlier reports of the project called this RTF.)",
+        ),
+        Metric.PLAYBACK: translate("Definitions", "Reply audio that is made but not yet played."),
+    }
+    return texts[metric]

@@ -1,0 +1,232 @@
+"""The live latency view: tiles, waterfall of the last turn, six plots. Takes timing events, draws on a timer.
+
+Events are collected as they come (`add_events`) and drawn at most ten times a second, and only while the view
+can be seen. Everything shown comes from one `LatencyMetrics`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from PySide6.QtCore import QEvent, Qt, QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QScrollArea, QVBoxLayout, QWidget
+
+from app.gui.definitions import number
+from app.gui.metrics import LatencyMetrics, Metric, Stage
+from app.gui.plots import CurveStyle, LivePlot, PlotStyle
+from app.gui.themes import Ink, Theme, Tone
+from app.gui.tiles import FigureTile
+from app.gui.waterfall import WaterfallView
+from engine_runtime.timing import TimingEvent
+
+REDRAW_MS = 100
+
+_TILES: tuple[tuple[Metric, Ink], ...] = (
+    (Metric.VOICE_TO_VOICE, Tone.TEXT),
+    (Metric.TTFA, Tone.ACCENT),
+    (Metric.RTF_TOTAL, Tone.ACCENT),
+    (Metric.RTF_STEADY, Tone.TEXT),
+    (Metric.FIRST_CHUNK_RATIO, Tone.MUTED),
+    (Metric.ENDPOINTING, Stage.ENDPOINTING),
+    (Metric.PREFILL, Stage.PREFILL),
+    (Metric.STEP, Stage.STEP),
+    (Metric.TOKEN2MEL, Stage.TOKEN2MEL),
+    (Metric.VOCODER, Stage.VOCODER),
+)
+_TILE_COLUMNS = 5
+_PLOT_COLUMNS = 3
+_PLOTS: dict[str, PlotStyle] = {
+    "response": PlotStyle(
+        (
+            CurveStyle(Metric.VOICE_TO_VOICE, Tone.TEXT, "s", percentiles=True),
+            CurveStyle(Metric.TTFA, Tone.ACCENT, "o", percentiles=True),
+        ),
+        smallest=200.0,
+        most=40,
+    ),
+    "rtf": PlotStyle(
+        (
+            CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
+            CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
+        ),
+        smallest=1.1,
+        reference=1.0,
+        most=40,
+    ),
+    "playback": PlotStyle(
+        (CurveStyle(Metric.PLAYBACK, Stage.DEVICE, None, filled=True),), smallest=200.0, seconds=30.0
+    ),
+    "prefill": PlotStyle(
+        (
+            CurveStyle(Metric.PREFILL, Stage.PREFILL, "o"),
+            CurveStyle(Metric.PREFILL_ROWS, Tone.MUTED, "s", dashed=True, on_right=True),
+        ),
+        smallest=10.0,
+    ),
+    "chunks": PlotStyle(
+        (
+            CurveStyle(Metric.TOKEN2MEL, Stage.TOKEN2MEL, "o"),
+            CurveStyle(Metric.VOCODER, Stage.VOCODER, "s", dashed=True),
+        ),
+        smallest=20.0,
+    ),
+    "steps": PlotStyle((CurveStyle(Metric.STEP, Stage.STEP, "o"),), smallest=5.0, most=320),
+}
+
+
+class LatencyView(QScrollArea):
+    """Tiles, waterfall and plots of one session.
+
+    Attributes:
+        metrics: the model that is drawn.
+        longest_redraw_ms: the longest redraw of this view so far, drawing of tiles and curve data included.
+    """
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.metrics = LatencyMetrics()
+        self.longest_redraw_ms = 0.0
+        self._seen = -1
+        self._title, self._waterfall_title, self._waterfall_sum = QLabel(), QLabel(), QLabel()
+        self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
+        self.waterfall = WaterfallView(theme)
+        self.plots = {name: LivePlot(style, theme) for name, style in _PLOTS.items()}
+        self.head = QHBoxLayout()
+        self._lay_out()
+        self._timer = QTimer(self)
+        self._timer.setInterval(REDRAW_MS)
+        self._timer.timeout.connect(self.redraw)
+        self.retranslate()
+
+    def add_events(self, events: Iterable[TimingEvent]) -> None:
+        """Take events; they are drawn with the next tick of the timer."""
+        self.metrics.extend(events)
+
+    def redraw(self) -> None:
+        """Draw what is new. Called by the timer; costs nothing when nothing came."""
+        if self.metrics.version == self._seen:
+            return
+        started = time.perf_counter()
+        self._seen = self.metrics.version
+        for tile in self.tiles:
+            tile.refresh(self.metrics)
+        for plot in self.plots.values():
+            plot.refresh(self.metrics)
+        self._show_waterfall()
+        self.longest_redraw_ms = max(self.longest_redraw_ms, (time.perf_counter() - started) * 1e3)
+
+    def clear(self) -> None:
+        """Start over with empty figures."""
+        self.metrics = LatencyMetrics()
+        self._seen = -1
+        for plot in self.plots.values():
+            plot.reset()
+        self.retranslate()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        for tile in self.tiles:
+            tile.set_theme(theme)
+        for plot in self.plots.values():
+            plot.set_theme(theme)
+        self.waterfall.set_theme(theme)
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self._title.setText(self.tr("Latency, live"))
+        self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
+        texts = {
+            "response": (self.tr("Response"), self.tr("Per turn, in ms; dashed p50, dotted p95.")),
+            "rtf": (
+                self.tr("Real-time factor"),
+                self.tr("Per reply. Dashed line: real time; below it a reply is made faster than played."),
+            ),
+            "playback": (
+                self.tr("Playback"),
+                self.tr("Audio made but not yet played, in ms, over the last 30 seconds."),
+            ),
+            "prefill": (self.tr("Prefill"), self.tr("Per call: ms at the left, rows at the right.")),
+            "chunks": (self.tr("Chunks"), self.tr("token2mel and vocoder, ms per chunk.")),
+            "steps": (self.tr("Steps"), self.tr("ms per decode step of the language model.")),
+        }
+        for name, plot in self.plots.items():
+            plot.set_title(*texts[name])
+            plot.retranslate()
+        for tile in self.tiles:
+            tile.refresh(self.metrics, force=True)
+        self.waterfall.retranslate()
+        self._show_waterfall()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Draw while visible."""
+        self._timer.start()
+        super().showEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """Stop drawing while hidden or minimised; events are still collected."""
+        self._timer.stop()
+        super().hideEvent(event)
+
+    def _show_waterfall(self) -> None:
+        waterfall = self.metrics.waterfall()
+        self.waterfall.show_waterfall(waterfall)
+        if waterfall is None:
+            self._waterfall_sum.setText(self.tr("no spoken reply yet"))
+            return
+        end = self.tr("to the loudspeaker") if waterfall.reaches_device else self.tr("to the first sample")
+        total, other = number(waterfall.end_ms, "ms"), number(waterfall.other_ms, "ms")
+        text = self.tr("<b>%1 ms</b> %2, of which between the stages %3 ms")
+        self._waterfall_sum.setText(text.replace("%1", total).replace("%2", end).replace("%3", other))
+
+    def _lay_out(self) -> None:
+        self.setProperty("role", "plain")
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        for label, role in (
+            (self._title, "hint-title"),
+            (self._waterfall_title, "title"),
+            (self._waterfall_sum, "small"),
+        ):
+            label.setProperty("role", role)
+        self.head.addWidget(self._title)
+        self.head.addStretch(1)
+        tiles = QGridLayout()
+        tiles.setSpacing(8)
+        for index, tile in enumerate(self.tiles):
+            tiles.addWidget(tile, index // _TILE_COLUMNS, index % _TILE_COLUMNS)
+        card = QFrame()
+        card.setProperty("role", "card")
+        caption = QHBoxLayout()
+        caption.addWidget(self._waterfall_title)
+        caption.addStretch(1)
+        caption.addWidget(self._waterfall_sum)
+        inside = QVBoxLayout(card)
+        inside.setContentsMargins(14, 9, 14, 8)
+        inside.setSpacing(4)
+        inside.addLayout(caption)
+        inside.addWidget(self.waterfall)
+        plots = QGridLayout()
+        plots.setSpacing(8)
+        for index, plot in enumerate(self.plots.values()):
+            plots.addWidget(plot, index // _PLOT_COLUMNS, index % _PLOT_COLUMNS)
+            plots.setColumnStretch(index % _PLOT_COLUMNS, 1)
+        body = QWidget()
+        body.setProperty("role", "plain")
+        layout = QVBoxLayout(body)
+        layout.setContentsMargins(14, 12, 14, 12)
+        layout.setSpacing(8)
+        layout.addLayout(self.head)
+        layout.addLayout(tiles)
+        layout.addWidget(card)
+        layout.addLayout(plots, 1)
+        self.setWidget(body)

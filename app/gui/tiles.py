@@ -1,0 +1,63 @@
+"""A numeric tile: the last value of a figure with its p50 and p95; its definition is the tooltip."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+
+from app.gui.definitions import define, number, percentiles, tooltip
+from app.gui.metrics import LatencyMetrics, Metric
+from app.gui.themes import Ink, Theme
+
+
+class FigureTile(QFrame):
+    """One figure. `ink` is the colour of its edge."""
+
+    def __init__(self, metric: Metric, ink: Ink, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.figure = metric
+        self._ink = ink
+        self._drawn = -1
+        self.setProperty("role", "card")
+        self._name, self._value, self._unit, self._below = QLabel(), QLabel("–"), QLabel(), QLabel(" ")
+        roles = ("small", "figure", "unit", "small")
+        for label, role in zip((self._name, self._value, self._unit, self._below), roles, strict=True):
+            label.setProperty("role", role)
+        line = QHBoxLayout()
+        line.setSpacing(4)
+        line.addWidget(self._value, 0, Qt.AlignmentFlag.AlignBaseline)
+        line.addWidget(self._unit, 1, Qt.AlignmentFlag.AlignBaseline)
+        figures = QVBoxLayout()
+        figures.setSpacing(0)
+        figures.addWidget(self._name)
+        figures.addLayout(line)
+        figures.addWidget(self._below)
+        self._edge = QFrame()
+        self._edge.setFixedWidth(3)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(8, 8, 8, 8)
+        layout.setSpacing(9)
+        layout.addWidget(self._edge)
+        layout.addLayout(figures, 1)
+        self.setMinimumWidth(118)
+        self.set_theme(theme)
+
+    def refresh(self, metrics: LatencyMetrics, force: bool = False) -> None:
+        """Show the figure if it has a new value."""
+        series = metrics.series[self.figure]
+        if series.total == self._drawn and not force:
+            return
+        self._drawn = series.total
+        definition, summary = define(self.figure), series.summary()
+        self._name.setText(definition.name)
+        self._value.setText("–" if summary is None else number(summary.last, definition.unit))
+        self._unit.setText("" if summary is None else definition.unit)
+        self._below.setText(" " if summary is None else percentiles(summary, definition.unit))
+        self.setToolTip(tooltip(self.figure, summary))
+        self.setAccessibleName(definition.name)
+        spoken = f"{self._value.text()} {definition.unit}, {self._below.text()}. {definition.text}"
+        self.setAccessibleDescription(spoken)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._edge.setStyleSheet(f"background: {theme.ink(self._ink)}; border: none; border-radius: 1px;")

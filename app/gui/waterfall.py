@@ -1,0 +1,130 @@
+"""The waterfall of the last turn: from the end of the question to the first sound of the answer."""
+
+from __future__ import annotations
+
+import math
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QToolTip, QWidget
+
+from app.gui.axis_range import round_up
+from app.gui.definitions import number, stage_name, stage_text
+from app.gui.metrics import Stage, Waterfall
+from app.gui.themes import Theme
+
+_ROW = 21
+_AXIS = 20
+_TICKS = 6
+
+
+class WaterfallView(QWidget):
+    """Draws a `Waterfall`: one row per stage, its spans on a common axis of ms, their sum at the right."""
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._waterfall: Waterfall | None = None
+        self.setMinimumHeight(_AXIS + _ROW * len(Stage) + 4)
+
+    def sizeHint(self) -> QSize:
+        """Height of all rows."""
+        return QSize(480, self.minimumHeight())
+
+    def show_waterfall(self, waterfall: Waterfall | None) -> None:
+        """Draw this turn; None empties the view."""
+        if waterfall == self._waterfall:
+            return
+        self._waterfall = waterfall
+        self._describe()
+        self.update()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._theme = theme
+        self.update()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self._describe()
+        self.update()
+
+    def event(self, event: QEvent) -> bool:
+        """Show the definition of the stage under the pointer."""
+        if event.type() is QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            row = int((event.pos().y() - _AXIS) // _ROW)
+            stages = list(Stage)
+            if 0 <= row < len(stages):
+                text = f"<qt><b>{stage_name(stages[row])}</b><br>{stage_text(stages[row])}</qt>"
+                QToolTip.showText(event.globalPos(), text, self)
+                return True
+        return super().event(event)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw axis, rows, spans and sums."""
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        small = QFont(self.font())
+        small.setPointSizeF(9.0)
+        painter.setFont(small)
+        metrics = QFontMetricsF(small)
+        names = max(metrics.horizontalAdvance(stage_name(stage)) for stage in Stage) + 26
+        sums = metrics.horizontalAdvance("0 000 ms ") + 8
+        track = QRectF(names, _AXIS, max(40.0, self.width() - names - sums), _ROW * len(Stage))
+        end = self._waterfall.end_ms if self._waterfall is not None else 0.0
+        upper = max(end, 1.0) * 1.02 if self._waterfall is not None else 1000.0
+        self._draw_axis(painter, track, upper)
+        for row, stage in enumerate(Stage):
+            self._draw_row(painter, track, row, stage, upper)
+        if self._waterfall is not None:
+            x = track.left() + track.width() * end / upper
+            painter.setPen(QPen(QColor(self._theme.text), 1))
+            painter.drawLine(QPointF(x, track.top() - 3), QPointF(x, track.bottom()))
+        painter.end()
+
+    def _draw_axis(self, painter: QPainter, track: QRectF, upper: float) -> None:
+        step = round_up(upper / _TICKS)
+        for index in range(math.floor(upper / step) + 1):
+            x = track.left() + track.width() * index * step / upper
+            painter.setPen(QPen(QColor(self._theme.grid), 1))
+            painter.drawLine(QPointF(x, track.top() - 2), QPointF(x, track.bottom()))
+            painter.setPen(QColor(self._theme.muted))
+            label = f"{index * step:.0f}" + (" ms" if index == 0 else "")
+            box = QRectF(x - 40, 0, 80, _AXIS - 4) if index else QRectF(x - 2, 0, 80, _AXIS - 4)
+            side = Qt.AlignmentFlag.AlignHCenter if index else Qt.AlignmentFlag.AlignLeft
+            painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, label)
+
+    def _draw_row(self, painter: QPainter, track: QRectF, row: int, stage: Stage, upper: float) -> None:
+        colour = QColor(self._theme.stages[stage])
+        top = track.top() + row * _ROW
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(colour)
+        painter.drawRoundedRect(QRectF(2, top + 6, 9, 9), 3, 3)
+        centre = Qt.AlignmentFlag.AlignVCenter
+        painter.setPen(QColor(self._theme.text))
+        painter.drawText(QRectF(18, top, track.left() - 20, _ROW), centre, stage_name(stage))
+        lane = QColor(self._theme.sunken)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(lane)
+        painter.drawRoundedRect(QRectF(track.left(), top + 8.5, track.width(), 4), 2, 2)
+        total = 0.0
+        if self._waterfall is not None:
+            painter.setBrush(colour)
+            for bar in self._waterfall.bars:
+                if bar.stage is stage:
+                    left = track.left() + track.width() * bar.start_ms / upper
+                    width = max(2.0, track.width() * bar.duration_ms / upper)
+                    painter.drawRoundedRect(QRectF(left, top + 4, width, _ROW - 8), 3, 3)
+            total = self._waterfall.total_ms(stage)
+        right = Qt.AlignmentFlag.AlignRight | centre
+        painter.setPen(QColor(self._theme.text if total else self._theme.muted))
+        text = f"{number(total, 'ms')} ms" if total else "–"
+        painter.drawText(QRectF(track.right(), top, self.width() - track.right() - 2, _ROW), right, text)
+
+    def _describe(self) -> None:
+        self.setAccessibleName(self.tr("Waterfall of the last turn"))
+        if self._waterfall is None:
+            self.setAccessibleDescription("")
+            return
+        parts = [f"{stage_name(stage)} {number(self._waterfall.total_ms(stage), 'ms')} ms" for stage in Stage]
+        self.setAccessibleDescription(", ".join(parts))
