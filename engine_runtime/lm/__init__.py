@@ -1,1 +1,2 @@
-"""The paged runtime of the language model: sequences, KV blocks, the executor seam, generation and sampling."""
+"""The paged runtime of the language model: sequences, KV blocks, the executor seam, generation and
+sampling."""

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from engine_runtime.errors import BundleError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-
-GOLDEN = Path(__file__).parents[2] / "data" / "golden"
-LOGIT_TOLERANCE = 3e-4
-
-
-def load_tiny() -> tuple[MossLM, dict[str, torch.Tensor]]:
-    """The tiny model with its stored weights, and the case tensors."""
-    meta = json.loads((GOLDEN / "lm_tiny.json").read_text())
-    tensors = load_file(GOLDEN / "lm_tiny.safetensors")
-    model = MossLM(
-        MossLMConfig.from_dict({**meta["config"], "modality_pad": meta["special_ids"]["modality_pad"]})
-    )
-    cases = {key: value for key, value in tensors.items() if key.startswith(("a.", "c.", "gen."))}
-    model.load_state_dict({key: value for key, value in tensors.items() if key not in cases}, strict=True)
-    return model.eval(), cases
+from tests.tiny_lm import GOLDEN, LOGIT_TOLERANCE, load_meta, load_tiny
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +99,7 @@ def test_names_and_shapes_at_full_size() -> None:
 
 
 def test_a_bad_manifest_table_is_refused_by_key() -> None:
-    good = json.loads((GOLDEN / "lm_tiny.json").read_text())["config"] | {"modality_pad": 503}
+    good = load_meta()["config"] | {"modality_pad": 503}
     with pytest.raises(BundleError, match="hiden_size"):
         MossLMConfig.from_dict(good | {"hiden_size": 3})
     with pytest.raises(BundleError, match="head_dim"):

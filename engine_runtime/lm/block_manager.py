@@ -1,0 +1,212 @@
+"""Who owns which KV block: reference counts, prefix reuse by content, copy-on-write, rollback. No tensors.
+
+In: sequences that want to write rows. Out: changed block tables, and the block copies that the KV pool must
+make. A block is in exactly one state:
+
+    free     not referenced, nothing worth keeping in it
+    cached   not referenced, but known by the hash of its content: reused on a match, evicted oldest first
+    used     referenced by one or more block tables
+
+A full block is known by the hash of its ids chained with the hash of the block before it, so equal hashes
+mean equal rows and equal past. Only the engine thread calls this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine_runtime.errors import OutOfBlocksError
+from engine_runtime.lm.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """The pool must copy block `source` onto block `target` before the next write."""
+
+    source: int
+    target: int
+
+
+class BlockManager:
+    """Exact accounting of `num_blocks` blocks of `tokens_per_block` rows."""
+
+    def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
+        if num_blocks < 1 or tokens_per_block < 1:
+            raise OutOfBlocksError(
+                f"a KV pool of {num_blocks} blocks of {tokens_per_block} rows holds nothing; "
+                "set kv_blocks and tokens_per_block of the bundle to 1 or more"
+            )
+        self.num_blocks = num_blocks
+        self.tokens_per_block = tokens_per_block
+        self._ref_count = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        self._free: deque[int] = deque(range(num_blocks))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be allocated now: free ones and cached ones that may be evicted."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        """Unreferenced blocks whose content can still be reused."""
+        return len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks in at least one block table."""
+        return self.num_blocks - self.num_free
+
+    def match(self, ids: list[int]) -> int:
+        """How many leading rows of `ids` lie in known full blocks. Changes nothing."""
+        return len(self._matching_blocks(ids)[0]) * self.tokens_per_block
+
+    def adopt(self, sequence: Sequence, ids: list[int]) -> int:
+        """Give an empty sequence the known full blocks of a prefix of `ids`; returns the rows it now
+        holds."""
+        if sequence.block_table:
+            raise RuntimeError("only an empty sequence can adopt a prefix; release it first")
+        blocks, hashes = self._matching_blocks(ids)
+        for block in blocks:
+            self._acquire(block)
+        rows = len(blocks) * self.tokens_per_block
+        sequence.block_table, sequence.hashes, sequence.ids = blocks, hashes, list(ids[:rows])
+        sequence.text_rows = sequence.audio_rows = sequence.prompt_rows = rows
+        return rows
+
+    def reserve(self, sequence: Sequence, first_row: int, end_row: int) -> list[BlockCopy]:
+        """Make rows [first_row, end_row) writable by this sequence alone; all or nothing.
+
+        New blocks are appended; a shared block in the range is replaced by a copy; a block whose content was
+        known by hash is forgotten, since it will change. Raises OutOfBlocksError, having changed nothing.
+        """
+        first_block = first_row // self.tokens_per_block
+        total_blocks = -(-end_row // self.tokens_per_block)
+        table = sequence.block_table
+        shared = [index for index in range(first_block, len(table)) if self._ref_count[table[index]] > 1]
+        missing = max(0, total_blocks - len(table))
+        if len(shared) + missing > self.num_free:
+            raise OutOfBlocksError(
+                f"the KV cache has {self.num_free} of {self.num_blocks} blocks free and "
+                f"{len(shared) + missing} are needed; start a new conversation, ask something shorter, "
+                "or give the bundle more kv_blocks"
+            )
+        copies = []
+        for index in shared:
+            target = self._allocate()
+            copies.append(BlockCopy(table[index], target))
+            self._ref_count[table[index]] -= 1
+            table[index] = target
+        for block in table[first_block:]:
+            self._forget(block)
+        del sequence.hashes[first_block:]
+        table.extend(self._allocate() for _ in range(missing))
+        return copies
+
+    def seal(self, sequence: Sequence) -> None:
+        """Make the full, complete blocks of the sequence known by content, so that others can reuse them."""
+        size = self.tokens_per_block
+        for index in range(len(sequence.hashes), sequence.complete_rows // size):
+            previous = sequence.hashes[-1] if sequence.hashes else b""
+            digest = _chain(previous, sequence.ids[index * size : (index + 1) * size])
+            sequence.hashes.append(digest)
+            if digest not in self._block_of:
+                block = sequence.block_table[index]
+                self._block_of[digest] = block
+                self._hash_of[block] = digest
+
+    def rollback(self, sequence: Sequence, num_rows: int) -> None:
+        """Forget all rows after the first `num_rows` and give their blocks back."""
+        if not 0 <= num_rows <= sequence.num_rows:
+            raise RuntimeError(f"cannot roll a sequence of {sequence.num_rows} rows back to {num_rows}")
+        kept_blocks = -(-num_rows // self.tokens_per_block)
+        for block in reversed(sequence.block_table[kept_blocks:]):
+            self._drop(block)
+        del sequence.block_table[kept_blocks:]
+        del sequence.hashes[num_rows // self.tokens_per_block :]
+        del sequence.ids[num_rows:]
+        sequence.text_rows = min(sequence.text_rows, num_rows)
+        sequence.audio_rows = min(sequence.audio_rows, num_rows)
+        sequence.prompt_rows = min(sequence.prompt_rows, num_rows)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give every block of the sequence back; it is empty afterwards."""
+        self.rollback(sequence, 0)
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A second sequence with the same rows on the same blocks; whoever writes first gets a copy."""
+        for block in sequence.block_table:
+            self._ref_count[block] += 1
+        return Sequence(
+            ids=list(sequence.ids),
+            block_table=list(sequence.block_table),
+            hashes=list(sequence.hashes),
+            text_rows=sequence.text_rows,
+            audio_rows=sequence.audio_rows,
+            prompt_rows=sequence.prompt_rows,
+        )
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """Raise RuntimeError unless every block is owned exactly as the given (all live) sequences say."""
+        owners = Counter(block for sequence in sequences for block in sequence.block_table)
+        states = Counter(
+            [*self._free, *self._cached, *(b for b in range(self.num_blocks) if self._ref_count[b])]
+        )
+        wrong = [block for block in range(self.num_blocks) if states[block] != 1]
+        wrong += [block for block in range(self.num_blocks) if owners[block] != self._ref_count[block]]
+        wrong += [block for block in self._cached if self._hash_of[block] is None]
+        wrong += [block for block in self._free if self._hash_of[block] is not None]
+        wrong += [block for digest, block in self._block_of.items() if self._hash_of[block] != digest]
+        if wrong or len(self._block_of) != sum(digest is not None for digest in self._hash_of):
+            raise RuntimeError(f"KV block accounting is broken for blocks {sorted(set(wrong))}")
+
+    def _matching_blocks(self, ids: list[int]) -> tuple[list[int], list[bytes]]:
+        blocks: list[int] = []
+        hashes: list[bytes] = []
+        size = self.tokens_per_block
+        for start in range(0, len(ids) - size + 1, size):
+            digest = _chain(hashes[-1] if hashes else b"", ids[start : start + size])
+            block = self._block_of.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+            hashes.append(digest)
+        return blocks, hashes
+
+    def _acquire(self, block: int) -> None:
+        if self._ref_count[block] == 0:
+            del self._cached[block]
+        self._ref_count[block] += 1
+
+    def _allocate(self) -> int:
+        if self._free:
+            block = self._free.popleft()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            self._forget(block)
+        self._ref_count[block] = 1
+        return block
+
+    def _drop(self, block: int) -> None:
+        self._ref_count[block] -= 1
+        if self._ref_count[block] == 0:
+            if self._hash_of[block] is None:
+                self._free.append(block)
+            else:
+                self._cached[block] = None
+
+    def _forget(self, block: int) -> None:
+        digest = self._hash_of[block]
+        if digest is not None:
+            del self._block_of[digest]
+            self._hash_of[block] = None
+
+
+def _chain(previous: bytes, ids: list[int]) -> bytes:
+    return hashlib.blake2b(previous + array("q", ids).tobytes(), digest_size=16).digest()

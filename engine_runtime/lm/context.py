@@ -1,0 +1,49 @@
+"""Context policy: which turns of a conversation go to the model when not all of them fit.
+
+Policy: the system turn and the current turn always stay, and room for the reply is kept free. When the rest
+does not fit, whole exchanges (user turn and reply) are dropped, oldest first, until the kept history fills at
+most half of what it may fill. Dropping down to a half in one go keeps the prefix stable for many turns, so
+that the remaining history is prefilled anew once and not at every turn. If the current turn alone does not
+fit, that is a ContextLengthError. Pure functions; no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine_runtime.errors import ContextLengthError
+
+
+def reply_reserve(max_new: int, limit: int) -> int:
+    """Rows kept free for the reply: what it may use, but at most a quarter of the context."""
+    return min(max_new, limit // 4)
+
+
+def num_dropped(
+    system_rows: int, exchange_rows: Sequence[int], current_rows: int, reserve: int, limit: int
+) -> int:
+    """How many of the oldest exchanges to leave out.
+
+    Args:
+        system_rows: rows of the system turn.
+        exchange_rows: rows of each earlier exchange, oldest first.
+        current_rows: rows of the user's turn so far, with what opens the reply.
+        reserve: rows kept free for the reply.
+        limit: rows that the context and the KV pool can hold.
+
+    Raises ContextLengthError if the current turn does not fit without any history.
+    """
+    room = limit - system_rows - current_rows - reserve
+    if room < 0:
+        raise ContextLengthError(
+            f"this turn has {current_rows} rows and at most {limit - system_rows - reserve} fit into the "
+            f"context of {limit} beside the reply; say or type less at once. The conversation so far is kept"
+        )
+    kept = sum(exchange_rows)
+    if kept <= room:
+        return 0
+    for dropped, rows in enumerate(exchange_rows, start=1):
+        kept -= rows
+        if kept <= room // 2:
+            return dropped
+    return len(exchange_rows)

@@ -1,0 +1,257 @@
+"""The seam: what one forward step takes and gives, whoever runs it.
+
+An executor takes a dict of named tensors, exactly those of a TensorRT-LLM 1.x engine (gpt_attention_plugin,
+paged KV cache, packed input), and gives `logits` and `audio_logits` of the last row. `step_spec` declares
+every tensor; `check_step` refuses a step as an engine would, and names the tensor; `check_outputs` refuses a
+result that can not be one. So an executor in plain PyTorch tests every line that prepares an engine call.
+Engine thread.
+
+Batch 1, beam 1. n = new rows in this call, p = rows already in the cache, W = longest sequence, L = layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from engine_runtime.errors import ExecutorError
+
+CONTEXT, GENERATION = 0, 1
+"""Values of `host_request_types`: rows of a prompt (prefill), or one sampled row (decode)."""
+
+StepTensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLimits:
+    """Sizes that a step must respect; for an engine they are fixed when it is built."""
+
+    text_vocab: int
+    audio_vocab: int
+    num_layers: int
+    num_blocks: int
+    tokens_per_block: int
+    max_seq_len: int
+    max_num_tokens: int
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.max_seq_len // self.tokens_per_block)
+
+
+class Executor(Protocol):
+    """Runs one forward step over named tensors and a KV pool that it shares with the caller."""
+
+    limits: ExecutorLimits
+    device: torch.device
+    can_defer_tails: bool
+    """Whether `host_tail_start` is understood: a tail may be left out and filled later."""
+
+    def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
+        """Run the step, write K/V of the new rows; returns `logits` [1, text_vocab] and `audio_logits`
+        [1, audio_vocab] of the last row in float32 (without that of a tail that was left out).
+        Raises ExecutorError if a tensor is not as declared, or if the result is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One named input. `shape` holds fixed sizes, None = free (n rows)."""
+
+    name: str
+    dtype: torch.dtype
+    place: Literal["device", "host"]
+    shape: tuple[int | None, ...]
+    optional: bool = False
+
+
+def step_spec(limits: ExecutorLimits) -> tuple[TensorSpec, ...]:
+    """Every input of a forward step; what the values mean is said in lm/step.py, which fills them."""
+    i32, i64 = torch.int32, torch.int64
+    layers, blocks = limits.num_layers, limits.max_blocks
+    return (
+        TensorSpec("input_ids", i32, "device", (None,)),
+        TensorSpec("position_ids", i32, "device", (None,)),
+        TensorSpec("last_token_ids", i32, "device", (1,)),
+        TensorSpec("sequence_length", i32, "device", (1,)),
+        TensorSpec("context_lengths", i32, "device", (1,)),
+        TensorSpec("host_context_lengths", i32, "host", (1,)),
+        TensorSpec("host_past_key_value_lengths", i32, "host", (1,)),
+        TensorSpec("host_request_types", i32, "host", (1,)),
+        TensorSpec("kv_cache_block_offsets", i32, "device", (1, 1, 2, blocks)),
+        TensorSpec("host_kv_cache_block_offsets", i32, "host", (1, 1, 2, blocks)),
+        TensorSpec("host_kv_cache_pool_pointers", i64, "host", (1, 2)),
+        TensorSpec("host_kv_cache_pool_mapping", i32, "host", (layers, 2)),
+        TensorSpec("host_max_attention_window_sizes", i32, "host", (layers,)),
+        TensorSpec("host_sink_token_length", i32, "host", (1,)),
+        TensorSpec("cache_indirection", i32, "device", (1, 1, limits.max_seq_len)),
+        TensorSpec("host_runtime_perf_knobs", i64, "host", (16,)),
+        TensorSpec("host_context_progress", i64, "host", (1,)),
+        TensorSpec("host_tail_start", i32, "host", (2,), optional=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepLengths:
+    """What a checked step is about: rows in the cache before (`past`) and after (`total`), and each tail's
+    start."""
+
+    past: int
+    total: int
+    text_start: int
+    audio_start: int
+
+    @property
+    def num_new(self) -> int:
+        """Rows of this call."""
+        return self.total - self.past
+
+
+def check_step(spec: tuple[TensorSpec, ...], limits: ExecutorLimits, tensors: StepTensors) -> StepLengths:
+    """Refuse a step whose tensors are not as declared; the ExecutorError names the tensor."""
+    if len(tensors) > len(spec) or not tensors.keys() <= {entry.name for entry in spec}:
+        unknown = sorted(set(tensors) - {entry.name for entry in spec})
+        raise ExecutorError(
+            f"{unknown[0]}: no such input; the executor and its caller are of different versions"
+        )
+    for entry in spec:
+        _check_form(entry, tensors.get(entry.name))
+    lengths = _read_lengths(tensors, limits)
+    _check_rows(tensors, limits, lengths)
+    _check_cache(tensors, limits, lengths)
+    return lengths
+
+
+def check_outputs(outputs: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
+    """Refuse a result with a missing output, a wrong shape, a value that is not finite, or nothing but
+    zeros."""
+    for name, width in widths.items():
+        value = outputs.get(name)
+        if value is None:
+            raise ExecutorError(f"{name}: the forward step gave no such output")
+        if value.shape != (1, width) or value.dtype != torch.float32:
+            raise ExecutorError(
+                f"{name}: expected float32 [1, {width}], got {value.dtype} {list(value.shape)}; "
+                "the weights or the engine do not belong to this bundle"
+            )
+        # One reduction tells all: NaN and infinity survive it, and it is zero only if every value is.
+        magnitude = float(value.abs().sum())
+        if magnitude != magnitude or magnitude == float("inf"):
+            raise ExecutorError(
+                f"{name}: the forward step gave values that are not finite; check the weights"
+            )
+        if magnitude == 0.0:
+            raise ExecutorError(
+                f"{name}: the forward step gave only zeros; it did not run, or the weights are empty"
+            )
+
+
+def _check_form(entry: TensorSpec, value: Tensor | None) -> None:
+    if value is None:
+        if entry.optional:
+            return
+        raise ExecutorError(f"{entry.name}: address is not set; every input of a step must be given")
+    if value.dtype != entry.dtype:
+        raise ExecutorError(f"{entry.name}: expected {entry.dtype}, got {value.dtype}")
+    if value.dim() != len(entry.shape):
+        raise ExecutorError(f"{entry.name}: expected rank {len(entry.shape)}, got shape {list(value.shape)}")
+    for wanted, got in zip(entry.shape, value.shape, strict=True):
+        if got != wanted and (wanted is not None or got < 1):
+            raise ExecutorError(f"{entry.name}: expected shape {list(entry.shape)}, got {list(value.shape)}")
+    if entry.place == "host" and value.device.type != "cpu":
+        raise ExecutorError(f"{entry.name}: must lie in host memory, got {value.device}")
+
+
+def _read_lengths(tensors: StepTensors, limits: ExecutorLimits) -> StepLengths:
+    num_new = tensors["input_ids"].shape[0]
+    past_or_total = int(tensors["host_past_key_value_lengths"])
+    request_type = int(tensors["host_request_types"])
+    if request_type not in (CONTEXT, GENERATION):
+        raise ExecutorError(f"host_request_types: expected 0 (context) or 1 (generation), got {request_type}")
+    if request_type == GENERATION and num_new != 1:
+        raise ExecutorError(f"input_ids: a generation step takes exactly 1 row, got {num_new}")
+    if num_new > limits.max_num_tokens:
+        raise ExecutorError(f"input_ids: {num_new} rows exceed max_num_tokens {limits.max_num_tokens}")
+    # NOTE: in a context step this tensor holds the total including the new rows, in a generation step the
+    # past.
+    total = past_or_total if request_type == CONTEXT else past_or_total + 1
+    past = total - num_new
+    if past < 0 or total > limits.max_seq_len:
+        raise ExecutorError(
+            f"host_past_key_value_lengths: {past_or_total} does not fit {num_new} new rows "
+            f"and a sequence of at most {limits.max_seq_len}"
+        )
+    starts = tensors.get("host_tail_start")
+    text_start, audio_start = (past, past) if starts is None else (int(start) for start in starts.tolist())
+    for start in (text_start, audio_start):
+        if not (0 <= start <= past or start == total):
+            raise ExecutorError(
+                f"host_tail_start: {start} must lie in 0..{past}, or be {total} to leave the tail out"
+            )
+    return StepLengths(past, total, text_start, audio_start)
+
+
+def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths) -> None:
+    num_new, total = lengths.num_new, lengths.total
+    ids, positions = tensors["input_ids"], tensors["position_ids"]
+    if positions.shape[0] != num_new:
+        raise ExecutorError(
+            f"position_ids: expected {num_new} values as in input_ids, got {positions.shape[0]}"
+        )
+    if int(tensors["host_request_types"]) == CONTEXT:
+        _check_value(tensors, "host_context_lengths", num_new)
+    # NOTE: values in device memory are read only where that costs nothing; a GPU would have to wait for each.
+    if ids.device.type != "cpu":
+        return
+    low, high = min(ids.tolist()), max(ids.tolist())
+    if low < 0 or high >= limits.text_vocab + limits.audio_vocab:
+        raise ExecutorError(
+            f"input_ids: ids {low}..{high} leave the merged vocabulary of "
+            f"{limits.text_vocab} + {limits.audio_vocab}"
+        )
+    if int(positions[0]) != lengths.past or int(positions[-1]) != total - 1:
+        raise ExecutorError(f"position_ids: expected {lengths.past}..{total - 1}")
+    _check_value(tensors, "last_token_ids", num_new)
+    _check_value(tensors, "sequence_length", total)
+    _check_value(tensors, "context_lengths", int(tensors["host_context_lengths"]))
+
+
+def _check_value(tensors: StepTensors, name: str, wanted: int) -> None:
+    got = int(tensors[name])
+    if got != wanted:
+        raise ExecutorError(f"{name}: expected {wanted} for this step, got {got}")
+
+
+def _check_cache(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths) -> None:
+    needed = -(-lengths.total // limits.tokens_per_block)
+    stride = limits.num_layers * 2
+    for name in ("host_kv_cache_block_offsets", "kv_cache_block_offsets"):
+        if tensors[name].device.type != "cpu":
+            continue
+        k_offsets, v_offsets = tensors[name][0, 0, :, :needed].tolist()
+        for k_offset, v_offset in zip(k_offsets, v_offsets, strict=True):
+            if (
+                not 0 <= k_offset < limits.num_blocks * stride
+                or k_offset % stride
+                or v_offset != k_offset + 1
+            ):
+                raise ExecutorError(
+                    f"{name}: ({k_offset}, {v_offset}) is no (K, V) offset of the {limits.num_blocks} blocks"
+                )
+        if len(set(k_offsets)) != needed:
+            raise ExecutorError(
+                f"{name}: a block is listed twice; K/V of different rows would overwrite each other"
+            )
+    if int(tensors["host_kv_cache_pool_pointers"][0, 0]) == 0:
+        raise ExecutorError("host_kv_cache_pool_pointers: the address of the pool is not set")
+    expected_mapping = [[0, layer] for layer in range(limits.num_layers)]
+    if tensors["host_kv_cache_pool_mapping"].tolist() != expected_mapping:
+        raise ExecutorError("host_kv_cache_pool_mapping: expected (0, layer) for every layer")
+    if min(tensors["host_max_attention_window_sizes"].tolist()) < lengths.total:
+        raise ExecutorError("host_max_attention_window_sizes: a window is shorter than the sequence")
+    if int(tensors["host_sink_token_length"]) != 0:
+        raise ExecutorError("host_sink_token_length: sink tokens are not supported, expected 0")

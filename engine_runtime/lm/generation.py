@@ -1,0 +1,166 @@
+"""The mode machine of a reply: which head speaks, when it switches, when the reply ends.
+
+In: logits of both heads, step by step. Out: rows (text id, audio id) with the mode they were made in. Any of
+the four ways works: speech or text in, speech or text out, also text, speech and text again within one reply.
+
+Before each row the mode is decided from the row before it: text that said `sosp` turns to audio, audio that
+said `eosp` turns to text. Both channels are picked at every step; in audio mode the text id becomes
+`modality_pad`. The reply ends with a stop id on the text channel, after `max_new` rows, or when the context
+is full. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from torch import Tensor
+
+from engine_runtime.bundle import SpecialIds
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sampler import Sampler, draws
+from engine_runtime.lm.step import Tails
+from engine_runtime.types import FinishReason, SamplingParams
+
+
+class Row(NamedTuple):
+    """One position: the id of the text channel and of the audio channel. Exactly one of them is read."""
+
+    text: int
+    audio: int
+
+
+class Mode(Enum):
+    """Which channel carries the reply at a row."""
+
+    TEXT = "text"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedRow:
+    """A row of the reply.
+
+    `picked` holds what both channels picked before the text id was overwritten. `subtitle` is the likeliest
+    text id at an audio row (None if the text head did not run). `is_stop` marks the row that ended the reply:
+    it stays in the grid and is no output.
+    """
+
+    row: Row
+    mode: Mode
+    index: int
+    picked: Row
+    subtitle: int | None = None
+    is_stop: bool = False
+
+
+def merged_id(row: Row, special: SpecialIds, text_vocab: int) -> int:
+    """The one id that the model reads: the text id, or text_vocab + code where the text channel says so."""
+    return text_vocab + row.audio if row.text == special.modality_pad else row.text
+
+
+def initial_mode(last: Row, special: SpecialIds) -> Mode:
+    """Mode before the first step. The text test comes second and wins, as in the released generation code."""
+    mode = Mode.AUDIO if last.text == special.modality_pad else Mode.TEXT
+    return Mode.TEXT if last.audio == special.audio_pad else mode
+
+
+def next_mode(mode: Mode, last: Row, special: SpecialIds) -> Mode:
+    """Mode of the next row, decided from the row before it."""
+    if mode is Mode.TEXT and last.text == special.sosp:
+        return Mode.AUDIO
+    if mode is Mode.AUDIO and last.audio == special.eosp:
+        return Mode.TEXT
+    return mode
+
+
+class Generation:
+    """One reply, row by row.
+
+    The caller alternates: `row = generation.pick(logits)`, run the row with the tails that `generation.tails`
+    names, `pick` again, until `finish_reason` is set.
+
+    Args:
+        prompt: all rows before the reply (they count for the repetition penalty).
+        want_subtitles: read the text head at audio rows, too.
+        skip_unused_tails: leave out the tail whose logits the next row does not need. Speech codes and text
+        ids stay
+            the same: draws are consumed for both channels all the same. The audio tail of a text row is left
+            out only without a repetition penalty, since the penalty counts ids that were picked and never
+            read.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[Row],
+        params: SamplingParams,
+        special: SpecialIds,
+        *,
+        text_vocab: int,
+        audio_vocab: int,
+        want_subtitles: bool = False,
+        skip_unused_tails: bool = False,
+        device: str = "cpu",
+        given_draws: Tensor | None = None,
+    ) -> None:
+        self._params, self._special = params, special
+        self._want_subtitles, self._skip = want_subtitles, skip_unused_tails
+        self._text = Sampler(params, text_vocab, (row.text for row in prompt), device)
+        self._audio = Sampler(params, audio_vocab, (row.audio for row in prompt), device)
+        self._draws: list[list[float]] = []
+        if params.do_sample:
+            self._draws = (draws(params) if given_draws is None else given_draws).tolist()
+        self._num_rows = 0
+        self.mode = next_mode(initial_mode(prompt[-1], special), prompt[-1], special)
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def tails(self) -> Tails:
+        """Tails whose logits the next row needs."""
+        if not self._skip:
+            return Tails()
+        if self.mode is Mode.AUDIO:
+            return Tails(text=self._want_subtitles, audio=True)
+        return Tails(text=True, audio=self._params.repetition_penalty != 1.0)
+
+    def pick(self, logits: Logits) -> GeneratedRow:
+        """Make the next row; afterwards `mode` and `tails` are those of the row after it."""
+        index, mode = self._num_rows, self.mode
+        draw = self._draws[index] if self._draws else [0.0, 0.0]
+        picked = Row(self._pick_text(logits.text, draw[0]), self._pick_audio(logits.audio, draw[1]))
+        row = Row(self._special.modality_pad, picked.audio) if mode is Mode.AUDIO else picked
+        subtitle = None
+        if mode is Mode.AUDIO and self._want_subtitles and logits.text is not None:
+            subtitle = int(logits.text.argmax())
+        self._text.note(row.text)
+        self._audio.note(row.audio)
+        self._num_rows += 1
+        is_stop = row.text in (self._special.im_end, self._special.endoftext)
+        if is_stop:
+            self.finish_reason = "stop"
+        elif self._num_rows >= self._params.max_new:
+            self.finish_reason = "length"
+        self.mode = next_mode(mode, row, self._special)
+        return GeneratedRow(row, mode, index, picked, subtitle, is_stop)
+
+    def _pick_text(self, logits: Tensor | None, draw: float) -> int:
+        if logits is None:
+            return self._special.modality_pad
+        return self._text.pick(self._text.scores(logits), draw)
+
+    def _pick_audio(self, logits: Tensor | None, draw: float) -> int:
+        if logits is None:
+            return self._special.audio_pad
+        forbidden: list[slice | int] = [slice(self._special.audio_forbidden_from, None)]
+        if self._num_rows + 1 < self._params.min_new:
+            forbidden.append(self._special.eosp)
+        return self._audio.pick(self._audio.scores(logits, forbidden), draw)
+
+
+def speech_codes(rows: Sequence[GeneratedRow], special: SpecialIds) -> Iterator[int]:
+    """The speech codes among the rows of a reply."""
+    for generated in rows:
+        if generated.mode is Mode.AUDIO and generated.row.audio < special.eosp:
+            yield generated.row.audio

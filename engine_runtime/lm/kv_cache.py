@@ -1,0 +1,65 @@
+"""The KV pool: one tensor for all sequences and all layers, and the offsets that address it.
+
+Layout [blocks, layers, 2 (K, V), kv_heads, tokens_per_block, head_dim]; layers are the trunk's, then the text
+tail's, then the audio tail's. One block table serves all layers: in units of one K (or V) block of one layer,
+block i starts at i * layers * 2 (K) and i * layers * 2 + 1 (V), and layer l adds 2 * l. Beside it lies the
+trunk's output of every row, from which a tail that was skipped is filled later. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine_runtime.lm.block_manager import BlockCopy
+from engine_runtime.models.moss_lm import MossLMConfig
+
+
+class KVCache:
+    """The pool tensors on one device."""
+
+    def __init__(
+        self,
+        config: MossLMConfig,
+        num_blocks: int,
+        tokens_per_block: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        keep_trunk: bool = True,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.num_layers = config.num_layers
+        self.tokens_per_block = tokens_per_block
+        shape = (
+            num_blocks,
+            self.num_layers,
+            2,
+            config.num_key_value_heads,
+            tokens_per_block,
+            config.head_dim,
+        )
+        # NOTE: zeros, not empty: a masked column is multiplied by 0, and 0 x NaN would be NaN.
+        self.pool = torch.zeros(shape, dtype=dtype, device=device)
+        trunk_rows = tokens_per_block if keep_trunk else 0
+        self.trunk = torch.zeros((num_blocks, trunk_rows, config.hidden_size), dtype=dtype, device=device)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the pool in bytes."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (self.pool, self.trunk))
+
+    def copy(self, copies: Iterable[BlockCopy]) -> None:
+        """Carry out copy-on-write."""
+        for copy in copies:
+            self.pool[copy.target] = self.pool[copy.source]
+            self.trunk[copy.target] = self.trunk[copy.source]
+
+    def offsets(self, block_table: Sequence[int], max_blocks: int) -> Tensor:
+        """[1 pool, 1 sequence, 2 (K, V), max_blocks] int32 on the CPU; unused entries are 0 (K) and 1 (V)."""
+        table = torch.zeros(max_blocks, dtype=torch.int32)
+        table[: len(block_table)] = torch.tensor(block_table, dtype=torch.int32)
+        k_offsets = table * (self.num_layers * 2)
+        return torch.stack((k_offsets, k_offsets + 1))[None, None]

@@ -1,0 +1,94 @@
+"""PagedLM: prefill, decode, rollback and prefix reuse of sequences over one executor and one KV pool.
+
+In: merged ids. Out: logits of the last row. It joins the block manager (who owns which block), the KV pool
+(the memory) and the executor (the forward step): blocks are reserved and copied before a step, the sequence
+grows after the step succeeded, full blocks become known for reuse. A step that fails leaves the sequence as
+it was. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine_runtime.errors import ContextLengthError
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.executor import Executor
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """Logits of the last row; None for a tail that was left out. [text_vocab] and [audio_vocab], float32."""
+
+    text: Tensor | None
+    audio: Tensor | None
+
+
+class PagedLM:
+    """The language model as the engine uses it."""
+
+    def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
+        self.executor, self.cache, self.blocks = executor, cache, blocks
+        self._filler = StepFiller(executor, cache)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the longest sequence that one conversation can hold."""
+        return min(self.executor.limits.max_seq_len, self.blocks.num_blocks * self.blocks.tokens_per_block)
+
+    def prefill(self, sequence: Sequence, ids: list[int], tails: Tails = BOTH_TAILS) -> Logits:
+        """Run all `ids` (at least one) after the rows of `sequence`; logits of the last one.
+
+        Chunks of at most max_num_tokens. Raises OutOfBlocksError, ContextLengthError or ExecutorError; then
+        the sequence holds what was prefilled before.
+        """
+        chunk = self.executor.limits.max_num_tokens
+        logits = Logits(None, None)
+        for start in range(0, len(ids), chunk):
+            logits = self._run(sequence, ids[start : start + chunk], tails, prefill=True)
+        sequence.prompt_rows = sequence.num_rows
+        return logits
+
+    def decode(self, sequence: Sequence, token_id: int, tails: Tails = BOTH_TAILS) -> Logits:
+        """One decode step: run one sampled row. Errors as in `prefill`."""
+        return self._run(sequence, [token_id], tails, prefill=False)
+
+    def align(self, sequence: Sequence, ids: list[int]) -> int:
+        """Make `sequence` hold as long a prefix of `ids` as is known; returns its rows (nothing is computed).
+
+        Rows that differ are rolled back. If the prefix cache knows more than is left, its blocks are taken
+        instead.
+        """
+        own = sequence.common_prefix(ids)
+        if own < len(ids) and self.blocks.match(ids) > own:
+            self.blocks.release(sequence)
+            return self.blocks.adopt(sequence, ids)
+        self.blocks.rollback(sequence, own)
+        return own
+
+    def _run(self, sequence: Sequence, ids: list[int], tails: Tails, *, prefill: bool) -> Logits:
+        past, total = sequence.num_rows, sequence.num_rows + len(ids)
+        if total > self.executor.limits.max_seq_len:
+            raise ContextLengthError(
+                f"the conversation needs {total} rows and the model takes at most "
+                f"{self.executor.limits.max_seq_len}; start a new conversation or say less at once"
+            )
+        if not self.executor.can_defer_tails:
+            tails = BOTH_TAILS
+        first_written = min(past, sequence.complete_rows)
+        self.cache.copy(self.blocks.reserve(sequence, first_written, total))
+        try:
+            outputs = self.executor.forward(self._filler.fill(sequence, ids, tails, prefill=prefill))
+        except BaseException:
+            self.blocks.rollback(sequence, past)
+            raise
+        sequence.ids.extend(ids)
+        sequence.text_rows = total if tails.text else sequence.text_rows
+        sequence.audio_rows = total if tails.audio else sequence.audio_rows
+        self.blocks.seal(sequence)
+        text, audio = outputs.get("logits"), outputs.get("audio_logits")
+        return Logits(None if text is None else text[0], None if audio is None else audio[0])

@@ -1,0 +1,47 @@
+"""Sequence: what one conversation holds in the KV cache.
+
+In: merged ids as they are prefilled or decoded. Out: the block table and the row counts that fill a forward
+step. No tensors, no policy; blocks are given and taken by the BlockManager. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Rows in the cache, oldest first.
+
+    Attributes:
+        ids: merged id of each row (a text id, or `text_vocab + code`).
+        block_table: block i holds rows [i * tokens_per_block, (i + 1) * tokens_per_block).
+        hashes: chained content hash of each full block that was sealed.
+        text_rows, audio_rows: rows whose K/V of that tail is written (a prefix); the rest is filled from kept
+            trunk outputs before that tail is read again.
+        prompt_rows: rows at the end of the last prefill (`context_lengths` of a decode step).
+    """
+
+    ids: list[int] = field(default_factory=list)
+    block_table: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    text_rows: int = 0
+    audio_rows: int = 0
+    prompt_rows: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the cache (the trunk's K/V is always complete)."""
+        return len(self.ids)
+
+    @property
+    def complete_rows(self) -> int:
+        """Rows whose K/V is written in the trunk and in both tails."""
+        return min(self.text_rows, self.audio_rows)
+
+    def common_prefix(self, ids: list[int]) -> int:
+        """How many leading ids are the same as those in the cache."""
+        shared = min(len(self.ids), len(ids))
+        if self.ids[:shared] == ids[:shared]:
+            return shared
+        return next(index for index in range(shared) if self.ids[index] != ids[index])

@@ -1,0 +1,210 @@
+"""The mode machine and the sampler against stored replies: rows, modes, scores and draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine_runtime.lm.generation import (
+    GeneratedRow,
+    Generation,
+    Mode,
+    Row,
+    initial_mode,
+    merged_id,
+    next_mode,
+    speech_codes,
+)
+from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.sampler import Sampler, draws, keep_top_k, keep_top_p
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.types import SamplingParams
+from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, as_rows, load_meta, load_special_ids, load_tiny, make_paged
+
+Tiny = tuple[MossLM, dict[str, torch.Tensor]]
+META, SPECIAL = load_meta(), load_special_ids()
+CASES = sorted(name.removeprefix("gen.") for name in META["cases"] if name.startswith("gen."))
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    return load_tiny()
+
+
+def stored_params(case: str) -> SamplingParams:
+    """Sampling parameters of a stored reply."""
+    return SamplingParams(**META["cases"][f"gen.{case}"]["params"])
+
+
+def start(tiny: Tiny, prompt: list[Row], params: SamplingParams, **options: object) -> Generation:
+    """A reply after `prompt` with the vocabularies of the tiny model."""
+    config = tiny[0].config
+    return Generation(
+        prompt,
+        params,
+        SPECIAL,
+        text_vocab=config.text_vocab,
+        audio_vocab=config.audio_vocab,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def reply(paged: PagedLM, tiny: Tiny, generation: Generation, prompt: list[Row]) -> list[GeneratedRow]:
+    """Run a reply to its end."""
+    sequence, rows = Sequence(), []
+    vocab = tiny[0].config.text_vocab
+    logits = paged.prefill(sequence, [merged_id(row, SPECIAL, vocab) for row in prompt], generation.tails)
+    while True:
+        rows.append(generation.pick(logits))
+        if generation.finish_reason is not None:
+            return rows
+        logits = paged.decode(sequence, merged_id(rows[-1].row, SPECIAL, vocab), generation.tails)
+
+
+@pytest.mark.parametrize("skip_unused_tails", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_replies_through_the_paged_runtime(tiny: Tiny, case: str, skip_unused_tails: bool) -> None:
+    model, cases = tiny
+    stored = META["cases"][f"gen.{case}"]
+    prompt, params = as_rows(cases[f"gen.{case}.prompt"]), stored_params(case)
+    generation = start(
+        tiny,
+        prompt,
+        params,
+        skip_unused_tails=skip_unused_tails,
+        given_draws=cases[f"gen.{case}.draws"] if params.do_sample else None,
+    )
+    rows = reply(make_paged(model), tiny, generation, prompt)
+    assert "".join("TA"[made.mode is Mode.AUDIO] for made in rows) == stored["modes"]
+    assert generation.finish_reason == stored["finish"]
+    assert list(speech_codes(rows, SPECIAL)) == stored["codes"]
+    assert [r.row.text for r in rows if r.mode is Mode.TEXT and not r.is_stop] == stored["text_ids"]
+    if not skip_unused_tails:
+        assert [made.row for made in rows] == as_rows(cases[f"gen.{case}.rows"])
+        assert [made.picked for made in rows] == as_rows(cases[f"gen.{case}.raw_pick"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_of_every_step(tiny: Tiny, case: str) -> None:
+    _, cases = tiny
+    params, rows = stored_params(case), as_rows(cases[f"gen.{case}.rows"])
+    history = as_rows(cases[f"gen.{case}.prompt"])
+    config = tiny[0].config
+    text = Sampler(params, config.text_vocab, (row.text for row in history))
+    audio = Sampler(params, config.audio_vocab, (row.audio for row in history))
+    for step, row in enumerate(rows):
+        forbidden: list[slice | int] = [slice(SPECIAL.audio_forbidden_from, None)]
+        if step + 1 < params.min_new:
+            forbidden.append(SPECIAL.eosp)
+        got = text.scores(cases[f"gen.{case}.text_logits"][step])
+        torch.testing.assert_close(got, cases[f"gen.{case}.text_scores"][step], atol=1e-4, rtol=1e-5)
+        got = audio.scores(cases[f"gen.{case}.audio_logits"][step], forbidden)
+        torch.testing.assert_close(got, cases[f"gen.{case}.audio_scores"][step], atol=1e-4, rtol=1e-5)
+        text.note(row.text)
+        audio.note(row.audio)
+
+
+def test_modes() -> None:
+    pad, sosp, eosp, audio_pad = SPECIAL.modality_pad, SPECIAL.sosp, SPECIAL.eosp, SPECIAL.audio_pad
+    assert initial_mode(Row(10, audio_pad), SPECIAL) is Mode.TEXT
+    assert initial_mode(Row(pad, 9), SPECIAL) is Mode.AUDIO
+    assert initial_mode(Row(pad, audio_pad), SPECIAL) is Mode.TEXT
+    assert next_mode(Mode.TEXT, Row(sosp, audio_pad), SPECIAL) is Mode.AUDIO
+    assert next_mode(Mode.AUDIO, Row(pad, eosp), SPECIAL) is Mode.TEXT
+    assert next_mode(Mode.AUDIO, Row(pad, 3), SPECIAL) is Mode.AUDIO
+    assert next_mode(Mode.TEXT, Row(3, eosp), SPECIAL) is Mode.TEXT
+
+
+def test_a_reply_is_cut_at_max_new_whatever_the_model_says(tiny: Tiny) -> None:
+    model, cases = tiny
+    prompt = as_rows(cases["gen.greedy_speech.prompt"])
+    generation = start(tiny, prompt, SamplingParams(max_new=5))
+    assert len(reply(make_paged(model), tiny, generation, prompt)) == 5
+    assert generation.finish_reason == "length"
+
+
+def test_the_same_seed_gives_the_same_reply(tiny: Tiny) -> None:
+    model, cases = tiny
+    prompt = as_rows(cases["gen.sample_speech_min_new.prompt"])
+
+    def codes(seed: int) -> list[int]:
+        params = SamplingParams(do_sample=True, temperature=0.9, top_k=30, max_new=40, seed=seed)
+        return list(
+            speech_codes(reply(make_paged(model), tiny, start(tiny, prompt, params), prompt), SPECIAL)
+        )
+
+    assert codes(3) == codes(3)
+    assert len({tuple(codes(seed)) for seed in range(4)}) > 1
+    assert torch.equal(draws(SamplingParams(seed=3)), draws(SamplingParams(seed=3)))
+
+
+def test_later_turns_agree_after_tails_were_left_out(tiny: Tiny) -> None:
+    model, cases = tiny
+    prompt = as_rows(cases["gen.greedy_no_penalty.prompt"])
+    question = as_ids(cases["a.rows"], model)[:25]
+    after = []
+    for skip in (False, True):
+        paged, sequence = make_paged(model), Sequence()
+        generation = start(tiny, prompt, SamplingParams(max_new=24), skip_unused_tails=skip)
+        logits = paged.prefill(
+            sequence, as_ids(cases["gen.greedy_no_penalty.prompt"], model), generation.tails
+        )
+        while generation.finish_reason is None:
+            row = generation.pick(logits).row
+            logits = paged.decode(
+                sequence, merged_id(row, SPECIAL, model.config.text_vocab), generation.tails
+            )
+        last = paged.prefill(sequence, question)
+        assert sequence.complete_rows == sequence.num_rows
+        after.append(last)
+    for name in ("text", "audio"):
+        plain, skipped = getattr(after[0], name), getattr(after[1], name)
+        torch.testing.assert_close(skipped, plain, atol=LOGIT_TOLERANCE, rtol=0)
+
+
+def test_subtitles_are_the_likeliest_words_at_audio_rows(tiny: Tiny) -> None:
+    model, cases = tiny
+    prompt = as_rows(cases["gen.greedy_speech.prompt"])
+    generation = start(
+        tiny, prompt, stored_params("greedy_speech"), want_subtitles=True, skip_unused_tails=True
+    )
+    rows = reply(make_paged(model), tiny, generation, prompt)
+    for made, logits in zip(rows, cases["gen.greedy_speech.text_logits"], strict=True):
+        assert made.subtitle == (int(logits.argmax()) if made.mode is Mode.AUDIO else None)
+
+
+def test_logits_are_not_changed_by_scoring() -> None:
+    logits = torch.linspace(-1, 1, 20)
+    before = logits.clone()
+    Sampler(SamplingParams(repetition_penalty=1.3), 20, [19, 3]).scores(logits, [4])
+    assert torch.equal(logits, before)
+
+
+def test_top_k_keeps_ties_and_top_p_keeps_at_least_one() -> None:
+    scores = torch.tensor([1.0, 3.0, 3.0, 2.0])
+    assert keep_top_k(scores, 1).isfinite().tolist() == [False, True, True, False]
+    assert keep_top_k(scores, 0) is scores
+    assert keep_top_p(torch.tensor([0.0, 9.0, 1.0]), 0.01).isfinite().tolist() == [False, True, False]
+    assert keep_top_p(torch.tensor([2.0, 2.0, -9.0]), 0.9).isfinite().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1.0 - 2**-53])
+def test_a_draw_never_lands_on_a_forbidden_id(draw: float) -> None:
+    params = SamplingParams(do_sample=True)
+    sampler = Sampler(params, 6, [])
+    scores = sampler.scores(torch.tensor([5.0, 1.0, 1.0, 1.0, 5.0, 5.0]), [0, slice(4, None)])
+    assert sampler.pick(scores, draw) in (1, 2, 3)
+
+
+def test_forbidden_codes_and_an_early_end_are_never_picked(tiny: Tiny) -> None:
+    config = tiny[0].config
+    params = SamplingParams(min_new=3, max_new=5)
+    generation = start(tiny, [Row(SPECIAL.sosp, SPECIAL.audio_pad)], params)
+    audio = torch.zeros(config.audio_vocab)
+    audio[SPECIAL.audio_forbidden_from :] = 9.0
+    audio[SPECIAL.eosp] = 8.0
+    audio[7] = 1.0
+    logits = Logits(torch.zeros(config.text_vocab), audio)
+    assert [generation.pick(logits).row.audio for _ in range(3)] == [7, 7, SPECIAL.eosp]
+    assert generation.mode is Mode.TEXT
