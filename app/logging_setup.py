@@ -52,7 +52,8 @@ def _add_file(root: logging.Logger, file: Path) -> None:
         return
     handler.setFormatter(logging.Formatter(_FORMAT))
     root.addHandler(handler)
-    faulthandler.enable(handler.stream)
+    if handler.stream is not None:
+        faulthandler.enable(handler.stream)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

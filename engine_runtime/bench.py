@@ -109,16 +109,16 @@ def run_bench(
     runs: int = 10,
     warm_up: int = 2,
     params: SamplingParams | None = None,
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[float], None] = lambda done: None,
 ) -> BenchReport:
     """Ask `question` (at the engine's input rate) `warm_up + runs` times, each in a new conversation.
 
-    `progress` is called after each reply. Raises BenchError where a reply is not finite, silent, of the
-    wrong length or differs between two runs with the same seed.
+    `progress` is told how many replies are done. Raises BenchError where a reply is not finite, silent, of
+    the wrong length or differs between two runs with the same seed.
     """
     if runs < 1:
         raise BenchError("A measurement needs at least one run; give --runs 1 or more.")
-    replies = []
+    replies: list[Reply] = []
     for turn_id in range(1, warm_up + runs + 1):
         reply = measure_reply(engine, question, turn_id, params)
         _check_reply(engine, reply)
@@ -128,7 +128,7 @@ def run_bench(
                 "same. No times are given; the engine keeps something from one conversation to the next."
             )
         replies.append(reply)
-        progress()
+        progress(turn_id)
     counted = replies[warm_up:]
     values = {
         name: found

@@ -1,0 +1,24 @@
+"""A progress bar on stderr, where someone is there to see it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+    """Yields a function that takes how much of `total` is done by now."""
+    from tqdm import tqdm
+
+    shape = "{desc} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
+    with tqdm(
+        desc=what,
+        total=total,
+        bar_format=shape,
+        disable=not sys.stderr.isatty(),
+        leave=False,
+        file=sys.stderr,
+    ) as bar:
+        yield lambda done: bar.update(done - bar.n)
