@@ -37,8 +37,8 @@ class BlockManager:
     def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
         if num_blocks < 1 or tokens_per_block < 1:
             raise OutOfBlocksError(
-                f"a KV pool of {num_blocks} blocks of {tokens_per_block} rows holds nothing; "
-                "set kv_blocks and tokens_per_block of the bundle to 1 or more"
+                f"A KV pool of {num_blocks} blocks of {tokens_per_block} rows holds nothing. "
+                "Set kv_blocks and tokens_per_block of the bundle to 1 or more."
             )
         self.num_blocks = num_blocks
         self.tokens_per_block = tokens_per_block
@@ -93,9 +93,9 @@ class BlockManager:
         missing = max(0, total_blocks - len(table))
         if len(shared) + missing > self.num_free:
             raise OutOfBlocksError(
-                f"the KV cache has {self.num_free} of {self.num_blocks} blocks free and "
-                f"{len(shared) + missing} are needed; start a new conversation, ask something shorter, "
-                "or give the bundle more kv_blocks"
+                f"The KV cache is full: {len(shared) + missing} blocks are needed, and {self.num_free} of "
+                f"{self.num_blocks} can be had. Start a new conversation, ask something shorter, or give the "
+                "bundle more kv_blocks."
             )
         copies = []
         for index in shared:

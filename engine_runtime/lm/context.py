@@ -36,8 +36,9 @@ def num_dropped(
     room = limit - system_rows - current_rows - reserve
     if room < 0:
         raise ContextLengthError(
-            f"this turn has {current_rows} rows and at most {limit - system_rows - reserve} fit into the "
-            f"context of {limit} beside the reply; say or type less at once. The conversation so far is kept"
+            f"This turn has {current_rows} rows, and at most {max(0, current_rows + room)} fit into the "
+            f"model's context of {limit} beside the reply. Say or type less at once; the conversation so far "
+            "is kept."
         )
     kept = sum(exchange_rows)
     if kept <= room:

@@ -61,10 +61,11 @@ class PagedLM:
         """Make `sequence` hold as long a prefix of `ids` as is known; returns its rows (nothing is computed).
 
         Rows that differ are rolled back. If the prefix cache knows more than is left, its blocks are taken
-        instead.
+        instead; it is not asked where rows are only added.
         """
         own = sequence.common_prefix(ids)
-        if own < len(ids) and self.blocks.match(ids) > own:
+        only_grows = 0 < own == sequence.num_rows
+        if not only_grows and own < len(ids) and self.blocks.match(ids) > own:
             self.blocks.release(sequence)
             return self.blocks.adopt(sequence, ids)
         self.blocks.rollback(sequence, own)
@@ -74,8 +75,8 @@ class PagedLM:
         past, total = sequence.num_rows, sequence.num_rows + len(ids)
         if total > self.executor.limits.max_seq_len:
             raise ContextLengthError(
-                f"the conversation needs {total} rows and the model takes at most "
-                f"{self.executor.limits.max_seq_len}; start a new conversation or say less at once"
+                f"The conversation needs {total} rows, and the model takes at most "
+                f"{self.executor.limits.max_seq_len}. Start a new conversation or say less at once."
             )
         if not self.executor.can_defer_tails:
             tails = BOTH_TAILS

@@ -41,13 +41,13 @@ class MossLMConfig:
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
             raise BundleError(
-                f"lm.config: num_attention_heads {self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}; correct the bundle's manifest"
+                f"[lm.config] has {self.num_attention_heads} num_attention_heads, which is not a multiple of "
+                f"{self.num_key_value_heads} num_key_value_heads. Correct the bundle's manifest."
             )
         if not 0 <= self.modality_pad < self.text_vocab:
             raise BundleError(
-                f"lm.config: modality_pad {self.modality_pad} is outside the text vocabulary "
-                f"of {self.text_vocab}; correct the bundle's manifest"
+                f"[lm.config] has modality_pad {self.modality_pad} outside the text vocabulary of "
+                f"{self.text_vocab}. Correct the bundle's manifest."
             )
 
     @classmethod
@@ -59,7 +59,8 @@ class MossLMConfig:
         missing = sorted(known - optional - set(values))
         if unknown or missing:
             raise BundleError(
-                f"lm.config: unknown keys {unknown}, missing keys {missing}; correct the bundle's manifest"
+                f"[lm.config] has unknown keys {unknown} and lacks the keys {missing}. "
+                "Correct the bundle's manifest."
             )
         return cls(**dict(values))
 
@@ -199,7 +200,7 @@ class MossSpeechModel(nn.Module):
 
 
 class MossLM(nn.Module):
-    """The whole network. A row whose text id is `modality_pad` is read from the audio table, others as text."""
+    """The whole network. A row with text id `modality_pad` is read from the audio table, others as text."""
 
     def __init__(self, config: MossLMConfig) -> None:
         super().__init__()

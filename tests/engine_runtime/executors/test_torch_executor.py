@@ -148,7 +148,7 @@ def test_a_refused_step_leaves_the_sequence_as_it_was(tiny: Tiny) -> None:
     model, cases = tiny
     ids, paged, sequence = as_ids(cases["a.rows"], model), make_paged(model, max_seq_len=112), Sequence()
     paged.prefill(sequence, ids[:60])
-    with pytest.raises(ContextLengthError, match="start a new conversation"):
+    with pytest.raises(ContextLengthError, match="Start a new conversation"):
         paged.prefill(sequence, [1] * 53)
     with pytest.raises(ExecutorError, match="input_ids"):
         paged.prefill(sequence, [1, 2, 512 + 160])
@@ -161,7 +161,7 @@ def test_blocks_run_out(tiny: Tiny) -> None:
     model, _ = tiny
     paged, sequence = make_paged(model, num_blocks=3), Sequence()
     paged.prefill(sequence, [1] * 40)
-    with pytest.raises(OutOfBlocksError, match="start a new conversation"):
+    with pytest.raises(OutOfBlocksError, match="Start a new conversation"):
         paged.prefill(sequence, [1] * 10)
     assert sequence.num_rows == 40
     paged.decode(sequence, 1)

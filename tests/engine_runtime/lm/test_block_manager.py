@@ -90,7 +90,7 @@ def test_running_out_changes_nothing_and_says_what_to_do() -> None:
     first = Sequence()
     append(blocks, first, list(range(10)))
     second = blocks.fork(first)
-    with pytest.raises(OutOfBlocksError, match="start a new conversation"):
+    with pytest.raises(OutOfBlocksError, match="Start a new conversation"):
         blocks.reserve(second, 10, 11)
     assert second.block_table == first.block_table
     blocks.check_integrity([first, second])
