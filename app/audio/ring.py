@@ -75,3 +75,10 @@ class Ring:
     def discard(self) -> None:
         """Producer: everything written so far is to be skipped; the consumer does so at its next read."""
         self._discard_to = self.written
+
+    def recent(self, count: int) -> Pcm:
+        """Producer: up to `count` samples that the consumer took last, as a new array."""
+        end = self.consumed
+        start = max(end - count, self.written - self.capacity, 0)
+        out = np.empty(max(end - start, 0), dtype=np.float32)
+        return np.take(self._samples, np.arange(start, end), mode="wrap", out=out)

@@ -135,6 +135,11 @@ class TurnTaking:
         """Whether a committed turn has not been answered to its end."""
         return self._phase is _Phase.REPLYING
 
+    @property
+    def speech_end_ms(self) -> float:
+        """End of the latest speech of the turn."""
+        return self._speech_end_ms
+
     def update(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
         """One VAD frame that was captured from `start_ms` to `end_ms`; frames come in order."""
         if end_ms <= start_ms:

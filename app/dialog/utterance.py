@@ -56,6 +56,10 @@ class UtteranceBuffer:
         self._position = self._taken_to = max(up_to, self._position)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
+    def ready(self, up_to: int) -> int:
+        """How many samples `take(up_to)` would give."""
+        return 0 if self._position is None else max(min(up_to, self.end) - self._position, 0)
+
     def close(self) -> None:
         """The turn is over: what was held back is not wanted any more."""
         self._position = None

@@ -186,13 +186,12 @@ class TurnExtended:
 
 @dataclass(frozen=True, slots=True)
 class TurnCommitted:
-    """The user's turn is over. `seconds` is the length of the speech (0 for text), `start_s` its place in the
-    captured audio and `codes` how many speech codes were heard so far (the tail is encoded at the commit)."""
+    """The user's turn is over. `seconds` is the length of the speech (0 for text) and `start_s` its place in
+    the captured audio, or in the file that is played as a sample."""
 
     turn_id: int
     seconds: float
     start_s: float = 0.0
-    codes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +220,14 @@ class PlaybackStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFinished:
-    """The reply is made (a spoken one may still be playing). `seconds` is its audio, 0 for text."""
+    """The reply is made (a spoken one may still be playing). `seconds` is its audio, 0 for text; `user_codes`
+    and `codes` count the speech codes of question and reply."""
 
     turn_id: int
     modality: Modality
     seconds: float
     text: str
+    user_codes: int
     codes: int
     finish_reason: FinishReason
 
@@ -273,6 +274,21 @@ class ErrorRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleStarted:
+    """A WAV file takes the microphone's place; `seconds` is its length."""
+
+    path: Path
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFinished:
+    """The file was heard and its turns are answered, or it was stopped; the microphone is back."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class DevicesChanged:
     """Names of the devices there are, and of those in use ("" if none is open)."""
 
@@ -298,5 +314,7 @@ Event = (
     | PlaybackLevel
     | Counters
     | ErrorRaised
+    | SampleStarted
+    | SampleFinished
     | DevicesChanged
 )

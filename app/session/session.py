@@ -1,73 +1,133 @@
 """A running conversation: owns the dialog thread and the engine thread; the only file that starts threads.
 
 In: commands (`send`). Out: events (`poll`). Sound flows device -> capture ring -> dialog thread -> engine
-thread -> dialog thread -> playback ring -> device; the audio callbacks belong to PortAudio. `send` and `poll`
-may be called from any one thread (a GUI polls with a timer) and never block.
+thread
+-> dialog thread -> playback ring -> device; the audio callbacks belong to PortAudio. `send` and `poll` may be
+called from any one thread (a GUI polls with a timer) and never block.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from app.session.messages import Command, Event
+from app.audio.devices import DeviceList, list_devices, rescan
+from app.audio.sound_streams import SoundInput, SoundOutput
+from app.audio.streams import AudioInput, AudioOutput
+from app.audio.supervisor import DeviceSupervisor
+from app.dialog.vad import SileroVad, Vad
+from app.session.capture import Capture
+from app.session.clocks import Clock, RealClock
+from app.session.dialog_loop import DialogLoop
+from app.session.engine_jobs import Close
+from app.session.engine_worker import EngineFactory, EngineWorker, SessionEngine
+from app.session.messages import Command, Event, Timing
 from app.session.session_settings import SessionSettings
-from engine_runtime.timing import TimingBus
+from engine_runtime.timing import TimingEvent
 
+_HISTORY_BEYOND_PRE_ROLL_MS = 1_000
+"""Speech is noticed, and a reply interrupted, only some frames after it began."""
 
-class SessionEngine(Protocol):
-    """What a session needs of the engine (`engine_runtime.engine.Engine` has it). Used by the engine thread
-    alone."""
-
-    timing: TimingBus
-
-    @property
-    def input_sample_rate(self) -> int:
-        """Rate of the PCM given to a turn, in Hz."""
-
-    @property
-    def output_sample_rate(self) -> int:
-        """Rate of reply PCM, in Hz."""
-
-
-EngineFactory = Callable[[], SessionEngine]
-"""Loads the engine. Called once, in the engine thread; may raise a MossVoiceError."""
+_MAX_EVENTS = 100_000
+"""If nobody polls, the oldest events are lost rather than memory."""
 
 
 class Session:
     """One conversation between a user and an engine.
 
-    >>> session = Session(load_engine)      # doctest: +SKIP
-    >>> session.start()                     # doctest: +SKIP
-    >>> session.send(AskText("hello"))      # doctest: +SKIP
-    >>> events = session.poll()             # doctest: +SKIP
-    >>> session.stop()                      # doctest: +SKIP
+    session = Session(load_engine)
+    session.start()
+    session.send(AskText("what is two plus three"))
+    ... session.poll() every few milliseconds ...
+    session.stop()
     """
 
-    def __init__(self, engine_factory: EngineFactory, settings: SessionSettings | None = None) -> None:
-        """Make a session; nothing is opened and no thread runs before `start`.
+    def __init__(
+        self,
+        engine_factory: EngineFactory,
+        settings: SessionSettings | None = None,
+        audio_in: AudioInput | None = None,
+        audio_out: AudioOutput | None = None,
+        *,
+        clock: Clock | None = None,
+        vad: Vad | None = None,
+        find_devices: Callable[[], DeviceList] = list_devices,
+        look_for_devices: Callable[[], None] = rescan,
+    ) -> None:
+        """Make a session; no device is opened and no thread runs before `start`.
 
         `engine_factory` is called once, in the engine thread. Without `audio_in` and `audio_out` the sound
-        devices named in `settings` are used; WAV files can take their place (see app.audio.wav_streams).
+        devices named in `settings` are used; app.audio.wav_streams has files that take their place.
+        `find_devices` and `look_for_devices` list them and look again. MossVoiceError if speech cannot be
+        detected on this machine.
         """
-        raise NotImplementedError
+        settings = settings or SessionSettings()
+        self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
+        self._worker = EngineWorker(engine_factory, self._on_engine)
+        supervisor = DeviceSupervisor(
+            audio_in or SoundInput(), audio_out or SoundOutput(), _run_bounded, look_for_devices
+        )
+        keep_ms = settings.turn_taking.pre_roll_ms + _HISTORY_BEYOND_PRE_ROLL_MS
+        self._loop = DialogLoop(
+            self._worker,
+            Capture(vad or SileroVad(), keep_ms),
+            supervisor,
+            clock or RealClock(),
+            self._events.append,
+            settings,
+            find_devices,
+        )
+        self._threads = [
+            threading.Thread(target=self._loop.run, name="dialog", daemon=True),
+            threading.Thread(target=self._worker.run, name="engine", daemon=True),
+        ]
+        self._is_started = False
 
     def start(self) -> None:
         """Start the threads and load the engine; returns at once. First events: StateChanged(LOADING), later
         EngineReady and StateChanged(STOPPED), or LISTENING if `Start()` was sent meanwhile. Call it once."""
-        raise NotImplementedError
+        self._is_started = True
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
         """Cancel what runs, close devices and engine, end the threads. Waits at most `timeout_s`; returns
         False if a thread did not end in time (it is a daemon thread, so the process can exit anyway). May be
         called twice."""
-        raise NotImplementedError
+        if not self._is_started:
+            return True
+        give_up_s = time.monotonic() + timeout_s
+        if not self._loop.stopping.is_set():
+            self._loop.stopping.set()
+            self._worker.submit(Close())
+        for thread in self._threads:
+            thread.join(max(give_up_s - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def send(self, command: Command) -> None:
         """Hand over a command; never blocks. Commands are carried out in order; what cannot be done is
         answered with ErrorRaised."""
-        raise NotImplementedError
+        self._loop.commands.put(command)
 
     def poll(self) -> list[Event]:
         """All events since the last call, oldest first; never blocks. Timings come here as Timing events."""
-        raise NotImplementedError
+        return [self._events.popleft() for _ in range(len(self._events))]
+
+    def _on_engine(self, engine: SessionEngine) -> None:
+        """Engine thread: from now on durations become events, and the session's own go to the same bus."""
+        engine.timing.subscribe(self._on_timing)
+        self._loop.turns.timing = engine.timing
+
+    def _on_timing(self, event: TimingEvent) -> None:
+        self._events.append(Timing(event))
+
+
+def _run_bounded(action: Callable[[], None], limit_s: float) -> bool:
+    """Run `action` in a thread of its own for at most `limit_s`; False if it did not end (it is left
+    behind)."""
+    thread = threading.Thread(target=action, name="closing a device", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return not thread.is_alive()

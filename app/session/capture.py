@@ -1,0 +1,133 @@
+"""From the capture ring to rated frames: the model's rate, voice activity, the utterance buffer, the input
+level.
+
+In: the ring of a microphone or of a file in its place. Out: one `VadFrame` per 32 ms. Dialog thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.audio.resample import Resampler
+from app.audio.ring import Ring
+from app.audio.streams import AudioInput
+from app.audio.wav_streams import WavMicrophone
+from app.dialog.utterance import UtteranceBuffer
+from app.dialog.vad import Vad
+from engine_runtime.types import Pcm
+
+
+@dataclass(frozen=True, slots=True)
+class VadFrame:
+    """A frame of the stream, by sample index at the rate of the Vad, and how likely it is speech."""
+
+    start: int
+    end: int
+    probability: float
+
+
+class Capture:
+    """The present source and everything that hangs on its stream. Sample indices start at 0 with each
+    source."""
+
+    def __init__(self, vad: Vad, keep_ms: int) -> None:
+        """`keep_ms` of audio are kept for the pre-roll of a turn."""
+        self._vad = vad
+        self._keep_samples = keep_ms * vad.sample_rate // 1000
+        self._resampler = Resampler(vad.sample_rate, vad.sample_rate)
+        self._ring: Ring | None = None
+        self._origin = 0
+        self._rest = np.zeros(0, dtype=np.float32)
+        self._energy = 0.0
+        self._energy_samples = 0
+        self._peak_probability = 0.0
+        self.sample_rate = vad.sample_rate
+        self.source: AudioInput | None = None
+        self.utterance = UtteranceBuffer(self._keep_samples)
+
+    def attach(self, source: AudioInput | None) -> None:
+        """Listen to `source` from now on; what its ring already holds is skipped."""
+        self.source = source
+        self.utterance = UtteranceBuffer(self._keep_samples)
+        self._rest = np.zeros(0, dtype=np.float32)
+        self._vad.reset()
+        self._ring = None
+        if source is not None:
+            self._ring = source.ring
+            self._resampler = Resampler(source.sample_rate, self._vad.sample_rate)
+            self._ring.read(self._ring.available)
+            self._origin = self._ring.consumed
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file takes the microphone's place."""
+        return isinstance(self.source, WavMicrophone)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the source was opened anew at another rate, so that it must be attached again."""
+        return self.source is not None and self.source.ring is not self._ring
+
+    def frames(self, *, is_muted: bool) -> Iterator[VadFrame]:
+        """Everything captured since the last call, frame by frame; a muted microphone captures silence."""
+        if self._ring is None:
+            return
+        pcm = self._ring.read(self._ring.available)
+        if is_muted:
+            pcm = np.zeros_like(pcm)
+        self._energy += float(np.dot(pcm, pcm))
+        self._energy_samples += len(pcm)
+        self._rest = np.concatenate([self._rest, self._resampler.push(pcm)])
+        size = self._vad.frame_samples
+        while len(self._rest) >= size:
+            frame, self._rest = self._rest[:size], self._rest[size:]
+            probability = self._vad.probability(frame)
+            self._peak_probability = max(self._peak_probability, probability)
+            start = self.utterance.end
+            self.utterance.append(frame)
+            yield VadFrame(start, start + size, probability)
+
+    def source_index(self, sample: float) -> float:
+        """The index in the source's ring that belongs to `sample`."""
+        rate = self._resampler.in_rate / self._resampler.out_rate
+        return self._origin + sample * rate
+
+    def spoken_at_ns(self, sample: float) -> int:
+        """When `sample` was spoken, by the clock of the source."""
+        if self.source is None:
+            raise ValueError("no source is attached")
+        return self.source.sample_time_ns(self.source_index(sample))
+
+    def place_s(self, sample: float) -> float:
+        """Where `sample` is in the captured audio, or in the file that is the source."""
+        if isinstance(self.source, WavMicrophone):
+            return self.source.file_position_s(self.source_index(sample))
+        return sample / self.sample_rate
+
+    def take_level(self) -> tuple[float, float]:
+        """(RMS of the input, highest speech probability) since the last call."""
+        level = (self._energy / self._energy_samples) ** 0.5 if self._energy_samples else 0.0
+        probability = self._peak_probability
+        self._energy, self._energy_samples, self._peak_probability = 0.0, 0, 0.0
+        return level, probability
+
+    def samples_of(self, ms: float) -> int:
+        """Milliseconds of the stream as samples."""
+        return round(ms * self.sample_rate / 1000)
+
+    def ms_of(self, sample: float) -> float:
+        """Samples of the stream as milliseconds."""
+        return sample * 1000.0 / self.sample_rate
+
+
+def dbfs(level: float) -> float:
+    """RMS amplitude as decibels below full scale, -120 for silence."""
+    return max(20.0 * float(np.log10(max(level, 1e-6))), -120.0)
+
+
+def rms(pcm: Pcm) -> float:
+    """Root mean square of `pcm` [n], 0 if it is empty."""
+    return float(np.sqrt(np.dot(pcm, pcm) / len(pcm))) if len(pcm) else 0.0

@@ -1,0 +1,122 @@
+"""What the dialog thread asks of the engine thread, and what it gets back. Plain frozen values.
+
+A commit carries a `commit_id`: after a cancel or a reopen, what still arrives under the old one is stale and
+dropped by comparison, so that no queue has to be purged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_runtime.types import Modality, Pcm, ReplyEvent
+
+# ---- dialog -> engine ----
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """The user starts a turn."""
+
+    turn_id: int
+    reply: Modality
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """More speech, at the engine's input rate."""
+
+    turn_id: int
+    pcm: Pcm
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A typed question."""
+
+    turn_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The user's turn is over: make the reply. `seed` overrides the bundle's."""
+
+    turn_id: int
+    commit_id: int
+    reply: Modality
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """The user goes on: take the commit and its reply back."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Drop the turn, or stop its reply."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A new conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the engine and end the thread."""
+
+
+Job = OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Forget | Close
+
+# ---- engine -> dialog ----
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The engine is ready."""
+
+    bundle: str
+    load_s: float
+    input_sample_rate: int
+    output_sample_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """There will be no engine."""
+
+    message: str
+    what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Speech codes of the user so far."""
+
+    turn_id: int
+    codes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The next event of the reply that `commit_id` asked for."""
+
+    commit_id: int
+    event: ReplyEvent
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """The turn could not go on and is dropped."""
+
+    turn_id: int
+    message: str
+    what_to_do: str
+
+
+Result = Loaded | LoadFailed | Heard | Reply | TurnFailed

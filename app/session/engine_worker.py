@@ -1,0 +1,265 @@
+"""The engine's side of a session: carries out jobs one after the other and answers with results.
+
+In: jobs from the dialog thread. Out: results, in a queue. `run` is the body of the engine thread, the only
+one that touches the engine; `submit`, `start_commit`, `interrupt` and `idle` belong to the dialog thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from app.session.engine_jobs import (
+    Ask,
+    Cancel,
+    Close,
+    Commit,
+    Forget,
+    Hear,
+    Heard,
+    Job,
+    Loaded,
+    LoadFailed,
+    OpenTurn,
+    Reopen,
+    Reply,
+    Result,
+    TurnFailed,
+)
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Modality, SamplingParams, TurnHandle
+
+_log = logging.getLogger(__name__)
+
+
+class SamplingSection(Protocol):
+    """The sampling of a bundle's language model."""
+
+    @property
+    def sampling_speech(self) -> SamplingParams:
+        """For spoken replies."""
+
+    @property
+    def sampling_text(self) -> SamplingParams:
+        """For text replies."""
+
+
+class EngineBundle(Protocol):
+    """What a session reads of the bundle."""
+
+    @property
+    def name(self) -> str:
+        """Shown to the user."""
+
+    @property
+    def lm(self) -> SamplingSection:
+        """The language model."""
+
+
+class SessionEngine(Protocol):
+    """What a session needs of the engine; `engine_runtime.engine.Engine` has it."""
+
+    @property
+    def bundle(self) -> EngineBundle:
+        """The bundle that was loaded."""
+
+    @property
+    def timing(self) -> TimingBus:
+        """Where the engine puts its durations."""
+
+    @property
+    def input_sample_rate(self) -> int:
+        """Rate of the PCM given to a turn, in Hz."""
+
+    @property
+    def output_sample_rate(self) -> int:
+        """Rate of reply PCM, in Hz."""
+
+    def new_conversation(self) -> Any:
+        """An empty conversation."""
+
+    def open_turn(self, conversation: Any, turn_id: int, reply: Modality) -> TurnHandle:
+        """Start a user turn in it."""
+
+    def warm_up(self) -> None:
+        """Make the first reply as fast as the later ones."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+EngineFactory = Callable[[], SessionEngine]
+"""Loads the engine. Called once, in the engine thread; may raise a MossVoiceError."""
+
+
+class EngineWorker:
+    """One engine, one conversation, one turn at a time."""
+
+    def __init__(self, factory: EngineFactory, on_engine: Callable[[SessionEngine], None]) -> None:
+        """`on_engine` is called in the engine thread when the engine was loaded."""
+        self.results: SimpleQueue[Result] = SimpleQueue()
+        self.idle = threading.Event()
+        """Set while no job is waiting or being carried out."""
+        self._factory = factory
+        self._on_engine = on_engine
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._pending = 1  # loading
+        self._pending_lock = threading.Lock()
+        self._live_commit = 0
+        """The commit whose reply is wanted; written by the dialog thread."""
+        self._dropped_turn = 0
+        """The latest turn that was cancelled; written by the dialog thread."""
+        self._handle: TurnHandle | None = None
+
+    # ---- dialog thread ----
+
+    def submit(self, job: Job) -> None:
+        """Put a job in the queue; never blocks."""
+        with self._pending_lock:
+            self._pending += 1
+            self.idle.clear()
+        if isinstance(job, Commit):
+            self._live_commit = job.commit_id
+        self._jobs.put(job)
+
+    def reopen(self, turn_id: int) -> None:
+        """Stop the reply in progress and take the commit back."""
+        self._live_commit = 0
+        self.submit(Reopen(turn_id))
+
+    def cancel(self, turn_id: int) -> None:
+        """Stop and drop the turn as soon as the engine lets go of its present step."""
+        self._live_commit = 0
+        self._dropped_turn = turn_id
+        handle = self._handle
+        if handle is not None and handle.turn_id == turn_id:
+            handle.cancel()
+        self.submit(Cancel(turn_id))
+
+    # ---- engine thread ----
+
+    def run(self) -> None:
+        """Body of the engine thread: load, work, close."""
+        engine = self._load()
+        conversation: Any = engine.new_conversation() if engine else None
+        self._done()
+        while True:
+            job = self._jobs.get()
+            try:
+                if isinstance(job, Close):
+                    break
+                if engine is not None:
+                    if isinstance(job, Forget):
+                        conversation = engine.new_conversation()
+                    else:
+                        self._carry_out(engine, conversation, job)
+            except MossVoiceError as error:
+                self._fail(job, error.what_is_wrong, error.what_to_do)
+            except Exception as error:
+                _log.exception("the engine failed")
+                self._fail(
+                    job,
+                    f"The engine failed with an unexpected {type(error).__name__}: {error}.",
+                    "Ask again; if it happens again, the log file tells more.",
+                )
+            finally:
+                self._done()
+        if engine is not None:
+            self._handle = None
+            engine.close()
+            gc.unfreeze()
+
+    def _load(self) -> SessionEngine | None:
+        started_s = time.perf_counter()
+        try:
+            engine = self._factory()
+            engine.warm_up()
+        except MossVoiceError as error:
+            self.results.put(LoadFailed(error.what_is_wrong, error.what_to_do))
+            return None
+        except Exception as error:
+            _log.exception("the engine cannot be loaded")
+            self.results.put(
+                LoadFailed(
+                    f"The engine cannot be loaded: {type(error).__name__}: {error}.",
+                    "`moss-voice doctor` tells whether something is missing.",
+                )
+            )
+            return None
+        # What was loaded stays. Without this, a collection walks all of it while the audio callbacks wait.
+        gc.collect()
+        gc.freeze()
+        self._on_engine(engine)
+        self.results.put(
+            Loaded(
+                engine.bundle.name,
+                time.perf_counter() - started_s,
+                engine.input_sample_rate,
+                engine.output_sample_rate,
+            )
+        )
+        return engine
+
+    def _carry_out(
+        self, engine: SessionEngine, conversation: Any, job: OpenTurn | Hear | Ask | Commit | Reopen | Cancel
+    ) -> None:
+        if isinstance(job, OpenTurn):
+            if job.turn_id != self._dropped_turn:
+                self._handle = engine.open_turn(conversation, job.turn_id, job.reply)
+            return
+        handle = self._handle
+        if handle is None or handle.turn_id != job.turn_id:
+            return
+        if isinstance(job, Cancel):
+            self._handle = None
+            handle.cancel()
+        elif job.turn_id == self._dropped_turn:
+            return
+        elif isinstance(job, Hear):
+            codes = handle.push(job.pcm)
+            if codes:
+                self.results.put(Heard(job.turn_id, codes))
+        elif isinstance(job, Ask):
+            handle.push_text(job.text)
+        elif isinstance(job, Reopen):
+            handle.reopen()
+        else:
+            self._reply(engine, handle, job)
+
+    def _reply(self, engine: SessionEngine, handle: TurnHandle, job: Commit) -> None:
+        params: SamplingParams | None = None
+        if job.seed is not None:
+            lm = engine.bundle.lm
+            default = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
+            params = replace(default, seed=job.seed)
+        events = handle.commit(job.reply, params)
+        try:
+            for event in events:
+                if self._live_commit != job.commit_id:
+                    return
+                self.results.put(Reply(job.commit_id, event))
+        finally:
+            if isinstance(events, Generator):
+                events.close()
+
+    def _fail(self, job: Job, message: str, what_to_do: str) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(Exception):
+                handle.cancel()
+        turn_id = 0 if isinstance(job, Forget | Close) else job.turn_id
+        self.results.put(TurnFailed(turn_id, message, what_to_do))
+
+    def _done(self) -> None:
+        with self._pending_lock:
+            self._pending -= 1
+            if self._pending == 0:
+                self.idle.set()

@@ -1,0 +1,120 @@
+"""Reply audio on its way to the loudspeaker: start policy, device rate, top-up of the ring, first and last
+sample.
+
+In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. Nothing is handed to the
+device before `start_ms` of the reply is there (or all of it), so that the second chunk has time to come.
+Dialog thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from app.audio.resample import Resampler
+from app.audio.streams import AudioOutput
+from engine_runtime.types import Pcm
+
+_AHEAD_S = 1.0
+
+
+class Playback:
+    """One reply at a time."""
+
+    def __init__(self, audio_out: AudioOutput) -> None:
+        self._out = audio_out
+        self._resampler: Resampler | None = None
+        self._waiting: deque[Pcm] = deque()
+        self._waiting_samples = 0
+        self._start_samples = 0
+        self._first_index = 0
+        self._is_complete = False
+        self._is_flowing = False
+        self.is_active = False
+        """From `begin` until the last sample was heard, or `stop`."""
+        self.started_ns: int | None = None
+        """When the first sample reached the loudspeaker (device latency added), None before."""
+
+    @property
+    def level_ms(self) -> float:
+        """Audio that is made but was not yet handed to the device."""
+        if not self.is_active:
+            return 0.0
+        return (self._waiting_samples + self._out.ring.available) * 1000.0 / self._out.sample_rate
+
+    def begin(self, sample_rate: int, start_ms: int) -> None:
+        """A reply begins; its PCM comes at `sample_rate`."""
+        self.stop()
+        self._resampler = Resampler(sample_rate, self._out.sample_rate)
+        self._start_samples = start_ms * self._out.sample_rate // 1000
+        self._first_index = self._out.ring.written
+        self._is_complete = False
+        self._is_flowing = False
+        self.started_ns = None
+        self.is_active = True
+
+    def push(self, pcm: Pcm) -> None:
+        """More of the reply."""
+        if self._resampler is None:
+            raise ValueError("no reply was begun")
+        self._queue(self._resampler.push(pcm))
+
+    def finish(self) -> None:
+        """The reply is complete."""
+        if self._resampler is not None and not self._is_complete:
+            self._queue(self._resampler.finish())
+            self._is_complete = True
+
+    def stop(self) -> None:
+        """Silence, at the next block of the device."""
+        self._out.is_expecting = False
+        self._out.ring.discard()
+        self._waiting.clear()
+        self._waiting_samples = 0
+        self.is_active = False
+
+    def service(self, now_ns: int) -> None:
+        """Start if it is time, keep the ring filled, notice the first and the last sample."""
+        if not self.is_active:
+            return
+        if not self._out.name:
+            self.stop()  # the loudspeaker is gone; the transcript still has the reply
+            return
+        if not self._is_flowing and (self._is_complete or self._waiting_samples >= self._start_samples):
+            self._is_flowing = True
+        if self._is_flowing:
+            self._top_up()
+        if self.started_ns is None:
+            handed_ns = self._out.sample_time_ns(self._first_index)
+            if handed_ns is not None:
+                self.started_ns = handed_ns + round(self._out.latency_s * 1e9)
+        if self._is_complete and not self._waiting and self._is_heard(now_ns):
+            self.is_active = False
+
+    def _queue(self, pcm: Pcm) -> None:
+        if len(pcm):
+            self._waiting.append(pcm)
+            self._waiting_samples += len(pcm)
+
+    def _top_up(self) -> None:
+        ring = self._out.ring
+        limit = min(round(_AHEAD_S * self._out.sample_rate), ring.capacity // 2)
+        while self._waiting and ring.available < limit:
+            block = self._waiting.popleft()
+            room = min(limit - ring.available, ring.free)
+            ring.write(block[:room])
+            if len(block) > room:
+                self._waiting.appendleft(block[room:])
+            self._waiting_samples -= min(room, len(block))
+            # The ring must not be expected to hold samples before the first ones are in it.
+            self._out.is_expecting = True
+        if self._is_complete and not self._waiting:
+            self._out.is_expecting = False
+
+    def _is_heard(self, now_ns: int) -> bool:
+        ring = self._out.ring
+        if ring.available:
+            return False
+        if ring.written == self._first_index:
+            return True  # a reply without a sample
+        last_ns = self._out.sample_time_ns(ring.written - 1)
+        return last_ns is not None and now_ns >= last_ns + round(self._out.latency_s * 1e9)

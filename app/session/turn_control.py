@@ -1,0 +1,367 @@
+"""One turn at a time, from its first speech to the last sample of its reply.
+
+In: rated frames, typed questions, cancels, results of the engine. Out: jobs for the engine, reply audio for
+the playback, events for the user, and the timings that only a session knows (endpointing, voice-to-voice).
+Dialog thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.audio.resample import Resampler
+from app.dialog.conversation import Transcript
+from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
+from app.session.capture import Capture, VadFrame
+from app.session.clocks import Clock
+from app.session.engine_jobs import Ask, Commit, Forget, Hear, Heard, Loaded, OpenTurn, Reply, TurnFailed
+from app.session.engine_worker import EngineWorker
+from app.session.messages import (
+    CancelReason,
+    ErrorRaised,
+    Event,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyFinished,
+    ReplyTextDelta,
+    SessionState,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+    TurnSource,
+)
+from app.session.playback import Playback
+from app.session.session_settings import SessionSettings
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
+
+_PUSH_MS = 80
+"""Speech is handed to the engine in blocks of at least this much."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The turn in progress, or the repetition of an earlier reply."""
+
+    turn_id: int
+    modality: Modality
+    is_typed: bool = False
+    is_repetition: bool = False
+    commit_id: int = 0
+    """0 while the user speaks."""
+    user_codes: int = 0
+    last_speech_ns: int | None = None
+    """By the session's clock."""
+    last_speech_wall_ns: int = 0
+    is_answered: bool = False
+    had_playback: bool = False
+    is_heard: bool = False
+    text: str = ""
+
+
+class TurnControl:
+    """Holds the turn in progress and the transcript."""
+
+    def __init__(
+        self,
+        worker: EngineWorker,
+        capture: Capture,
+        playback: Playback,
+        clock: Clock,
+        emit: Callable[[Event], None],
+        settings: SessionSettings,
+    ) -> None:
+        self.settings = settings
+        self.transcript = Transcript()
+        self.timing = TimingBus()
+        """The engine's bus once it is loaded."""
+        self._worker = worker
+        self._capture = capture
+        self._playback = playback
+        self._clock = clock
+        self._emit = emit
+        self._turn_taking = TurnTaking(settings.turn_taking)
+        self._turn: _Turn | None = None
+        self._turn_count = 0
+        self._commit_count = 0
+        self._engine: Loaded | None = None
+        self._to_engine = Resampler(capture.sample_rate, capture.sample_rate)
+
+    # ---- what the loop asks ----
+
+    @property
+    def state(self) -> SessionState | None:
+        """What the turn in progress does, None if there is none."""
+        if self._turn is None:
+            return None
+        if not self._turn.commit_id and not self._turn.is_repetition:
+            return SessionState.HEARING
+        return SessionState.SPEAKING if self._turn.is_heard else SessionState.THINKING
+
+    @property
+    def turn_id(self) -> int:
+        """The turn in progress, or the latest one."""
+        return self._turn.turn_id if self._turn else self._turn_count
+
+    def use_engine(self, engine: Loaded) -> None:
+        """The engine is ready."""
+        self._engine = engine
+        self._to_engine = Resampler(self._capture.sample_rate, engine.input_sample_rate)
+
+    def apply(self, settings: SessionSettings) -> None:
+        """Use these settings from the next frame and turn on."""
+        self.settings = settings
+        self._turn_taking.settings = settings.turn_taking
+
+    # ---- the user ----
+
+    def hear(self, frame: VadFrame) -> None:
+        """The next frame of the microphone."""
+        capture = self._capture
+        events = self._turn_taking.update(
+            frame.probability, capture.ms_of(frame.start), capture.ms_of(frame.end)
+        )
+        for event in events:
+            self._on_turn_event(event)
+        if self._turn_taking.is_hearing:
+            self._give_speech(at_least=capture.samples_of(_PUSH_MS))
+
+    def ask(self, text: str) -> None:
+        """A typed question; it replaces the turn in progress."""
+        question = text.strip()
+        limit = self.settings.max_text_chars
+        if not question:
+            self._emit(ErrorRaised("The question is empty.", "Type a question first."))
+            return
+        if len(question) > limit:
+            self._emit(
+                ErrorRaised(
+                    f"The question has {len(question):,} characters, more than the {limit:,} that fit.",
+                    "Shorten it, or ask it in parts.",
+                )
+            )
+            return
+        self.cancel("replaced")
+        turn = self._new_turn(is_typed=True)
+        self._emit(TurnOpened(turn.turn_id, "text", question))
+        self.transcript.open(turn.turn_id, turn.modality, question)
+        self._worker.submit(OpenTurn(turn.turn_id, turn.modality))
+        self._worker.submit(Ask(turn.turn_id, question))
+        self._turn_taking.begin_reply()
+        self._emit(TurnCommitted(turn.turn_id, 0.0))
+        self._submit_commit(turn)
+
+    def repeat(self, turn_id: int) -> None:
+        """Play the reply of an earlier turn again."""
+        earlier = self.transcript.get(turn_id)
+        if earlier is None or not earlier.chunks:
+            self._emit(
+                ErrorRaised(
+                    "That reply has no sound to play again.", "Choose a spoken reply of this conversation."
+                )
+            )
+            return
+        self.cancel("replaced")
+        self._turn = _Turn(turn_id, earlier.modality, is_repetition=True, is_answered=True, had_playback=True)
+        self._turn_taking.begin_reply()
+        self._playback.begin(earlier.sample_rate, self.settings.playback_start_ms)
+        for chunk in earlier.chunks:
+            self._playback.push(chunk)
+        self._playback.finish()
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Drop the turn in progress or stop its reply; nothing if there is none."""
+        turn = self._turn
+        if turn is None:
+            return
+        self._stop(turn, reason)
+        self._turn_taking.end_turn()
+
+    def new_conversation(self) -> None:
+        """Forget everything said so far."""
+        self.cancel("replaced")
+        self.transcript.clear()
+        self._worker.submit(Forget())
+
+    # ---- the engine ----
+
+    def on_result(self, result: Heard | Reply | TurnFailed) -> None:
+        """What the engine made; stale results are dropped."""
+        turn = self._turn
+        if isinstance(result, TurnFailed):
+            self._on_failure(result)
+        elif turn is None or turn.is_repetition:
+            return
+        elif isinstance(result, Heard):
+            if result.turn_id == turn.turn_id:
+                turn.user_codes += result.codes
+        elif result.commit_id == turn.commit_id:
+            self._on_reply(turn, result.event)
+
+    def service(self, now_ns: int) -> None:
+        """Advance the playback; notice its first and its last sample."""
+        self._playback.service(now_ns)
+        turn = self._turn
+        if turn is None:
+            return
+        if turn.had_playback and not turn.is_heard and self._playback.started_ns is not None:
+            turn.is_heard = True
+            self._turn_taking.reply_heard()
+            self._capture.utterance.close()
+            self._emit(PlaybackStarted(turn.turn_id))
+            self._time_voice_to_voice(turn, self._playback.started_ns)
+        if turn.is_answered and not self._playback.is_active:
+            self._turn = None
+            self._turn_taking.end_turn()
+            self._capture.utterance.close()
+            if turn.is_heard or turn.is_repetition:
+                self._emit(PlaybackFinished(turn.turn_id))
+
+    # ---- turn events ----
+
+    def _on_turn_event(self, event: TurnEvent) -> None:
+        turn = self._turn
+        if event.action is TurnAction.OPEN:
+            self._open_voice(event)
+        elif event.action is TurnAction.BARGE_IN:
+            if turn is not None:
+                self._stop(turn, "barge_in")
+            self._open_voice(event)
+        elif turn is None:
+            return
+        elif event.action is TurnAction.COMMIT:
+            self._commit_voice(turn, event)
+        elif event.action is TurnAction.REOPEN:
+            self._reopen(turn)
+        elif event.action is TurnAction.DROP:
+            self._stop(turn, "too_short")
+
+    def _open_voice(self, event: TurnEvent) -> None:
+        turn = self._new_turn()
+        capture = self._capture
+        pre_roll_ms = self.settings.turn_taking.pre_roll_ms
+        capture.utterance.open(capture.samples_of(max(event.speech_start_ms - pre_roll_ms, 0.0)))
+        self._to_engine.reset()
+        source: TurnSource = "sample" if capture.is_file else "voice"
+        self._emit(TurnOpened(turn.turn_id, source))
+        self.transcript.open(turn.turn_id, turn.modality)
+        self._worker.submit(OpenTurn(turn.turn_id, turn.modality))
+
+    def _give_speech(self, at_least: int) -> None:
+        turn = self._turn
+        if turn is None:
+            return
+        tail_ms = self.settings.turn_taking.tail_ms
+        up_to = self._capture.samples_of(self._turn_taking.speech_end_ms + tail_ms)
+        if self._capture.utterance.ready(up_to) >= at_least:
+            pcm = self._to_engine.push(self._capture.utterance.take(up_to))
+            if len(pcm):
+                self._worker.submit(Hear(turn.turn_id, pcm))
+
+    def _commit_voice(self, turn: _Turn, event: TurnEvent) -> None:
+        self._give_speech(at_least=1)
+        rest = self._to_engine.finish()
+        if len(rest):
+            self._worker.submit(Hear(turn.turn_id, rest))
+        capture = self._capture
+        start = capture.samples_of(event.speech_start_ms)
+        end = capture.samples_of(event.speech_end_ms)
+        turn.last_speech_ns = capture.spoken_at_ns(end)
+        endpointing_ns = self._clock.now_ns() - turn.last_speech_ns
+        turn.last_speech_wall_ns = time.perf_counter_ns() - endpointing_ns
+        seconds = (end - start) / capture.sample_rate
+        known = self.transcript.get(turn.turn_id)
+        if known is not None:
+            known.user_s = seconds
+        self._emit(TurnCommitted(turn.turn_id, seconds, capture.place_s(start)))
+        self.timing.emit("endpointing", turn.turn_id, turn.last_speech_wall_ns, endpointing_ns)
+        self._submit_commit(turn)
+
+    def _reopen(self, turn: _Turn) -> None:
+        turn.commit_id = 0
+        turn.is_answered = False
+        turn.had_playback = False
+        turn.text = ""
+        self._playback.stop()
+        self._worker.reopen(turn.turn_id)
+        self.transcript.take_back_reply(turn.turn_id)
+        self._to_engine.reset()
+        self._emit(TurnExtended(turn.turn_id))
+
+    # ---- the reply ----
+
+    def _submit_commit(self, turn: _Turn) -> None:
+        self._commit_count += 1
+        turn.commit_id = self._commit_count
+        self._worker.submit(Commit(turn.turn_id, turn.commit_id, turn.modality, self.settings.seed))
+
+    def _on_reply(self, turn: _Turn, event: ReplyText | ReplyAudio | ReplyDone) -> None:
+        if isinstance(event, ReplyText):
+            turn.text += event.text
+            self._emit(ReplyTextDelta(turn.turn_id, event.text, event.is_subtitle))
+        elif isinstance(event, ReplyAudio):
+            self.transcript.add_audio(turn.turn_id, event.pcm, event.sample_rate)
+            if not turn.had_playback:
+                turn.had_playback = True
+                self._playback.begin(event.sample_rate, self.settings.playback_start_ms)
+            if self._playback.is_active:
+                self._playback.push(event.pcm)
+        else:
+            self._on_reply_done(turn, event)
+
+    def _on_reply_done(self, turn: _Turn, event: ReplyDone) -> None:
+        turn.is_answered = True
+        text = event.text or turn.text
+        self.transcript.finish(turn.turn_id, text, event.finish_reason)
+        if self._playback.is_active:
+            self._playback.finish()
+        rate = self._engine.output_sample_rate if self._engine else 1
+        self._emit(
+            ReplyFinished(
+                turn.turn_id,
+                event.modality,
+                event.audio_samples / rate,
+                text,
+                turn.user_codes,
+                len(event.codes),
+                event.finish_reason,
+            )
+        )
+
+    def _on_failure(self, failure: TurnFailed) -> None:
+        turn = self._turn
+        if turn is None or turn.turn_id != failure.turn_id or turn.is_repetition:
+            return
+        self._emit(ErrorRaised(failure.message, failure.what_to_do, turn.turn_id))
+        self.cancel("error")
+
+    def _time_voice_to_voice(self, turn: _Turn, started_ns: int) -> None:
+        if turn.last_speech_ns is None:
+            return
+        duration_ns = started_ns - turn.last_speech_ns
+        self.timing.emit("voice_to_voice", turn.turn_id, turn.last_speech_wall_ns, duration_ns)
+
+    # ---- beginnings and ends ----
+
+    def _new_turn(self, *, is_typed: bool = False) -> _Turn:
+        self._turn_count += 1
+        turn = self._turn = _Turn(self._turn_count, self.settings.reply, is_typed=is_typed)
+        return turn
+
+    def _stop(self, turn: _Turn, reason: CancelReason) -> None:
+        self._turn = None
+        self._playback.stop()
+        self._capture.utterance.close()
+        if turn.is_repetition:
+            self._emit(PlaybackFinished(turn.turn_id))
+            return
+        if not turn.is_answered:
+            self._worker.cancel(turn.turn_id)
+            if turn.commit_id:
+                self.transcript.finish(turn.turn_id, turn.text, "cancelled")
+            else:
+                self.transcript.drop(turn.turn_id)
+        self._emit(TurnCancelled(turn.turn_id, reason))

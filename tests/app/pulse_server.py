@@ -1,0 +1,80 @@
+"""A private PulseAudio daemon with null sinks: a sound card for tests on machines that have none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+_SCRIPT = """\
+load-module module-native-protocol-unix auth-anonymous=1 socket={socket}
+load-module module-null-sink sink_name=speaker rate=48000 channels=2 norewinds=1
+load-module module-null-sink sink_name=question rate=48000 channels=1 norewinds=1
+load-module module-remap-source source_name=microphone master=question.monitor
+set-default-sink speaker
+set-default-source microphone
+"""
+
+
+class PulseServer:
+    """The daemon and what can be done to it. `speak` is heard by the microphone, `record` hears the loudspeaker."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pulse-"))
+        self.socket = self.folder / "socket"
+        self.environment = {
+            "XDG_RUNTIME_DIR": str(self.folder),
+            "PULSE_SERVER": f"unix:{self.socket}",
+            "PULSE_SINK": "speaker",
+            "PULSE_SOURCE": "microphone",
+            "PULSE_COOKIE": str(self.folder / "cookie"),
+            "HOME": str(self.folder),
+        }
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the daemon and wait until it answers."""
+        script = self.folder / "start.pa"
+        script.write_text(_SCRIPT.format(socket=self.socket))
+        self._daemon = subprocess.Popen(
+            ["pulseaudio", "--daemonize=no", "-n", "-F", str(script), "--exit-idle-time=-1", "--realtime=no",
+             "--high-priority=no", "--use-pid-file=no"],
+            env=os.environ | self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        for _ in range(100):
+            if self.socket.exists() and self._pactl("info").returncode == 0:
+                return
+            time.sleep(0.05)
+        raise RuntimeError("the PulseAudio daemon does not answer")
+
+    def stop(self) -> None:
+        """Kill the daemon, as a crash would."""
+        if self._daemon is not None:
+            self._daemon.kill()
+            self._daemon.wait(5)
+            self._daemon = None
+        self.socket.unlink(missing_ok=True)
+
+    def speak(self, wav: Path) -> subprocess.Popen[bytes]:
+        """Play a file into the microphone."""
+        return subprocess.Popen(["paplay", "--device=question", str(wav)], env=os.environ | self.environment)
+
+    def record(self, wav: Path) -> subprocess.Popen[bytes]:
+        """Record what the loudspeaker plays until the process is terminated."""
+        command = ["parecord", "--device=speaker.monitor", "--channels=1", "--rate=48000", "--format=s16le",
+                   "--file-format=wav", "--latency-msec=50", str(wav)]  # fmt: skip
+        environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
+        return subprocess.Popen(command, env=os.environ | environment)
+
+    def remove(self) -> None:
+        """Stop the daemon and remove its files."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _pactl(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["pactl", *arguments], env=os.environ | self.environment, capture_output=True, timeout=5, check=False
+        )

@@ -1,0 +1,171 @@
+"""An engine without networks: hears and answers by script, at a chosen speed, and records what was asked of
+it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import (
+    Modality,
+    Pcm,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    SamplingParams,
+)
+
+CODE_SAMPLES = 1_280
+CHUNK_CODES = 5
+OUT_RATE = 24_000
+
+
+@dataclass
+class Script:
+    """How the engine behaves."""
+
+    chunks: int = 3
+    chunk_s: float = 0.4
+    step_s: float = 0.0
+    """Real time that each chunk takes."""
+    push_s: float = 0.0
+    fail_on: str = ""
+    """Name of a call that raises."""
+    error: Exception = field(default_factory=lambda: MossVoiceError("The engine is out of order. Repair it."))
+    gate: threading.Event | None = None
+    """If set, a reply waits for it before its first chunk."""
+
+
+@dataclass
+class Section:
+    sampling_speech: SamplingParams = field(default_factory=lambda: SamplingParams(max_new=11))
+    sampling_text: SamplingParams = field(default_factory=lambda: SamplingParams(max_new=22))
+
+
+@dataclass
+class Bundle:
+    name: str = "scripted"
+    lm: Section = field(default_factory=Section)
+
+
+class ScriptedTurn:
+    """Implements engine_runtime.types.TurnHandle."""
+
+    def __init__(self, engine: ScriptedEngine, turn_id: int) -> None:
+        self.turn_id = turn_id
+        self.heard: list[Pcm] = []
+        self._engine = engine
+        self._codes = 0
+        self._cancelled = threading.Event()
+
+    def _call(self, name: str, *details: object) -> None:
+        self._engine.calls.append((name, self.turn_id, *details))
+        if self._engine.script.fail_on == name:
+            raise self._engine.script.error
+
+    def push(self, pcm: Pcm) -> int:
+        self._call("push", len(pcm))
+        time.sleep(self._engine.script.push_s)
+        self.heard.append(pcm)
+        before, self._codes = self._codes, sum(map(len, self.heard)) // CODE_SAMPLES
+        return self._codes - before
+
+    def push_text(self, text: str) -> None:
+        self._call("push_text", text)
+
+    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+        self._call("commit", reply, params)
+        return self._reply(reply)
+
+    def _reply(self, reply: Modality) -> Iterator[ReplyEvent]:
+        script, engine = self._engine.script, self._engine
+        text = ""
+        samples = 0
+        if script.gate is not None:
+            while not script.gate.wait(0.01) and not self._cancelled.is_set():
+                pass
+        for chunk in range(script.chunks):
+            time.sleep(script.step_s)
+            if self._cancelled.is_set():
+                yield ReplyDone(self.turn_id, reply, "cancelled", text, (), samples)
+                return
+            if script.fail_on == "reply" and chunk == 1:
+                raise script.error
+            word = f"word{chunk} "
+            text += word
+            yield ReplyText(self.turn_id, word, reply is Modality.SPEECH)
+            if reply is Modality.SPEECH:
+                count = round(script.chunk_s * OUT_RATE)
+                time_s = (samples + np.arange(count)) / OUT_RATE
+                pcm = (0.5 * np.sin(2 * np.pi * 440 * time_s)).astype(np.float32)
+                samples += count
+                with engine.timing.span("vocoder", self.turn_id, chunk=chunk):
+                    pass
+                yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk)
+        codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
+        yield ReplyDone(self.turn_id, reply, "stop", text, codes, samples)
+
+    def reopen(self) -> None:
+        self._call("reopen")
+
+    def cancel(self) -> None:
+        self._call("cancel")
+        self._cancelled.set()
+
+
+class ScriptedEngine:
+    """Implements what a session needs of an engine."""
+
+    input_sample_rate = 16_000
+    output_sample_rate = OUT_RATE
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+        self.bundle = Bundle()
+        self.timing = TimingBus()
+        self.calls: list[tuple[object, ...]] = []
+        self.turns: list[ScriptedTurn] = []
+        self.conversations = 0
+        self.is_closed = False
+
+    def new_conversation(self) -> object:
+        self.conversations += 1
+        return self.conversations
+
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
+        self.calls.append(("open", turn_id, reply, conversation))
+        if self.script.fail_on == "open":
+            raise self.script.error
+        self.turns.append(ScriptedTurn(self, turn_id))
+        return self.turns[-1]
+
+    def warm_up(self) -> None:
+        self.calls.append(("warm_up",))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def names_of(self, turn_id: int) -> list[object]:
+        """Names of the calls of a turn, repetitions once."""
+        names = [call[0] for call in self.calls if len(call) > 1 and call[1] == turn_id]
+        return [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
+
+
+class LoudnessVad:
+    """A frame is speech if it is loud: tests need no network for what is not about speech."""
+
+    sample_rate = 16_000
+    frame_samples = 512
+
+    def probability(self, frame: Pcm) -> float:
+        return 0.95 if float(np.abs(frame).mean()) > 0.02 else 0.02
+
+    def reset(self) -> None:
+        """Nothing to forget."""
