@@ -27,6 +27,15 @@ def fixed_noise(n_mels: int, frames: int) -> Tensor:
     return torch.randn((1, n_mels, frames), generator=torch.Generator().manual_seed(0))[0]
 
 
+def check_frames(frames: int, config: FlowConfig) -> None:
+    """Raise ContextLengthError if the noise buffer is shorter than so many frames."""
+    if frames > config.max_frames:
+        raise ContextLengthError(
+            f"speech of {frames} mel frames does not fit the flow's {config.max_frames}; "
+            "use a shorter voice prompt or a shorter reply"
+        )
+
+
 def time_span(steps: int) -> list[tuple[float, float]]:
     """(t, dt) of each Euler step on the cosine schedule 1 - cos(pi u / 2), u = 0, 1/steps, ... 1."""
     points = [1.0 - math.cos(0.5 * math.pi * index / steps) for index in range(steps + 1)]
@@ -43,11 +52,7 @@ class CausalCFM(nn.Module):
 
     def noise(self, start: int, frames: int) -> Tensor:
         """Noise of the absolute frames [start, start + frames): float32 [n_mels, frames] on the CPU."""
-        if start + frames > self.config.max_frames:
-            raise ContextLengthError(
-                f"speech of {start + frames} mel frames does not fit the flow's {self.config.max_frames}; "
-                "use a shorter voice prompt or a shorter reply"
-            )
+        check_frames(start + frames, self.config)
         return fixed_noise(self.config.n_mels, self.config.max_frames)[:, start : start + frames]
 
     def sample(

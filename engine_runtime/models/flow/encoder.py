@@ -9,6 +9,7 @@ the thread of its caller.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +125,16 @@ class InputLayer(nn.Module):
         super().__init__()
         self.out = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim, eps=1e-5), nn.Dropout(dropout))
         self.scale = math.sqrt(dim)
+
+    @property
+    def linear(self) -> nn.Linear:
+        """The linear layer inside."""
+        return cast(nn.Linear, self.out[0])
+
+    @property
+    def norm(self) -> nn.LayerNorm:
+        """The norm inside."""
+        return cast(nn.LayerNorm, self.out[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

@@ -9,6 +9,7 @@ the thread of its caller.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,16 @@ class CausalBlock(nn.Module):
             nn.Mish(),
         )
 
+    @property
+    def conv(self) -> CausalConv1d:
+        """The convolution inside."""
+        return cast(CausalConv1d, self.block[0])
+
+    @property
+    def norm(self) -> ChannelNorm:
+        """The norm inside."""
+        return cast(ChannelNorm, self.block[2])
+
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """x [B, C, T], mask [B, 1, T] -> [B, C', T]."""
         return self.block(x * mask) * mask  # type: ignore[no-any-return]
@@ -90,7 +101,12 @@ class Attention(nn.Module):
         self.to_q = nn.Linear(dim, heads * head_dim, bias=False)
         self.to_k = nn.Linear(dim, heads * head_dim, bias=False)
         self.to_v = nn.Linear(dim, heads * head_dim, bias=False)
-        self.to_out = nn.ModuleList([nn.Linear(heads * head_dim, dim)])
+        self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim))
+
+    @property
+    def out(self) -> nn.Linear:
+        """The layer behind the heads."""
+        return cast(nn.Linear, self.to_out[0])
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, T, C]; mask bool, broadcastable to [B, 1, T, T] -> [B, T, C]."""
@@ -100,7 +116,7 @@ class Attention(nn.Module):
             for linear in (self.to_q, self.to_k, self.to_v)
         )
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.to_out[0](out.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
+        return self.to_out(out.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
 
 
 class GeluLinear(nn.Module):
@@ -121,6 +137,11 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.net = nn.Sequential(GeluLinear(dim, 4 * dim), nn.Identity(), nn.Linear(4 * dim, dim))
+
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """The linear layers before and after the GELU."""
+        return cast(GeluLinear, self.net[0]).proj, cast(nn.Linear, self.net[2])
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., C]."""
@@ -170,13 +191,28 @@ class Level(nn.ModuleList):
         if conv:
             self.append(CausalConv1d(width, width, KERNEL))
 
+    @property
+    def residual(self) -> ResidualBlock:
+        """The residual block."""
+        return cast(ResidualBlock, self[0])
+
+    @property
+    def transformers(self) -> list[TransformerBlock]:
+        """The transformer blocks."""
+        return [cast(TransformerBlock, block) for block in self[1].children()]
+
+    @property
+    def conv(self) -> CausalConv1d:
+        """The convolution at the end of the first and the last level."""
+        return cast(CausalConv1d, self[2])
+
     def forward(self, x: Tensor, mask: Tensor, time: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
         """x [B, C, T], mask [B, 1, T], time [B, E], seen (attention mask) -> output and skip [B, C', T]."""
-        x = self[0](x, mask, time).transpose(1, 2)
-        for transformer in self[1].children():
+        x = self.residual(x, mask, time).transpose(1, 2)
+        for transformer in self.transformers:
             x = transformer(x, seen)
         skip = x.transpose(1, 2)
-        return (self[2](skip * mask) if len(self) > 2 else skip), skip
+        return (self.conv(skip * mask) if len(self) > 2 else skip), skip
 
 
 class CausalEstimator(nn.Module):
@@ -193,6 +229,12 @@ class CausalEstimator(nn.Module):
         self.final_block = CausalBlock(width, width)
         self.final_proj = nn.Conv1d(width, config.n_mels, 1)
         self._initialise()
+
+    @property
+    def levels(self) -> list[Level]:
+        """All levels in the order of the data."""
+        parts = (self.down_blocks, self.mid_blocks, self.up_blocks)
+        return [cast(Level, level) for part in parts for level in part]
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -224,8 +266,9 @@ class CausalEstimator(nn.Module):
         seen = valid if seen is None else valid & seen
         x = torch.cat((x, mu, spks.unsqueeze(-1).expand(-1, -1, length), cond), dim=1)
 
-        x, skip = self.down_blocks[0](x, mask, time, seen)
-        for block in self.mid_blocks:
-            x, _ = block(x, mask, time, seen)
-        x, _ = self.up_blocks[0](torch.cat((x, skip), dim=1), mask, time, seen)
+        first, *middle, last = self.levels
+        x, skip = first(x, mask, time, seen)
+        for level in middle:
+            x, _ = level(x, mask, time, seen)
+        x, _ = last(torch.cat((x, skip), dim=1), mask, time, seen)
         return self.final_proj(self.final_block(x, mask) * mask) * mask  # type: ignore[no-any-return]

@@ -1,0 +1,60 @@
+"""Keys and values of earlier chunks for the cached flow.
+
+In: keys and values of one chunk per layer. Out: views on everything kept so far. Used by one stream, in the
+thread of its caller.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class ChunkCache:
+    """Keys and values of all layers that advance together, growing by doubling.
+
+    `limit` bounds what is kept between chunks: older positions are dropped, which bounds time and memory of
+    a long stream and is no longer equal to attention over everything.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], limit: int | None, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """`shape` is (layers, 2, batch, heads, first capacity, head_dim)."""
+        self.length = 0
+        self.limit = limit
+        self._buffer = torch.empty(shape, dtype=dtype, device=device)
+
+    def copy(self) -> ChunkCache:
+        """An independent cache with the same content."""
+        twin = object.__new__(ChunkCache)
+        twin.length, twin.limit = self.length, self.limit
+        twin._buffer = torch.empty_like(self._buffer)
+        twin._buffer[..., : self.length, :] = self._buffer[..., : self.length, :]
+        return twin
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` positions, dropping what lies beyond the limit."""
+        if self.limit is not None and self.length > self.limit:
+            kept = self._buffer[..., self.length - self.limit : self.length, :].clone()
+            self._buffer[..., : self.limit, :] = kept
+            self.length = self.limit
+        capacity = self._buffer.shape[4]
+        if self.length + count > capacity:
+            shape = list(self._buffer.shape)
+            shape[4] = max(2 * capacity, self.length + count)
+            larger = self._buffer.new_empty(shape)
+            larger[..., : self.length, :] = self._buffer[..., : self.length, :]
+            self._buffer = larger
+
+    def put(self, layer: int, kv: Tensor) -> Tensor:
+        """Write kv [2, B, H, n, d] behind the kept positions of a layer; returns all [2, B, H, length + n,
+        d]."""
+        end = self.length + kv.shape[3]
+        entry = self._buffer[layer]
+        entry[:, :, :, self.length : end] = kv
+        return entry[:, :, :, :end]
+
+    def advance(self, count: int) -> None:
+        """Keep the `count` positions that were put in every layer."""
+        self.length += count
