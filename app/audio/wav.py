@@ -8,11 +8,8 @@ file per object.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import struct
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_runtime.errors import AudioInputError, ExportError
+from app.export import ExportFile
+from engine_runtime.errors import AudioInputError
 from engine_runtime.types import Pcm
 
 MIN_RATE_HZ = 8_000
@@ -126,53 +124,23 @@ class WavWriter:
         self.sample_rate = sample_rate
         self.channels = channels
         self.frames = 0
-        self._temporary: Path | None = None
-        try:
-            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        except OSError as error:
-            raise _export_error(path, error) from error
-        self._temporary = Path(name)
-        self._file: BinaryIO = os.fdopen(descriptor, "wb")
-        self._put(_header(sample_rate, channels, 0))
+        self._file = ExportFile(path)
+        self._file.write(_header(sample_rate, channels, 0))
 
     def write(self, pcm: NDArray[np.float32]) -> None:
         """Append samples, [n] for mono or [n, channels]; values outside [-1, 1] are clipped."""
         if pcm.ndim != (1 if self.channels == 1 else 2) or (pcm.ndim == 2 and pcm.shape[1] != self.channels):
             raise ValueError(f"expected {self.channels} channels, got an array of shape {pcm.shape}")
-        self._put(np.rint(np.clip(np.nan_to_num(pcm), -1.0, 1.0) * 32767.0).astype("<i2").tobytes())
+        self._file.write(np.rint(np.clip(np.nan_to_num(pcm), -1.0, 1.0) * 32767.0).astype("<i2").tobytes())
         self.frames += len(pcm)
 
     def close(self) -> None:
         """Complete the file and put it in place. May be called twice."""
-        if self._temporary is None:
-            return
-        try:
-            self._file.seek(0)
-            self._file.write(_header(self.sample_rate, self.channels, self.frames))
-            self._file.close()
-            mask = os.umask(0)
-            os.umask(mask)
-            self._temporary.chmod(0o666 & ~mask)  # a temporary file is private, the result is as any other
-            self._temporary.replace(self.path)
-        except OSError as error:
-            self.abort()
-            raise _export_error(self.path, error) from error
-        self._temporary = None
+        self._file.keep(_header(self.sample_rate, self.channels, self.frames))
 
     def abort(self) -> None:
         """Remove what was written so far."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
-            self._temporary = None
-
-    def _put(self, content: bytes) -> None:
-        try:
-            self._file.write(content)
-        except OSError as error:
-            self.abort()
-            raise _export_error(self.path, error) from error
+        self._file.abort()
 
     def __enter__(self) -> WavWriter:
         return self
@@ -190,20 +158,6 @@ def write_wav(path: Path, pcm: NDArray[np.float32], sample_rate: int) -> None:
     """Write a whole file at once, mono [n] or [n, channels]. ExportError if it cannot be written."""
     with WavWriter(path, sample_rate, 1 if pcm.ndim == 1 else pcm.shape[1]) as writer:
         writer.write(pcm)
-
-
-def _export_error(path: Path, error: OSError) -> ExportError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ExportError(
-            f"{path} was not written: the disk is full. Free some space or choose another folder."
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ExportError(f"{path} was not written: no permission. Choose a folder that you may write to.")
-    if error.errno == errno.ENOENT:
-        return ExportError(f"{path} was not written: there is no folder {path.parent}. Make it first.")
-    if error.errno == errno.EISDIR:
-        return ExportError(f"{path} was not written: a folder has that name. Choose another name.")
-    return ExportError(f"{path} was not written: {error.strerror}. Choose another folder.")
 
 
 def _header(sample_rate: int, channels: int, frames: int) -> bytes:

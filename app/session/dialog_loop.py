@@ -29,6 +29,7 @@ from app.session.playback import Playback
 from app.session.session_settings import SessionSettings
 from app.session.turn_control import TurnControl
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import Pcm
 
 _SILENCE_AFTER_FILE_NS = 1_000_000_000
 """A file counts as heard this long after its end if no turn is open: longer than speech needs to be
@@ -49,6 +50,7 @@ class DialogLoop:
         emit: Callable[[Event], None],
         settings: SessionSettings,
         find_devices: Callable[[], DeviceList],
+        sample_listener: Callable[[Pcm], None] | None,
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.stopping = threading.Event()
@@ -61,6 +63,7 @@ class DialogLoop:
         self._clock = clock
         self._emit = emit
         self._find_devices = find_devices
+        self._sample_listener = sample_listener
         self._meters = Meters(capture, playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._waiting: deque[messages.AskText | messages.PlaySample] = deque()
         """What was asked before the engine was ready."""
@@ -264,7 +267,7 @@ class DialogLoop:
     # ---- samples ----
 
     def _begin_sample(self, path: Path) -> None:
-        sample = WavMicrophone(path)
+        sample = WavMicrophone(path, self._sample_listener)
         self.turns.cancel("replaced")
         self._end_sample()
         self._open_output()

@@ -282,6 +282,13 @@ class SampleStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleProgress:
+    """How much of the file was heard; about 20 times a second."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class SampleFinished:
     """The file was heard and its turns are answered, or it was stopped; the microphone is back."""
 
@@ -315,6 +322,7 @@ Event = (
     | Counters
     | ErrorRaised
     | SampleStarted
+    | SampleProgress
     | SampleFinished
     | DevicesChanged
 )

@@ -1,7 +1,7 @@
 """What a window shows twenty times a second: levels, playback buffer, counters.
 
-In: capture, playback and the devices' counters. Out: Levels, PlaybackLevel and Counters events, and the
-timing events playback_buffer, underrun and dropped_input. Dialog thread.
+In: capture, playback and the devices' counters. Out: Levels, PlaybackLevel, SampleProgress and Counters
+events, and the timing events playback_buffer, underrun and dropped_input. Dialog thread.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 
 from app.audio.streams import AudioInput, AudioOutput
+from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture, dbfs, rms
-from app.session.messages import Counters, Event, Levels, PlaybackLevel
+from app.session.messages import Counters, Event, Levels, PlaybackLevel, SampleProgress
 from app.session.playback import Playback
 from engine_runtime.timing import TimingBus
 
@@ -48,6 +49,8 @@ class Meters:
         if is_active or self._was_active:
             level, probability = self._capture.take_level()
             self._emit(Levels(dbfs(level), dbfs(self._output_level()), probability))
+        if isinstance(self._capture.source, WavMicrophone):
+            self._emit(SampleProgress(self._capture.source.file_seconds))
         if self._playback.is_active:
             level_ms = self._playback.level_ms
             self._emit(PlaybackLevel(level_ms))

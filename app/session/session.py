@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from app.audio.devices import DeviceList, list_devices, rescan
 from app.audio.sound_streams import SoundInput, SoundOutput
 from app.audio.streams import AudioInput, AudioOutput
@@ -26,6 +28,7 @@ from app.session.engine_worker import EngineFactory, EngineWorker, SessionEngine
 from app.session.messages import Command, Event, Timing
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Pcm
 
 _HISTORY_BEYOND_PRE_ROLL_MS = 1_000
 """Speech is noticed, and a reply interrupted, only some frames after it began."""
@@ -55,6 +58,7 @@ class Session:
         vad: Vad | None = None,
         find_devices: Callable[[], DeviceList] = list_devices,
         look_for_devices: Callable[[], None] = rescan,
+        sample_listener: Callable[[Pcm], None] | None = None,
     ) -> None:
         """Make a session; no device is opened and no thread runs before `start`.
 
@@ -78,6 +82,7 @@ class Session:
             self._events.append,
             settings,
             find_devices,
+            sample_listener,
         )
         self._threads = [
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),
@@ -114,6 +119,12 @@ class Session:
     def poll(self) -> list[Event]:
         """All events since the last call, oldest first; never blocks. Timings come here as Timing events."""
         return [self._events.popleft() for _ in range(len(self._events))]
+
+    def reply_audio(self, turn_id: int) -> tuple[Pcm, int]:
+        """The speech of a finished reply and its rate in Hz; empty if it has none or is not kept any more.
+        For turns whose ReplyFinished was polled."""
+        turn = self._loop.turns.transcript.get(turn_id)
+        return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
 
     def _on_engine(self, engine: SessionEngine) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""

@@ -179,7 +179,7 @@ def test_full_disk_is_an_export_error(
             self._file.close()  # type: ignore[attr-defined]
 
     opened = os.fdopen
-    monkeypatch.setattr("app.audio.wav.os.fdopen", lambda *arguments: FullDisk(opened(*arguments)))
+    monkeypatch.setattr("app.export.os.fdopen", lambda *arguments: FullDisk(opened(*arguments)))
     with pytest.raises(ExportError, match="disk is full"):
         write_wav(tmp_path / "out.wav", tone, 16_000)
     assert list(tmp_path.iterdir()) == []
@@ -196,7 +196,7 @@ def test_no_permission_is_an_export_error(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("app.audio.wav.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("app.export.tempfile.mkstemp", refuse)
     with pytest.raises(ExportError, match="no permission"):
         write_wav(tmp_path / "out.wav", tone, 16_000)
 

@@ -27,6 +27,7 @@ from app.session.messages import (
     ReplyFinished,
     ReplyTextDelta,
     SampleFinished,
+    SampleProgress,
     SampleStarted,
     SessionState,
     SetReply,
@@ -65,7 +66,8 @@ def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
             type(event)
             for event in driver.events
             if not isinstance(
-                event, Levels | PlaybackLevel | Timing | Counters | DevicesChanged | StateChanged
+                event,
+                Levels | PlaybackLevel | SampleProgress | Timing | Counters | DevicesChanged | StateChanged,
             )
         ]
     assert order[:4] == [EngineReady, SampleStarted, TurnOpened, TurnCommitted]

@@ -1,0 +1,206 @@
+"""A conversation without window and sound card: the turns found in a WAV file, or a typed question.
+
+In: a file or a text, and an engine. Out: reply speech, a stereo record, a trace, and a report as plain
+values. The file takes the microphone's place in an ordinary session, so voice activity detection and
+turn-taking are those of the window. By default sound runs on a virtual clock, faster than real time;
+durations of the engine are real ones. While a turn is answered the file waits, so that a file with several
+questions, separated by pauses, is a conversation in which each reply ends before the next question. Runs in
+the caller's thread beside the session's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.audio.devices import DeviceList
+from app.audio.ring import Ring
+from app.audio.sound_streams import DEVICE_RATE_HZ
+from app.audio.wav import WavReader, WavWriter
+from app.audio.wav_streams import WavSpeaker
+from app.dialog.vad import Vad
+from app.session import messages
+from app.session.clocks import RealClock, VirtualClock
+from app.session.engine_worker import EngineFactory
+from app.session.recorder import StereoRecorder
+from app.session.report import ConversationReport
+from app.session.session import Session
+from app.session.session_settings import SessionSettings
+from app.session.trace import write_chrome_trace
+from engine_runtime.errors import AudioInputError, MossVoiceError
+
+_GAP_S = 0.5
+"""Silence between two replies in the file of reply speech."""
+_POLL_S = 0.005
+
+Progress = Callable[[float], None]
+"""Takes how much of the work is done, 0 to 1."""
+
+
+class ConversationError(MossVoiceError):
+    """A turn could not be answered; what was answered before is written."""
+
+
+def run_file(
+    engine_factory: EngineFactory,
+    *,
+    wav_in: Path | None = None,
+    text: str | None = None,
+    settings: SessionSettings | None = None,
+    out: Path | None = None,
+    record: Path | None = None,
+    trace: Path | None = None,
+    realtime: bool = False,
+    progress: Progress | None = None,
+    vad: Vad | None = None,
+) -> dict[str, Any]:
+    """Hold the conversation and return the report (see ConversationReport.document).
+
+    `out` gets the reply speech alone, at the engine's rate, half a second of silence between replies;
+    `record` both sides in stereo on one clock; `trace` the timings for chrome://tracing. `realtime` paces the
+    sound as a device would. Kind of reply and seed come from `settings`.
+    Raises AudioInputError for a file that cannot be used or holds no speech, ExportError, and MossVoiceError
+    for a turn or an engine that failed (what was answered until then is written first).
+    """
+    if (wav_in is None) == (text is None):
+        raise ValueError("give either wav_in or text")
+    user_rate = DEVICE_RATE_HZ
+    if wav_in is not None:
+        with WavReader(wav_in) as reader:  # a file that cannot be used is told before an engine is loaded
+            user_rate = reader.format.sample_rate
+    recorder = StereoRecorder(record, DEVICE_RATE_HZ, user_rate) if record is not None else None
+    try:
+        conversation = _Conversation(engine_factory, settings, recorder, realtime, progress, vad)
+        conversation.hold(wav_in, text)
+    except BaseException:
+        if recorder is not None:
+            recorder.abort()
+        raise
+    if out is not None and conversation.replies:
+        _write_replies(out, conversation.replies)
+    if recorder is not None:
+        recorder.close()
+    if trace is not None:
+        write_chrome_trace(trace, conversation.report.timings)
+    if conversation.error is not None:
+        raise conversation.error
+    document = conversation.report.document()
+    if wav_in is not None and not document["turns"]:
+        raise AudioInputError(
+            f"No speech was found in {wav_in} (its loudest moment has {conversation.loudest_dbfs:.0f} dBFS). "
+            "Record it louder or closer to the microphone."
+        )
+    return document
+
+
+class _Conversation:
+    """One session from start to stop, and what came of it."""
+
+    def __init__(
+        self,
+        engine_factory: EngineFactory,
+        settings: SessionSettings | None,
+        recorder: StereoRecorder | None,
+        realtime: bool,
+        progress: Progress | None,
+        vad: Vad | None,
+    ) -> None:
+        self.report = ConversationReport()
+        self.replies: list[tuple[np.ndarray[Any, np.dtype[np.float32]], int]] = []
+        self.error: MossVoiceError | None = None
+        self.loudest_dbfs = -120.0
+        self._progress = progress
+        self._recorder = recorder
+        self._length_s = 0.0
+        self._is_over = False
+        self._session = Session(
+            engine_factory,
+            settings,
+            _NoMicrophone(),
+            WavSpeaker(DEVICE_RATE_HZ, recorder.add_reply if recorder else None),
+            clock=RealClock() if realtime else VirtualClock(),
+            vad=vad,
+            find_devices=lambda: DeviceList((), ()),
+            look_for_devices=lambda: None,
+            sample_listener=recorder.add_user if recorder else None,
+        )
+
+    def hold(self, wav_in: Path | None, text: str | None) -> None:
+        """Ask, and collect what happens until all is answered."""
+        self._session.start()
+        try:
+            if wav_in is not None:
+                self._session.send(messages.PlaySample(wav_in))
+            elif text is not None:
+                self._session.send(messages.AskText(text))
+            while not self._is_over:
+                time.sleep(_POLL_S)
+                for event in self._session.poll():
+                    self._take(event)
+        finally:
+            self._session.stop()
+
+    def _take(self, event: messages.Event) -> None:
+        self.report.add(event)
+        match event:
+            case messages.SampleStarted(_, seconds):
+                self._length_s = seconds
+            case messages.SampleProgress(seconds) if self._progress is not None:
+                self._progress(min(seconds / self._length_s, 1.0))
+            case messages.Levels(input_dbfs=level):
+                self.loudest_dbfs = max(self.loudest_dbfs, level)
+            case messages.ReplyFinished(turn_id=turn_id):
+                pcm, rate = self._session.reply_audio(turn_id)
+                if len(pcm):
+                    self.replies.append((pcm, rate))
+            case messages.ErrorRaised(message, what_to_do, _, _):
+                self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
+                self._is_over = True
+            case messages.SampleFinished():
+                self._is_over = True
+            case messages.StateChanged(messages.SessionState.STOPPED):
+                # A typed question has no other end: spoken replies end with their playback, text ones at
+                # once.
+                self._is_over = self._is_over or self.report.has_turns
+
+
+class _NoMicrophone:
+    """The microphone of a session that has none; it is never opened."""
+
+    def __init__(self) -> None:
+        self.sample_rate = DEVICE_RATE_HZ
+        self.ring = Ring(1)
+        self.name = ""
+        self.latency_s = 0.0
+        self.dropped_samples = 0
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Cannot be done."""
+        raise AudioInputError("This conversation has no microphone. Give it a file or a text.")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def service(self, now_ns: int) -> None:
+        """Nothing comes."""
+
+    def is_lost(self) -> bool:
+        """What was never there cannot be lost."""
+        return False
+
+    def sample_time_ns(self, index: float) -> int:
+        """There is no sample."""
+        raise ValueError("a missing microphone has no samples")
+
+
+def _write_replies(path: Path, replies: list[tuple[np.ndarray[Any, np.dtype[np.float32]], int]]) -> None:
+    rate = replies[0][1]
+    with WavWriter(path, rate) as writer:
+        for number, (pcm, _) in enumerate(replies):
+            if number:
+                writer.write(np.zeros(round(_GAP_S * rate), dtype=np.float32))
+            writer.write(pcm)

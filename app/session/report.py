@@ -1,0 +1,108 @@
+"""What a conversation came to, as one document of plain values: turns, replies, latencies.
+
+In: events of a session. Out: a dict ready for JSON. Any one thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+from typing import Any
+
+from app.session import messages
+from engine_runtime.timing import TimingEvent
+
+_MEANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}
+_LAST = {"ttfa_ms": "first_audio", "endpointing_ms": "endpointing", "voice_to_voice_ms": "voice_to_voice"}
+_OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
+
+
+class ConversationReport:
+    """Collects the events of one session."""
+
+    def __init__(self) -> None:
+        self.timings: list[TimingEvent] = []
+        """All timing events, in the order of their arrival."""
+        self._bundle = ""
+        self._underruns = 0
+        self._committed: dict[int, messages.TurnCommitted] = {}
+        self._finished: dict[int, messages.ReplyFinished] = {}
+        self._of_turn: dict[int, list[TimingEvent]] = defaultdict(list)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether a question was asked."""
+        return bool(self._committed)
+
+    def add(self, event: messages.Event) -> None:
+        """The next event of the session."""
+        match event:
+            case messages.EngineReady(bundle=bundle):
+                self._bundle = bundle
+            case messages.TurnCommitted(turn_id=turn_id):
+                self._committed[turn_id] = event
+            case messages.ReplyFinished(turn_id=turn_id):
+                self._finished[turn_id] = event
+            case messages.Timing(timing):
+                self.timings.append(timing)
+                self._of_turn[timing.turn_id].append(timing)
+            case messages.Counters(underruns, _):
+                self._underruns = underruns
+
+    def document(self) -> dict[str, Any]:
+        """{"bundle", "turns", "underruns"}; a turn is there once its reply is finished.
+
+        user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of speech codes heard.
+        reply: `modality`, `text` (what it says, where the bundle tells), `codes` = number of speech codes,
+        `audio_s`, `finish_reason`. timings, in ms, null where there is none: `prefill_ms` and `prefill_rows`
+        of all prefill calls together, `rows_at_commit` = rows that were left for the commit, `step_ms` the
+        mean of a decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first
+        PCM, `endpointing_ms` last speech to commit, `voice_to_voice_ms` last speech to first sample played.
+        """
+        turns = [
+            self._turn(self._committed[turn_id], reply)
+            for turn_id, reply in self._finished.items()
+            if turn_id in self._committed
+        ]
+        return {"bundle": self._bundle, "turns": turns, "underruns": self._underruns}
+
+    def _turn(self, committed: messages.TurnCommitted, reply: messages.ReplyFinished) -> dict[str, Any]:
+        return {
+            "user": {
+                "start_s": round(committed.start_s, 3),
+                "end_s": round(committed.start_s + committed.seconds, 3),
+                "codes": reply.user_codes,
+            },
+            "reply": {
+                "modality": reply.modality.value,
+                "text": reply.text,
+                "codes": reply.codes,
+                "audio_s": round(reply.seconds, 3),
+                "finish_reason": reply.finish_reason,
+            },
+            "timings": _timings(self._of_turn[committed.turn_id]),
+        }
+
+
+def _timings(events: list[TimingEvent]) -> dict[str, float | int | None]:
+    by_name: dict[str, list[TimingEvent]] = defaultdict(list)
+    for event in events:
+        by_name[event.name].append(event)
+    prefills = by_name["prefill"]
+    replies = by_name["reply"]
+    known: dict[str, float | int | None] = {
+        "prefill_ms": sum(event.duration_ms for event in prefills) if prefills else None,
+        "prefill_rows": sum(int(event.attributes.get("rows", 0)) for event in prefills),
+        "rows_at_commit": sum(int(event.attributes.get("rows_at_commit", 0)) for event in prefills),
+    }
+    for key, name in _MEANS.items():
+        known[key] = fmean(event.duration_ms for event in by_name[name]) if by_name[name] else None
+    for key, name in _LAST.items():
+        known[key] = by_name[name][-1].duration_ms if by_name[name] else None
+    for key in _OF_REPLY:
+        value = replies[-1].attributes.get(key) if replies else None
+        known[key] = float(value) if value is not None else None
+    return {
+        key: round(value, 4 if key in _OF_REPLY else 3) if isinstance(value, float) else value
+        for key, value in known.items()
+    }
