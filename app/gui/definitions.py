@@ -160,7 +160,7 @@ def _text(metric: Metric) -> str:
         ),
         Metric.FIRST_CHUNK_RATIO: translate(
             "Definitions",
-            "TTFA / audio of the first chunk. (Earlier reports of the project called this RTF.)",
+            "TTFA / audio of the first chunk. Not a real-time factor: it holds the wait for that chunk.",
         ),
         Metric.PLAYBACK: translate("Definitions", "Reply audio that is made but not yet played."),
     }

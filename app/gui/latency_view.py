@@ -10,8 +10,17 @@ import time
 from collections.abc import Iterable
 
 from PySide6.QtCore import QEvent, Qt, QTimer
-from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.gui.definitions import number
 from app.gui.metrics import LatencyMetrics, Metric, Stage
@@ -37,6 +46,7 @@ _TILES: tuple[tuple[Metric, Ink], ...] = (
 )
 _TILE_COLUMNS = 5
 _PLOT_COLUMNS = 3
+_WIDE = 840
 _PLOTS: dict[str, PlotStyle] = {
     "response": PlotStyle(
         (
@@ -89,11 +99,14 @@ class LatencyView(QScrollArea):
         self.metrics = LatencyMetrics()
         self.longest_redraw_ms = 0.0
         self._seen = -1
+        self._columns = 0
         self._title, self._waterfall_title, self._waterfall_sum = QLabel(), QLabel(), QLabel()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
         self.plots = {name: LivePlot(style, theme) for name, style in _PLOTS.items()}
-        self.head = QHBoxLayout()
+        self.clear_button = QPushButton()
+        self.clear_button.setProperty("role", "link")
+        self.clear_button.clicked.connect(self.clear)
         self._lay_out()
         self._timer = QTimer(self)
         self._timer.setInterval(REDRAW_MS)
@@ -136,6 +149,8 @@ class LatencyView(QScrollArea):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self._title.setText(self.tr("Latency, live"))
+        self.clear_button.setText(self.tr("Clear"))
+        self.clear_button.setToolTip(self.tr("Start the figures over"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
         texts = {
             "response": (self.tr("Response"), self.tr("Per turn, in ms; dashed p50, dotted p95.")),
@@ -153,6 +168,7 @@ class LatencyView(QScrollArea):
         }
         for name, plot in self.plots.items():
             plot.set_title(*texts[name])
+            plot.name_reference(self.tr("real time"))
             plot.retranslate()
         for tile in self.tiles:
             tile.refresh(self.metrics, force=True)
@@ -175,6 +191,20 @@ class LatencyView(QScrollArea):
         self._timer.stop()
         super().hideEvent(event)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Use fewer columns of plots where the view is narrow."""
+        super().resizeEvent(event)
+        self._place_plots(_PLOT_COLUMNS if self.width() >= _WIDE else 2)
+
+    def _place_plots(self, columns: int) -> None:
+        if columns == self._columns:
+            return
+        self._columns = columns
+        for index, plot in enumerate(self.plots.values()):
+            self._plot_grid.addWidget(plot, index // columns, index % columns)
+        for column in range(_PLOT_COLUMNS):
+            self._plot_grid.setColumnStretch(column, 1 if column < columns else 0)
+
     def _show_waterfall(self) -> None:
         waterfall = self.metrics.waterfall()
         self.waterfall.show_waterfall(waterfall)
@@ -183,7 +213,7 @@ class LatencyView(QScrollArea):
             return
         end = self.tr("to the loudspeaker") if waterfall.reaches_device else self.tr("to the first sample")
         total, other = number(waterfall.end_ms, "ms"), number(waterfall.other_ms, "ms")
-        text = self.tr("<b>%1 ms</b> %2, of which between the stages %3 ms")
+        text = self.tr("<b>%1 ms</b> %2, %3 ms of it between the stages")
         self._waterfall_sum.setText(text.replace("%1", total).replace("%2", end).replace("%3", other))
 
     def _lay_out(self) -> None:
@@ -198,14 +228,17 @@ class LatencyView(QScrollArea):
             (self._waterfall_sum, "small"),
         ):
             label.setProperty("role", role)
-        self.head.addWidget(self._title)
-        self.head.addStretch(1)
+        head = QHBoxLayout()
+        head.addWidget(self._title)
+        head.addStretch(1)
+        head.addWidget(self.clear_button)
         tiles = QGridLayout()
         tiles.setSpacing(8)
         for index, tile in enumerate(self.tiles):
             tiles.addWidget(tile, index // _TILE_COLUMNS, index % _TILE_COLUMNS)
         card = QFrame()
         card.setProperty("role", "card")
+        self._waterfall_sum.setMinimumWidth(1)
         caption = QHBoxLayout()
         caption.addWidget(self._waterfall_title)
         caption.addStretch(1)
@@ -215,18 +248,16 @@ class LatencyView(QScrollArea):
         inside.setSpacing(4)
         inside.addLayout(caption)
         inside.addWidget(self.waterfall)
-        plots = QGridLayout()
-        plots.setSpacing(8)
-        for index, plot in enumerate(self.plots.values()):
-            plots.addWidget(plot, index // _PLOT_COLUMNS, index % _PLOT_COLUMNS)
-            plots.setColumnStretch(index % _PLOT_COLUMNS, 1)
+        self._plot_grid = QGridLayout()
+        self._plot_grid.setSpacing(8)
+        self._place_plots(_PLOT_COLUMNS)
         body = QWidget()
         body.setProperty("role", "plain")
         layout = QVBoxLayout(body)
         layout.setContentsMargins(14, 12, 14, 12)
         layout.setSpacing(8)
-        layout.addLayout(self.head)
+        layout.addLayout(head)
         layout.addLayout(tiles)
         layout.addWidget(card)
-        layout.addLayout(plots, 1)
+        layout.addLayout(self._plot_grid, 1)
         self.setWidget(body)

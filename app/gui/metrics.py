@@ -215,9 +215,9 @@ class LatencyMetrics:
             seconds = (event.start_ns - self._origin_ns) / 1e9
             self._append(Metric.PLAYBACK, event.attributes.get("level_ms"), seconds)
         elif event.name == "underrun":
-            self.underruns += _count(event, "count")
+            self.underruns += _count(event)
         elif event.name == "dropped_input":
-            self.dropped_input += _count(event, "samples")
+            self.dropped_input += _count(event)
         else:
             self._note_turn(event)
 
@@ -289,6 +289,6 @@ class LatencyMetrics:
             turn.rtf_total = float(total)
 
 
-def _count(event: TimingEvent, name: str) -> int:
-    value = event.attributes.get(name, 1)
+def _count(event: TimingEvent) -> int:
+    value = event.attributes.get("count", 1)
     return int(value) if isinstance(value, (int, float)) else 1

@@ -23,7 +23,7 @@ from app.gui.themes import Ink, Theme
 Points = NDArray[np.float64]
 
 _WINDOWS = (20, 40, 80, 160, 320, MAX_POINTS)
-_MOST_SYMBOLS = 80
+_MOST_SYMBOLS = 48
 _GLYPHS = {"o": "●", "s": "■", "t1": "▲", None: "▬"}
 
 
@@ -88,6 +88,11 @@ class LivePlot(QFrame):
         self.plot.setAccessibleName(title)
         self.plot.setAccessibleDescription(description)
 
+    def name_reference(self, text: str) -> None:
+        """Write this beside the reference line."""
+        if (line := self._lines.get(None)) is not None:
+            line.label.setFormat(text)
+
     def refresh(self, metrics: LatencyMetrics) -> bool:
         """Draw the series that grew; True if anything was drawn."""
         grown = [
@@ -129,6 +134,8 @@ class LivePlot(QFrame):
             colour = theme.muted if key is None else theme.ink(self._style(key[0]).ink)
             dash = Qt.PenStyle.DotLine if key is not None and key[1] == "p95" else Qt.PenStyle.DashLine
             line.setPen(pg.mkPen(colour, width=1, style=dash))
+            if key is None:
+                line.label.setColor(colour)
         self.plot.setBackground(theme.surface)
         for curve in self.style_of_plot.curves:
             self._write_legend(curve)
@@ -154,7 +161,7 @@ class LivePlot(QFrame):
         item.getAxis("left").setWidth(34)
         item.getAxis("left").setGrid(255)
         item.getAxis("bottom").setHeight(16)
-        item.setContentsMargins(0, 2, 2, 0)
+        item.setContentsMargins(0, 2, 8, 0)
         self._right_box: pg.ViewBox | None = None
         if any(curve.on_right for curve in self.style_of_plot.curves):
             self._right_box = pg.ViewBox(enableMenu=False, enableMouse=False)
@@ -193,7 +200,8 @@ class LivePlot(QFrame):
                     lines[curve.metric, which] = pg.InfiniteLine(angle=0)
                     lines[curve.metric, which].setVisible(False)
         if self.style_of_plot.reference is not None:
-            lines[None] = pg.InfiniteLine(self.style_of_plot.reference, angle=0)
+            place = {"position": 0.97, "anchors": [(1, 0), (1, 0)]}
+            lines[None] = pg.InfiniteLine(self.style_of_plot.reference, angle=0, label="", labelOpts=place)
         for line in lines.values():
             self.plot.addItem(line, ignoreBounds=True)
         return lines
@@ -275,6 +283,7 @@ class LivePlot(QFrame):
         head.setSpacing(14)
         for legend in self._legends.values():
             legend.setTextFormat(Qt.TextFormat.RichText)
+            legend.setMinimumWidth(1)  # in a narrow window a legend is cut rather than the plot
             head.addWidget(legend)
         head.addStretch(1)
         layout = QVBoxLayout(self)

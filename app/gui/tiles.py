@@ -39,7 +39,9 @@ class FigureTile(QFrame):
         layout.setSpacing(9)
         layout.addWidget(self._edge)
         layout.addLayout(figures, 1)
-        self.setMinimumWidth(118)
+        for label in (self._name, self._below):
+            label.setMinimumWidth(1)
+        self.setMinimumWidth(112)
         self.set_theme(theme)
 
     def refresh(self, metrics: LatencyMetrics, force: bool = False) -> None:

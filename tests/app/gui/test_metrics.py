@@ -115,7 +115,7 @@ def test_counters_add_up() -> None:
     metrics = LatencyMetrics()
     metrics.add(event("underrun", 0, 0))
     metrics.add(event("underrun", 1, 0, count=2))
-    metrics.add(event("dropped_input", 2, 0, samples=480))
+    metrics.add(event("dropped_input", 2, 0, count=480))
     assert (metrics.underruns, metrics.dropped_input) == (3, 480)
 
 

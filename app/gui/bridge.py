@@ -1,0 +1,143 @@
+"""Carries a session's events into Qt: a timer polls the session, each kind of event becomes a signal.
+
+In: `Session.poll()` on the GUI thread, twenty times a second. Out: Qt signals, timing events as one list a
+tick. Nothing here blocks, and no thread of the session ever touches Qt.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.session.messages import (
+    Command,
+    Counters,
+    DevicesChanged,
+    EngineReady,
+    ErrorRaised,
+    Event,
+    Levels,
+    PlaybackFinished,
+    PlaybackLevel,
+    PlaybackStarted,
+    ReplyFinished,
+    ReplyTextDelta,
+    SampleFinished,
+    SampleStarted,
+    StateChanged,
+    Timing,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+)
+from engine_runtime.timing import TimingEvent
+
+POLL_MS = 50
+
+_log = logging.getLogger(__name__)
+
+
+class SessionLike(Protocol):
+    """What the window needs of a session."""
+
+    def start(self) -> None:
+        """Start the threads and load the engine."""
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """End everything."""
+
+    def send(self, command: Command) -> None:
+        """Hand over a command."""
+
+    def poll(self) -> list[Event]:
+        """All events since the last call."""
+
+
+class SessionBridge(QObject):
+    """Signals of one session. The argument of each signal is the event itself.
+
+    Signals:
+        timings: a list of timing events, once per tick that had any.
+        lost: the session could not be polled; a text. Polling has stopped.
+    """
+
+    state_changed = Signal(object)
+    engine_ready = Signal(object)
+    levels = Signal(object)
+    turn_opened = Signal(object)
+    turn_extended = Signal(object)
+    turn_committed = Signal(object)
+    turn_cancelled = Signal(object)
+    reply_text = Signal(object)
+    playback_started = Signal(object)
+    reply_finished = Signal(object)
+    playback_finished = Signal(object)
+    playback_level = Signal(object)
+    counters = Signal(object)
+    error_raised = Signal(object)
+    devices_changed = Signal(object)
+    sample_started = Signal(object)
+    sample_finished = Signal(object)
+    timings = Signal(list)
+    lost = Signal(str)
+
+    def __init__(self, session: SessionLike, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.session = session
+        self._signals = {
+            StateChanged: self.state_changed,
+            EngineReady: self.engine_ready,
+            Levels: self.levels,
+            TurnOpened: self.turn_opened,
+            TurnExtended: self.turn_extended,
+            TurnCommitted: self.turn_committed,
+            TurnCancelled: self.turn_cancelled,
+            ReplyTextDelta: self.reply_text,
+            PlaybackStarted: self.playback_started,
+            ReplyFinished: self.reply_finished,
+            PlaybackFinished: self.playback_finished,
+            PlaybackLevel: self.playback_level,
+            Counters: self.counters,
+            ErrorRaised: self.error_raised,
+            DevicesChanged: self.devices_changed,
+            SampleStarted: self.sample_started,
+            SampleFinished: self.sample_finished,
+        }
+        self._timer = QTimer(self)
+        self._timer.setInterval(POLL_MS)
+        self._timer.timeout.connect(self.poll)
+
+    def start(self) -> None:
+        """Begin to poll."""
+        self._timer.start()
+
+    def stop(self) -> None:
+        """Poll no more; events that are still there are not fetched."""
+        self._timer.stop()
+
+    def send(self, command: Command) -> None:
+        """Hand a command to the session."""
+        self.session.send(command)
+
+    def poll(self) -> None:
+        """Fetch what happened and emit it in order; the timings of the batch come last."""
+        try:
+            events = self.session.poll()
+        except (
+            Exception
+        ) as error:  # the border to the window: shown to the user, with the traceback in the log
+            _log.exception("the session could not be polled")
+            self.stop()
+            self.lost.emit(str(error))
+            return
+        timings: list[TimingEvent] = []
+        for event in events:
+            if isinstance(event, Timing):
+                timings.append(event.event)
+            elif (signal := self._signals.get(type(event))) is not None:
+                signal.emit(event)
+        if timings:
+            self.timings.emit(timings)

@@ -1,0 +1,269 @@
+"""Chat bubbles: one for what the user said or typed, one for what was answered."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QFontMetricsF
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+
+from app.gui.icons import Icons
+from app.gui.metrics import TurnTimes
+from app.gui.themes import Theme
+from app.gui.wave_strip import WaveStrip
+from app.session.messages import CancelReason, TurnSource
+from engine_runtime.types import FinishReason, Modality
+
+_MARGIN = 14
+_NARROWEST = 190
+
+
+class Bubble(QFrame):
+    """A rounded frame with a caption, text and a picture of the loudness. As wide as its text."""
+
+    def __init__(self, role: str, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", role)
+        self.look_theme, self.look_icons = theme, icons
+        self._widest = 400
+        self.icon, self.caption, self.body = QLabel(), QLabel(), QLabel()
+        self.strip = WaveStrip(theme.accent)
+        self.strip.hide()
+        self.caption.setProperty("role", "small")
+        self.body.setTextFormat(Qt.TextFormat.PlainText)
+        self.body.setWordWrap(True)
+        self.body.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self.body.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.body.hide()
+        self.head = QHBoxLayout()
+        self.head.setSpacing(6)
+        self.head.addWidget(self.icon)
+        self.head.addWidget(self.caption, 1)
+        self.column = QVBoxLayout(self)
+        self.column.setContentsMargins(_MARGIN, 9, _MARGIN, 10)
+        self.column.setSpacing(5)
+        self.column.addLayout(self.head)
+        self.column.addWidget(self.strip)
+        self.column.addWidget(self.body)
+
+    def set_widest(self, width: int) -> None:
+        """Never be wider than this."""
+        self._widest = max(_NARROWEST, width)
+        self.fit()
+
+    def set_body(self, text: str) -> None:
+        """Show this text."""
+        self.body.setText(text)
+        self.body.setVisible(bool(text))
+        self.fit()
+
+    def fit(self) -> None:
+        """Take the width of the text, the caption or the picture, whichever needs most."""
+        metrics = QFontMetricsF(self.body.font())
+        lines = self.body.text().split("\n") if self.body.isVisibleTo(self) else [""]
+        # Only the widest line matters, and no line needs to be measured beyond the limit.
+        widest = max(metrics.horizontalAdvance(line[: self._widest]) for line in lines[:400])
+        wanted = max(int(widest) + 4, self.head.sizeHint().width(), self.tail_width())
+        self.setFixedWidth(min(max(wanted + 2 * _MARGIN, _NARROWEST), self._widest))
+
+    def tail_width(self) -> int:
+        """Width that what stands below the text needs."""
+        return self.strip.sizeHint().width() if self.strip.isVisibleTo(self) else 0
+
+    def add_level(self, dbfs: float) -> None:
+        """Add the loudness of the next moment."""
+        self.strip.add_level(dbfs)
+        if not self.strip.isVisibleTo(self):
+            self.strip.show()
+            self.fit()
+
+    def show_icon(self, name: str, colour: str) -> None:
+        """Show an icon before the caption."""
+        self.icon.setPixmap(self.look_icons.pixmap(name, colour, 16, self.devicePixelRatioF()))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self.look_theme = theme
+        self.strip.set_colour(theme.accent)
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+
+
+class UserBubble(Bubble):
+    """What the user said (with its length) or typed. `label` is the question of a sample."""
+
+    def __init__(
+        self,
+        source: TurnSource,
+        text: str,
+        label: str,
+        theme: Theme,
+        icons: Icons,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__("user", theme, icons, parent)
+        self.source = source
+        self.seconds: float | None = None
+        self.is_cancelled = False
+        self.set_body(text or label)
+        self.retranslate()
+
+    def commit(self, seconds: float) -> None:
+        """The turn is over."""
+        self.seconds = seconds
+        self.retranslate()
+
+    def reopen(self) -> None:
+        """The user goes on."""
+        self.seconds = None
+        self.retranslate()
+
+    def cancel(self) -> None:
+        """The turn was dropped."""
+        self.is_cancelled = True
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        icon, name = {
+            "voice": ("microphone", self.tr("You spoke")),
+            "sample": ("wave", self.tr("Sample question")),
+            "text": ("keyboard", self.tr("You typed")),
+        }[self.source]
+        self.show_icon(icon, self.look_theme.accent)
+        parts = [name]
+        if self.is_cancelled:
+            parts.append(self.tr("dropped"))
+        elif self.seconds is None and self.source != "text":
+            parts.append(self.tr("listening …"))
+        elif self.seconds:
+            parts.append(self.tr("%1 s").replace("%1", f"{self.seconds:.1f}"))
+        self.caption.setText(" · ".join(parts))
+        self.setAccessibleName(", ".join([*parts, self.body.text()]))
+        self.fit()
+
+
+class ReplyBubble(Bubble):
+    """The answer: text or subtitle, length, figures, and a button that plays it again.
+
+    Signals:
+        play_again: the button was pressed; the turn's id.
+    """
+
+    play_again = Signal(int)
+
+    def __init__(self, turn_id: int, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__("reply", theme, icons, parent)
+        self.turn_id = turn_id
+        self.seconds = 0.0
+        self._modality: Modality | None = None
+        self._finish: FinishReason | None = None
+        self._cancelled: CancelReason | None = None
+        self._is_playing = False
+        self.was_heard = False
+        self._times: TurnTimes | None = None
+        self.figures = QLabel()
+        self.figures.setProperty("role", "small")
+        self.figures.hide()
+        self.again = QPushButton()
+        self.again.setProperty("role", "link")
+        self.again.setIconSize(QSize(16, 16))
+        self.again.clicked.connect(lambda: self.play_again.emit(self.turn_id))
+        self.again.hide()
+        self._tail = QHBoxLayout()
+        self._tail.setSpacing(10)
+        self._tail.addWidget(self.again)
+        self._tail.addStretch(1)
+        self._tail.addWidget(self.figures)
+        self.column.addLayout(self._tail)
+        self.retranslate()
+
+    def add_text(self, text: str) -> None:
+        """More text of the reply."""
+        self.set_body(self.body.text() + text)
+        self.retranslate()
+
+    def start_playing(self) -> None:
+        """The reply is being heard."""
+        self._is_playing = True
+        self.retranslate()
+
+    def stop_playing(self) -> None:
+        """The reply was heard."""
+        self._is_playing = False
+        self.was_heard = True
+        self.retranslate()
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether the reply is being heard."""
+        return self._is_playing
+
+    def finish(self, modality: Modality, seconds: float, text: str, reason: FinishReason) -> None:
+        """The reply is made."""
+        self._modality, self.seconds, self._finish = modality, seconds, reason
+        if text:
+            self.set_body(text)
+        self.again.setVisible(modality is Modality.SPEECH and seconds > 0)
+        self.retranslate()
+
+    def cancel(self, reason: CancelReason) -> None:
+        """The reply was stopped."""
+        self._cancelled, self._is_playing = reason, False
+        self.retranslate()
+
+    def show_times(self, times: TurnTimes) -> None:
+        """Show what is known of the turn's latency."""
+        self._times = times
+        self.retranslate()
+
+    def tail_width(self) -> int:
+        """Width of the button and the figures."""
+        return max(super().tail_width(), self._tail.sizeHint().width())
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        spoken = self._modality is Modality.SPEECH or (self._modality is None and self._is_playing)
+        waiting = self._modality is None and not self._is_playing and not self.body.text()
+        self.show_icon("wave" if spoken or waiting else "text", self.look_theme.accent)
+        parts = ["MOSS"]
+        if self._cancelled is not None:
+            parts.append(self._why_cancelled(self._cancelled))
+        elif waiting:
+            parts.append(self.tr("thinking …"))
+        if self.seconds > 0:
+            parts.append(self.tr("%1 s").replace("%1", f"{self.seconds:.1f}"))
+        if self._is_playing:
+            parts.append(self.tr("playing"))
+        if self._finish == "length":
+            parts.append(self.tr("cut at its longest"))
+        self.caption.setText(" · ".join(parts))
+        self.again.setText(self.tr("Play again"))
+        self.again.setIcon(self.look_icons.icon("replay", self.look_theme.accent))
+        self.again.setAccessibleName(self.tr("Play this reply again"))
+        self._write_figures()
+        self.setAccessibleName(", ".join([*parts, self.body.text()]))
+        self.fit()
+
+    def _write_figures(self) -> None:
+        parts = []
+        if self._times is not None and self._times.ttfa_ms is not None:
+            parts.append(f"TTFA {self._times.ttfa_ms:.0f} ms")
+        if self._times is not None and self._times.rtf_total is not None:
+            parts.append(f"RTF {self._times.rtf_total:.2f}")
+        self.figures.setText("   ".join(parts))
+        self.figures.setVisible(bool(parts))
+
+    def _why_cancelled(self, reason: CancelReason) -> str:
+        if reason == "barge_in":
+            return self.tr("interrupted by you")
+        return self.tr("failed") if reason == "error" else self.tr("stopped")

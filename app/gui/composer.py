@@ -1,0 +1,121 @@
+"""Where a question is typed: a field that grows with its text, and a send button."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QFontMetricsF, QKeyEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QToolButton, QWidget
+
+from app.gui.icons import Icons
+from app.gui.themes import Theme
+
+_MOST_LINES = 5
+
+
+class _QuestionEdit(QPlainTextEdit):
+    """A plain text field that reports Enter and its focus."""
+
+    sent = Signal()
+    focused = Signal(bool)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Enter sends; with Shift it is a line break."""
+        is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if is_enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.sent.emit()
+            return
+        super().keyPressEvent(event)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Report the focus."""
+        super().focusInEvent(event)
+        self.focused.emit(True)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        """Report the loss of the focus."""
+        super().focusOutEvent(event)
+        self.focused.emit(False)
+
+
+class Composer(QFrame):
+    """A field for a typed question.
+
+    Signals:
+        asked: a question was sent; its text without the space around it.
+    """
+
+    asked = Signal(str)
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "composer")
+        self._icons = icons
+        self._is_ready = False
+        self.edit = _QuestionEdit()
+        self.edit.setProperty("role", "composer")
+        self.edit.setTabChangesFocus(True)
+        self.edit.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
+        self.edit.document().setDocumentMargin(3)
+        self.edit.sent.connect(self.send)
+        self.edit.focused.connect(self._show_focus)
+        self.edit.textChanged.connect(self._follow_text)
+        self.button = QToolButton()
+        self.button.setProperty("role", "send")
+        self.button.setIconSize(QSize(18, 18))
+        self.button.clicked.connect(self.send)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 6, 8, 6)
+        layout.addWidget(self.edit, 1)
+        layout.addWidget(self.button, 0, Qt.AlignmentFlag.AlignBottom)
+        self.setFocusProxy(self.edit)
+        self.set_theme(theme)
+        self.retranslate()
+        self._follow_text()
+
+    def set_ready(self, is_ready: bool) -> None:
+        """Whether questions can be asked now. Typing is always possible."""
+        self._is_ready = is_ready
+        self._follow_text()
+
+    def send(self) -> None:
+        """Ask what is typed; nothing happens if there is nothing or the session is not ready."""
+        text = self.edit.toPlainText().strip()
+        if text and self._is_ready:
+            self.edit.clear()
+            self.asked.emit(text)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self.button.setIcon(self._icons.icon("send", theme.on_accent, theme.muted))
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.edit.setPlaceholderText(self.tr("Type a question …"))
+        self.edit.setAccessibleName(self.tr("Question"))
+        self.edit.setAccessibleDescription(self.tr("Enter sends, Shift+Enter starts a new line."))
+        self.button.setToolTip(self.tr("Ask (Enter)"))
+        self.button.setAccessibleName(self.tr("Ask the question"))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of language or font."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        elif event.type() is QEvent.Type.FontChange:
+            self._follow_text()
+        super().changeEvent(event)
+
+    def _follow_text(self) -> None:
+        self.button.setEnabled(self._is_ready and bool(self.edit.toPlainText().strip()))
+        lines = min(_MOST_LINES, max(1, int(self.edit.document().size().height())))
+        spacing = QFontMetricsF(self.edit.font()).lineSpacing()
+        self.edit.setFixedHeight(int(lines * spacing) + 10)
+
+    def _show_focus(self, has_focus: bool) -> None:
+        self.setProperty("focused", has_focus)
+        self.style().unpolish(self)
+        self.style().polish(self)
+
+
+def is_text_input(widget: QObject | None) -> bool:
+    """Whether keys pressed in this widget are meant as text, so that single-key shortcuts must not act."""
+    return isinstance(widget, QPlainTextEdit) and not widget.isReadOnly()

@@ -1,0 +1,250 @@
+"""The bar at the bottom: start and stop, mute, devices with their meters, kind of reply, counters."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QComboBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.gui.icons import Icons
+from app.gui.meters import LevelMeter
+from app.gui.themes import Theme
+from app.session.messages import Counters, DevicesChanged, Levels, SessionState
+from engine_runtime.types import Modality
+
+_SPEECH_PROBABILITY = 0.5
+_RUNNING = (SessionState.LISTENING, SessionState.HEARING, SessionState.THINKING, SessionState.SPEAKING)
+
+
+class ControlBar(QFrame):
+    """Controls of the session. It reports what the user wants and shows what the session says.
+
+    Signals:
+        started, stopped, rescanned: a button was pressed.
+        muted: the microphone shall be mute (bool).
+        devices_chosen: names of input and output, "" for the default.
+        reply_chosen: a `Modality`.
+    """
+
+    started = Signal()
+    stopped = Signal()
+    rescanned = Signal()
+    muted = Signal(bool)
+    devices_chosen = Signal(str, str)
+    reply_chosen = Signal(object)
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "footer")
+        self._theme, self._icons = theme, icons
+        self._state = SessionState.LOADING
+        self._counters = Counters(0, 0)
+        self._wants_run = False
+        self.start_button = QPushButton()
+        self.start_button.setProperty("role", "primary")
+        self.start_button.setIconSize(QSize(18, 18))
+        self.start_button.clicked.connect(self._start_or_stop)
+        self.mute_button, self.rescan_button = QToolButton(), QToolButton()
+        for button in (self.mute_button, self.rescan_button):
+            button.setIconSize(QSize(20, 20))
+        self.mute_button.setCheckable(True)
+        self.mute_button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.mute_button.toggled.connect(self._mute)
+        self.rescan_button.clicked.connect(self.rescanned)
+        self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
+        self.input_box, self.output_box = QComboBox(), QComboBox()
+        for box in (self.input_box, self.output_box):
+            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+            box.setMinimumContentsLength(12)
+            box.addItem("", "")
+            box.activated.connect(self._choose_devices)
+        self.speech_button, self.text_button = QPushButton(), QPushButton()
+        self._replies = QButtonGroup(self)
+        for choice, modality in ((self.speech_button, Modality.SPEECH), (self.text_button, Modality.TEXT)):
+            choice.setProperty("role", "segment")
+            choice.setCheckable(True)
+            choice.setIconSize(QSize(16, 16))
+            self._replies.addButton(choice)
+            choice.clicked.connect(lambda _checked, chosen=modality: self.reply_chosen.emit(chosen))
+        self.speech_button.setChecked(True)
+        self._reply_label, self.underruns, self.dropped = QLabel(), QLabel(), QLabel()
+        self._lay_out()
+        self.set_theme(theme)
+        self.retranslate()
+
+    def show_state(self, state: SessionState) -> None:
+        """Follow the session."""
+        self._state = state
+        self._wants_run = state in _RUNNING or (self._wants_run and state is SessionState.LOADING)
+        self.retranslate()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the devices are open, or will be when the engine is loaded."""
+        return self._wants_run
+
+    def toggle(self) -> None:
+        """Start or stop, as the button would."""
+        if self.start_button.isEnabled():
+            self._start_or_stop()
+
+    def show_reply(self, modality: Modality) -> None:
+        """Show what replies are made of, without reporting it as a choice."""
+        (self.speech_button if modality is Modality.SPEECH else self.text_button).setChecked(True)
+
+    def show_devices(self, event: DevicesChanged, wanted_input: str, wanted_output: str) -> None:
+        """List the devices; a wanted one that is not there stays listed, so that the choice is not lost."""
+        for box, names, wanted in (
+            (self.input_box, event.inputs, wanted_input),
+            (self.output_box, event.outputs, wanted_output),
+        ):
+            box.clear()
+            box.addItem("", "")
+            for name in names:
+                box.addItem(name, name)
+            if wanted and wanted not in names:
+                box.addItem(wanted, wanted)
+            box.setCurrentIndex(max(0, box.findData(wanted)))
+        self.input_box.setToolTip(event.input)
+        self.output_box.setToolTip(event.output)
+        self.retranslate()
+
+    def show_levels(self, event: Levels) -> None:
+        """Move the meters."""
+        self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
+        self.output_meter.show_level(event.output_dbfs)
+
+    def show_counters(self, event: Counters) -> None:
+        """Show how often playback starved and how much input was lost."""
+        self._counters = event
+        self._write_counters()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._theme = theme
+        self.rescan_button.setIcon(self._icons.icon("rescan", theme.text, theme.muted))
+        self.speech_button.setIcon(self._icons.icon("wave", theme.text))
+        self.text_button.setIcon(self._icons.icon("text", theme.text))
+        for meter in (self.input_meter, self.output_meter):
+            meter.set_theme(theme)
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        start = self.tr("Stop") if self._wants_run else self.tr("Start")
+        self.start_button.setText(start)
+        icon = "stop" if self._wants_run else "microphone"
+        self.start_button.setIcon(self._icons.icon(icon, self._theme.on_accent, self._theme.muted))
+        self.start_button.setEnabled(self._state is not SessionState.ERROR)
+        self.start_button.setToolTip(self.tr("Open or close microphone and loudspeaker (Ctrl+Space)"))
+        is_mute = self.mute_button.isChecked()
+        colour = self._theme.danger if is_mute else self._theme.text
+        self.mute_button.setIcon(self._icons.icon("microphone-off" if is_mute else "microphone", colour))
+        self.mute_button.setToolTip(
+            self.tr("Unmute the microphone (Ctrl+M)") if is_mute else self.tr("Mute the microphone (Ctrl+M)")
+        )
+        self.mute_button.setText(self.tr("Muted") if is_mute else self.tr("Mute"))
+        self.mute_button.setAccessibleName(self.tr("Mute the microphone"))
+        self.rescan_button.setToolTip(self.tr("Look for sound devices again (Ctrl+R)"))
+        self.rescan_button.setAccessibleName(self.tr("Look for sound devices again"))
+        for box, name, default in (
+            (self.input_box, self.tr("Microphone"), self.tr("Default microphone")),
+            (self.output_box, self.tr("Loudspeaker"), self.tr("Default loudspeaker")),
+        ):
+            box.setAccessibleName(name)
+            box.setItemText(0, default)
+            icon_name = "microphone" if box is self.input_box else "speaker"
+            for index in range(box.count()):
+                box.setItemIcon(index, self._icons.icon(icon_name, self._theme.muted))
+        self.input_meter.set_label(self.tr("Input level"))
+        self.output_meter.set_label(self.tr("Output level"))
+        self._reply_label.setText(self.tr("Reply as"))
+        self.speech_button.setText(self.tr("Speech"))
+        self.text_button.setText(self.tr("Text"))
+        self.speech_button.setToolTip(self.tr("Replies are spoken"))
+        self.text_button.setToolTip(self.tr("Replies are written"))
+        self._write_counters()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def _start_or_stop(self) -> None:
+        was_running, self._wants_run = self._wants_run, not self._wants_run
+        (self.stopped if was_running else self.started).emit()
+        self.retranslate()
+
+    def _mute(self, on: bool) -> None:
+        self.muted.emit(on)
+        self.retranslate()
+
+    def _choose_devices(self) -> None:
+        self.devices_chosen.emit(self.input_box.currentData() or "", self.output_box.currentData() or "")
+
+    def _write_counters(self) -> None:
+        for label, count, words, definition in (
+            (
+                self.underruns,
+                self._counters.underruns,
+                self.tr("under-runs %1"),
+                self.tr("How often playback ran dry in the middle of a reply since the start."),
+            ),
+            (
+                self.dropped,
+                self._counters.dropped_input,
+                self.tr("dropped input %1"),
+                self.tr("Samples from the microphone that were lost because nobody took them in time."),
+            ),
+        ):
+            label.setText(("⚠ " if count else "") + words.replace("%1", str(count)))
+            label.setToolTip(definition)
+            label.setAccessibleDescription(definition)
+            if label.property("alert") != bool(count):
+                label.setProperty("alert", bool(count))
+                label.style().unpolish(label)
+                label.style().polish(label)
+
+    def _lay_out(self) -> None:
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(16, 10, 16, 10)
+        layout.setSpacing(12)
+        self.start_button.setMinimumSize(QSize(104, 36))
+        layout.addWidget(self.start_button)
+        layout.addWidget(self.mute_button)
+        for box, meter in ((self.input_box, self.input_meter), (self.output_box, self.output_meter)):
+            column = QVBoxLayout()
+            column.setSpacing(4)
+            column.addWidget(box)
+            column.addWidget(meter)
+            layout.addLayout(column, 2)
+        layout.addWidget(self.rescan_button)
+        layout.addStretch(1)
+        self._reply_label.setProperty("role", "muted")
+        layout.addWidget(self._reply_label)
+        group = QFrame()
+        group.setProperty("role", "group")
+        inside = QHBoxLayout(group)
+        inside.setContentsMargins(3, 3, 3, 3)
+        inside.setSpacing(2)
+        inside.addWidget(self.speech_button)
+        inside.addWidget(self.text_button)
+        layout.addWidget(group)
+        layout.addStretch(1)
+        counters = QVBoxLayout()
+        counters.setSpacing(1)
+        for label in (self.underruns, self.dropped):
+            label.setProperty("role", "counter")
+            label.setAlignment(Qt.AlignmentFlag.AlignRight)
+            counters.addWidget(label)
+        layout.addLayout(counters)

@@ -1,0 +1,84 @@
+"""The banner of an error: what happened, what to do, and a button that takes it away."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
+
+from app.gui.icons import Icons
+from app.gui.themes import Theme
+
+
+class ErrorBanner(QFrame):
+    """Hidden until `show_error`; an equal message is counted, a new one replaces the old."""
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "banner")
+        self._icons = icons
+        self._count = 0
+        self._shown = ""
+        self._icon, self._message, self._advice = QLabel(), QLabel(), QLabel()
+        self._message.setProperty("role", "banner-title")
+        for label in (self._message, self._advice):
+            label.setTextFormat(Qt.TextFormat.PlainText)
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.close_button = QToolButton()
+        self.close_button.setIconSize(QSize(16, 16))
+        self.close_button.clicked.connect(self.dismiss)
+        words = QVBoxLayout()
+        words.setSpacing(2)
+        words.addWidget(self._message)
+        words.addWidget(self._advice)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 8, 8, 8)
+        layout.setSpacing(10)
+        layout.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        layout.addLayout(words, 1)
+        layout.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignTop)
+        self.set_theme(theme)
+        self.retranslate()
+        self.hide()
+
+    @property
+    def message(self) -> str:
+        """The message on show, without what to do; empty when there is none."""
+        return self._shown
+
+    @property
+    def advice(self) -> str:
+        """What to do, as shown."""
+        return self._advice.text()
+
+    def show_error(self, message: str, what_to_do: str) -> None:
+        """Show an error."""
+        self._count = self._count + 1 if message == self._shown else 1
+        self._shown = message
+        self._message.setText(message if self._count == 1 else f"{message}  (×{self._count})")
+        self._advice.setText(what_to_do)
+        self._advice.setVisible(bool(what_to_do))
+        self.setAccessibleDescription(f"{message} {what_to_do}")
+        self.show()
+
+    def dismiss(self) -> None:
+        """Take the banner away."""
+        self._shown, self._count = "", 0
+        self.hide()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._icon.setPixmap(self._icons.pixmap("warning", theme.danger, 20, self.devicePixelRatioF()))
+        self.close_button.setIcon(self._icons.icon("close", theme.text))
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.setAccessibleName(self.tr("Error"))
+        self.close_button.setToolTip(self.tr("Dismiss"))
+        self.close_button.setAccessibleName(self.tr("Dismiss the error"))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)

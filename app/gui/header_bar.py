@@ -1,0 +1,136 @@
+"""The bar at the top: name, state, bundle, and buttons for export, language, theme and settings."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QToolButton, QWidget
+
+from app.gui.icons import Icons
+from app.gui.state_badge import StateBadge
+from app.gui.themes import Theme
+from app.session.messages import EngineReady
+
+_PRODUCT = "MOSS Voice"
+
+
+class HeaderBar(QFrame):
+    """Buttons that act on the whole window.
+
+    Signals:
+        new_conversation, theme_toggled, language_toggled, settings_wanted, help_wanted: a button was pressed.
+        csv_wanted, trace_wanted, picture_wanted: an entry of the export menu was chosen.
+    """
+
+    new_conversation = Signal()
+    theme_toggled = Signal()
+    language_toggled = Signal()
+    settings_wanted = Signal()
+    help_wanted = Signal()
+    csv_wanted = Signal()
+    trace_wanted = Signal()
+    picture_wanted = Signal()
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "header")
+        self._theme, self._icons = theme, icons
+        self._engine: EngineReady | None = None
+        self._logo, self._name, self._bundle = QLabel(), QLabel(_PRODUCT), QLabel()
+        self._name.setProperty("role", "product")
+        self._bundle.setProperty("role", "small")
+        self.badge = StateBadge(theme, icons)
+        self.new_button, self.export_button, self.language_button = (
+            QToolButton(),
+            QToolButton(),
+            QToolButton(),
+        )
+        self.theme_button, self.settings_button, self.help_button = (
+            QToolButton(),
+            QToolButton(),
+            QToolButton(),
+        )
+        self._icon_names = {
+            self.new_button: "plus",
+            self.export_button: "export",
+            self.language_button: "globe",
+            self.theme_button: "moon",
+            self.settings_button: "settings",
+            self.help_button: "help",
+        }
+        self.menu = QMenu(self)
+        self.csv_action, self.trace_action, self.picture_action = (QAction(self) for _ in range(3))
+        for action, signal in (
+            (self.csv_action, self.csv_wanted),
+            (self.trace_action, self.trace_wanted),
+            (self.picture_action, self.picture_wanted),
+        ):
+            action.triggered.connect(signal)
+            self.menu.addAction(action)
+        self.export_button.setMenu(self.menu)
+        self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.new_button.clicked.connect(self.new_conversation)
+        self.language_button.clicked.connect(self.language_toggled)
+        self.theme_button.clicked.connect(self.theme_toggled)
+        self.settings_button.clicked.connect(self.settings_wanted)
+        self.help_button.clicked.connect(self.help_wanted)
+        self._lay_out()
+        self.set_theme(theme)
+        self.retranslate()
+
+    def show_engine(self, event: EngineReady) -> None:
+        """Show which bundle answers."""
+        self._engine = event
+        self.retranslate()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._theme = theme
+        self._icon_names[self.theme_button] = "sun" if theme.is_dark else "moon"
+        for button, name in self._icon_names.items():
+            button.setIcon(self._icons.icon(name, theme.text, theme.muted))
+        self._logo.setPixmap(self._icons.pixmap("moss-voice", theme.accent, 28, self.devicePixelRatioF()))
+        self.badge.set_theme(theme)
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.new_button.setText(self.tr("New conversation"))
+        self.language_button.setText(self.tr("中文", "the language that the button switches to"))
+        for button, name, shortcut in (
+            (self.new_button, self.tr("Forget this conversation and start a new one"), "Ctrl+N"),
+            (self.export_button, self.tr("Export timings"), ""),
+            (self.language_button, self.tr("Switch the language"), ""),
+            (self.theme_button, self.tr("Switch between light and dark"), "Ctrl+T"),
+            (self.settings_button, self.tr("Settings"), "Ctrl+,"),
+            (self.help_button, self.tr("Keyboard shortcuts"), "F1"),
+        ):
+            button.setAccessibleName(name)
+            button.setToolTip(f"{name} ({shortcut})" if shortcut else name)
+        self.csv_action.setText(self.tr("Timings as CSV …"))
+        self.trace_action.setText(self.tr("Timings as Chrome trace …"))
+        self.picture_action.setText(self.tr("Latency view as PNG …"))
+        if self._engine is not None:
+            text = self.tr("%1 · loaded in %2 s").replace("%1", self._engine.bundle)
+            self._bundle.setText(text.replace("%2", f"{self._engine.load_s:.1f}"))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def _lay_out(self) -> None:
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(16, 9, 12, 9)
+        layout.setSpacing(10)
+        layout.addWidget(self._logo)
+        layout.addWidget(self._name)
+        layout.addSpacing(4)
+        layout.addWidget(self.badge)
+        layout.addWidget(self._bundle)
+        layout.addStretch(1)
+        for button in self._icon_names:
+            button.setIconSize(QSize(18, 18))
+            layout.addWidget(button)
+        for button in (self.new_button, self.language_button):
+            button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)

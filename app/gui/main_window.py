@@ -1,0 +1,371 @@
+"""The main window: conversation at the left, live latency view at the right, controls above and below.
+
+In: events of the session through the bridge. Out: commands to the session. GUI thread; nothing here blocks.
+The window keeps no state of the conversation that the session has not reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import QApplication, QDialog, QMainWindow, QSplitter, QVBoxLayout, QWidget
+
+from app import paths
+from app.gui import themes
+from app.gui.bridge import SessionBridge, SessionLike
+from app.gui.composer import Composer
+from app.gui.control_bar import ControlBar
+from app.gui.error_banner import ErrorBanner
+from app.gui.export import EventLog, ask_and_save
+from app.gui.header_bar import HeaderBar
+from app.gui.icons import Icons
+from app.gui.latency_view import LatencyView
+from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.sample_questions import SampleQuestion, load_samples
+from app.gui.sample_row import SampleRow
+from app.gui.settings_dialog import SettingsDialog
+from app.gui.shortcuts_dialog import ShortcutsDialog
+from app.gui.snapshot import save_png
+from app.gui.themes import ThemeChoice
+from app.gui.transcript import Transcript
+from app.gui.translation import Translation
+from app.session import messages
+from app.session.messages import SessionState
+from app.session.session_settings import SessionSettings
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Modality
+
+_log = logging.getLogger(__name__)
+_SHARES = (34, 66)
+_ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
+
+
+class MainWindow(QMainWindow):
+    """The window of one session. `begin` starts the session; closing the window stops it."""
+
+    def __init__(
+        self,
+        session: SessionLike,
+        settings: SessionSettings | None = None,
+        store: PreferenceStore | None = None,
+    ) -> None:
+        super().__init__()
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        self._application = application
+        self._base_settings = SessionSettings() if settings is None else settings
+        self._store = PreferenceStore() if store is None else store
+        self.preferences = self._store.load()
+        assets = paths.assets_dir()
+        self._icons = Icons(assets / "icons")
+        self.translation = Translation(application, assets / "translations")
+        self.translation.use(self.preferences.language)
+        self.theme = themes.resolve(self.preferences.theme)
+        themes.apply_font(application)
+        themes.apply(application, self.theme, self._icons.folder)
+        self.bridge = SessionBridge(session, self)
+        self.events = EventLog()
+        self._devices: messages.DevicesChanged | None = None
+        self._samples = load_samples(assets / "samples")
+        self.header = HeaderBar(self.theme, self._icons)
+        self.banner = ErrorBanner(self.theme, self._icons)
+        self.transcript = Transcript(self.theme, self._icons)
+        self.sample_row = SampleRow(self._samples, self.theme, self._icons)
+        self.composer = Composer(self.theme, self._icons)
+        self.latency = LatencyView(self.theme)
+        self.controls = ControlBar(self.theme, self._icons)
+        self.controls.show_reply(self.preferences.reply)
+        self._lay_out()
+        self._connect_session()
+        self._connect_controls()
+        self._shortcuts = self._add_shortcuts()
+        self._show_state(SessionState.LOADING)
+        self._retranslate()
+        self.restoreGeometry(self._store.kept_bytes("geometry"))
+        self.splitter.restoreState(self._store.kept_bytes("splitter"))
+        application.styleHints().colorSchemeChanged.connect(self._follow_system)
+
+    def begin(self) -> None:
+        """Start the session and poll it."""
+        self.bridge.session.start()
+        self.bridge.send(messages.ApplySettings(self.session_settings()))
+        self.bridge.start()
+
+    def session_settings(self) -> SessionSettings:
+        """The settings that the preferences ask for."""
+        return self.preferences.session_settings(self._base_settings)
+
+    def apply_preferences(self, preferences: Preferences) -> None:
+        """Take new preferences: keep them, show them, and tell the session what concerns it."""
+        before, self.preferences = self.session_settings(), preferences
+        if not self._store.save(preferences):
+            self.banner.show_error(
+                self.tr("The settings could not be kept."),
+                self.tr("They hold until the program ends. Check that %1 can be written.").replace(
+                    "%1", str(self._store.file)
+                ),
+            )
+        self.controls.show_reply(preferences.reply)
+        if self.session_settings() != before:
+            self.bridge.send(messages.ApplySettings(self.session_settings()))
+        self._use_theme()
+        self._use_language()
+        self._show_devices()
+
+    def open_settings(self) -> None:
+        """Show the settings dialog; OK applies."""
+        dialog = SettingsDialog(self.preferences, self._devices, self)
+        if dialog.exec() == QDialog.DialogCode.Accepted:
+            self.apply_preferences(dialog.preferences())
+        dialog.deleteLater()
+
+    def toggle_theme(self) -> None:
+        """Switch between light and dark."""
+        choice = ThemeChoice.LIGHT if self.theme.is_dark else ThemeChoice.DARK
+        self.apply_preferences(dataclasses.replace(self.preferences, theme=choice))
+
+    def toggle_language(self) -> None:
+        """Switch between English and Chinese."""
+        language = "en" if self.translation.language.startswith("zh") else "zh_CN"
+        self.apply_preferences(dataclasses.replace(self.preferences, language=language))
+
+    def start_new_conversation(self) -> None:
+        """Forget the conversation; the figures stay."""
+        self.bridge.send(messages.NewConversation())
+        self.transcript.clear()
+
+    def ask(self, text: str) -> None:
+        """Ask a typed question. One that is too long stays in the field, with an explanation."""
+        most = self._base_settings.max_text_chars
+        if len(text) > most:
+            self.composer.edit.setPlainText(text)
+            self.banner.show_error(
+                self.tr("The question has %1 characters; at most %2 can be asked at once.")
+                .replace("%1", str(len(text)))
+                .replace("%2", str(most)),
+                self.tr("Shorten it, or ask it in parts."),
+            )
+            return
+        self.bridge.send(messages.AskText(text))
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Keep the geometry, stop the session, and leave nothing running."""
+        self._store.keep_bytes("geometry", self.saveGeometry())
+        self._store.keep_bytes("splitter", self.splitter.saveState())
+        self._store.save(self.preferences)
+        self.bridge.stop()
+        if not self.bridge.session.stop():
+            _log.warning("the session did not end in time")
+        super().closeEvent(event)
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    # ---- from the session ----
+
+    def _connect_session(self) -> None:
+        bridge, transcript, controls = self.bridge, self.transcript, self.controls
+        bridge.state_changed.connect(lambda event: self._show_state(event.state))
+        bridge.engine_ready.connect(self.header.show_engine)
+        bridge.levels.connect(controls.show_levels)
+        bridge.levels.connect(transcript.show_levels)
+        bridge.counters.connect(controls.show_counters)
+        bridge.turn_opened.connect(transcript.open_turn)
+        bridge.turn_extended.connect(transcript.extend_turn)
+        bridge.turn_committed.connect(transcript.commit_turn)
+        bridge.turn_cancelled.connect(transcript.cancel_turn)
+        bridge.reply_text.connect(transcript.add_reply_text)
+        bridge.playback_started.connect(transcript.start_playback)
+        bridge.playback_finished.connect(transcript.finish_playback)
+        bridge.reply_finished.connect(transcript.finish_reply)
+        bridge.sample_started.connect(self._announce_sample)
+        bridge.sample_finished.connect(lambda _event: transcript.announce_sample(""))
+        bridge.devices_changed.connect(self._take_devices)
+        bridge.error_raised.connect(lambda event: self.banner.show_error(event.message, event.what_to_do))
+        bridge.lost.connect(self._show_loss)
+        bridge.timings.connect(self._take_timings)
+
+    def _show_state(self, state: SessionState) -> None:
+        self.header.badge.show_state(state)
+        self.controls.show_state(state)
+        self.composer.set_ready(state in _ANSWERABLE)
+        self.sample_row.set_ready(state in _ANSWERABLE)
+
+    def _take_timings(self, events: list[TimingEvent]) -> None:
+        self.events.extend(events)
+        self.latency.add_events(events)
+        for turn_id in {event.turn_id for event in events if event.name in ("first_audio", "reply")}:
+            if (times := self.latency.metrics.turn(turn_id)) is not None:
+                self.transcript.show_times(times)
+
+    def _take_devices(self, event: messages.DevicesChanged) -> None:
+        self._devices = event
+        self._show_devices()
+
+    def _show_devices(self) -> None:
+        if self._devices is not None:
+            wanted = self.preferences
+            self.controls.show_devices(self._devices, wanted.input_device, wanted.output_device)
+
+    def _announce_sample(self, event: messages.SampleStarted) -> None:
+        labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}
+        self.transcript.announce_sample(labels.get(event.path, event.path.stem))
+
+    def _show_loss(self, reason: str) -> None:
+        self.banner.show_error(
+            self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
+            self.tr("Close the window and start the program again. The log says more."),
+        )
+        self._show_state(SessionState.ERROR)
+
+    # ---- from the user ----
+
+    def _connect_controls(self) -> None:
+        send, controls, header = self.bridge.send, self.controls, self.header
+        controls.started.connect(lambda: send(messages.Start()))
+        controls.stopped.connect(lambda: send(messages.Stop()))
+        controls.muted.connect(lambda on: send(messages.Mute(on)))
+        controls.rescanned.connect(lambda: send(messages.RescanDevices()))
+        controls.devices_chosen.connect(self._choose_devices)
+        controls.reply_chosen.connect(self._choose_reply)
+        self.composer.asked.connect(self.ask)
+        self.sample_row.chosen.connect(self._play_sample)
+        self.transcript.play_again.connect(lambda turn_id: send(messages.PlayAgain(turn_id)))
+        header.new_conversation.connect(self.start_new_conversation)
+        header.theme_toggled.connect(self.toggle_theme)
+        header.language_toggled.connect(self.toggle_language)
+        header.settings_wanted.connect(self.open_settings)
+        header.help_wanted.connect(self._show_shortcuts)
+        header.csv_wanted.connect(self._export_csv)
+        header.trace_wanted.connect(self._export_trace)
+        header.picture_wanted.connect(self._export_picture)
+
+    def _choose_devices(self, input_device: str, output_device: str) -> None:
+        self.preferences = dataclasses.replace(
+            self.preferences, input_device=input_device, output_device=output_device
+        )
+        self._store.save(self.preferences)
+        self.bridge.send(messages.SetDevices(input_device or None, output_device or None))
+
+    def _choose_reply(self, modality: Modality) -> None:
+        self.preferences = dataclasses.replace(self.preferences, reply=modality)
+        self._store.save(self.preferences)
+        self.bridge.send(messages.SetReply(modality))
+
+    def _play_sample(self, sample: SampleQuestion) -> None:
+        self.bridge.send(messages.PlaySample(sample.path))
+
+    def _export_csv(self) -> None:
+        self._export(self.tr("Timings as CSV"), "moss-voice.csv", "CSV (*.csv)", self.events.save_csv)
+
+    def _export_trace(self) -> None:
+        name = "moss-voice-trace.json"
+        self._export(self.tr("Timings as Chrome trace"), name, "JSON (*.json)", self.events.save_trace)
+
+    def _export_picture(self) -> None:
+        def save(path: Path) -> None:
+            save_png(self.latency, path)
+
+        self._export(self.tr("Latency view as PNG"), "moss-voice-latency.png", "PNG (*.png)", save)
+
+    def _export(self, title: str, name: str, kinds: str, save: object) -> None:
+        assert callable(save)
+        error = ask_and_save(self, title, name, kinds, save)
+        if isinstance(error, MossVoiceError):
+            self.banner.show_error(error.what_is_wrong, error.what_to_do)
+
+    def _add_shortcuts(self) -> dict[str, QShortcut]:
+        actions = {
+            "Ctrl+Space": self.controls.toggle,
+            "Ctrl+M": self.controls.mute_button.toggle,
+            "Esc": lambda: self.bridge.send(messages.CancelTurn()),
+            "Ctrl+L": self.composer.edit.setFocus,
+            "Ctrl+N": self.start_new_conversation,
+            "Ctrl+R": lambda: self.bridge.send(messages.RescanDevices()),
+            "Ctrl+E": self._export_csv,
+            "Ctrl+T": self.toggle_theme,
+            "Ctrl+,": self.open_settings,
+            "F1": self._show_shortcuts,
+            "Ctrl+Q": self.close,
+        }
+        made = {}
+        for keys, action in actions.items():
+            made[keys] = QShortcut(QKeySequence(keys), self)
+            made[keys].activated.connect(action)
+        return made
+
+    def _show_shortcuts(self) -> None:
+        dialog = ShortcutsDialog(list(self._shortcuts), self)
+        dialog.exec()
+        dialog.deleteLater()
+
+    # ---- looks ----
+
+    def _use_theme(self) -> None:
+        theme = themes.resolve(self.preferences.theme)
+        if theme is self.theme:
+            return
+        self.theme = theme
+        themes.apply(self._application, theme, self._icons.folder)
+        self.header.set_theme(theme)
+        self.banner.set_theme(theme)
+        self.transcript.set_theme(theme)
+        self.sample_row.set_theme(theme)
+        self.composer.set_theme(theme)
+        self.latency.set_theme(theme)
+        self.controls.set_theme(theme)
+
+    def _follow_system(self) -> None:
+        if self.preferences.theme is ThemeChoice.SYSTEM:
+            self._use_theme()
+
+    def _use_language(self) -> None:
+        language = self.translation.use(self.preferences.language)
+        self.sample_row.set_language(language)
+
+    def _retranslate(self) -> None:
+        self.setWindowTitle("MOSS Voice")
+        self.sample_row.set_language(self.translation.language)
+        self.header.setAccessibleName(self.tr("Window"))
+        self.controls.setAccessibleName(self.tr("Controls"))
+
+    def _lay_out(self) -> None:
+        self.setWindowIcon(self._icons.icon("moss-voice", self.theme.accent))
+        left = QWidget()
+        column = QVBoxLayout(left)
+        column.setContentsMargins(0, 0, 0, 12)
+        column.setSpacing(8)
+        column.addWidget(self.transcript, 1)
+        for widget in (self.banner, self.sample_row, self.composer):
+            inset = QVBoxLayout()
+            inset.setContentsMargins(16, 0, 14, 0)
+            inset.addWidget(widget)
+            column.addLayout(inset)
+        left.setMinimumWidth(360)
+        self.splitter = QSplitter(Qt.Orientation.Horizontal)
+        self.splitter.setHandleWidth(1)
+        self.splitter.setChildrenCollapsible(False)
+        self.splitter.addWidget(left)
+        self.splitter.addWidget(self.latency)
+        for index, share in enumerate(_SHARES):
+            self.splitter.setStretchFactor(index, share)
+        self.splitter.setSizes([share * 1440 // sum(_SHARES) for share in _SHARES])
+        body = QWidget()
+        layout = QVBoxLayout(body)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self.header)
+        layout.addWidget(self.splitter, 1)
+        layout.addWidget(self.controls)
+        self.setCentralWidget(body)
+        self.setMinimumSize(900, 600)
+        self.resize(1440, 920)
+        self.composer.setFocus()

@@ -1,0 +1,151 @@
+"""What a user chooses in the window, kept between runs by QSettings in one INI file.
+
+Values that cannot be read (an edited or damaged file) fall back to their default, one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import platformdirs
+from PySide6.QtCore import QByteArray, QSettings
+
+from app import paths
+from app.gui.themes import ThemeChoice
+from app.session.session_settings import SessionSettings
+from app.settings import StartSettings
+from engine_runtime.types import Modality
+
+Choice = TypeVar("Choice", ThemeChoice, Modality)
+
+LATENCIES_MS = (20, 40, 80)
+"""What may be asked of the sound devices."""
+ENDPOINTING_RANGE_MS = (200, 2000)
+FLOW_STEPS_RANGE = (1, 20)
+LARGEST_SEED = 2**31 - 1
+LANGUAGES = ("system", "en", "zh_CN")
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Choices of the user. None (or an empty text) means: as the program or the bundle says."""
+
+    theme: ThemeChoice = ThemeChoice.SYSTEM
+    language: str = "system"
+    reply: Modality = Modality.SPEECH
+    input_device: str = ""
+    output_device: str = ""
+    latency_ms: int = 40
+    endpointing_ms: int = SessionSettings().turn_taking.end_ms
+    barge_in: bool = True
+    seed: int | None = None
+    flow_steps: int | None = None
+    bundle: str = ""
+
+    def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
+        """The settings of a session with these choices; all else as in `base`."""
+        base = SessionSettings() if base is None else base
+        turns = base.turn_taking
+        pause_ms = min(turns.pause_ms, self.endpointing_ms)
+        return dataclasses.replace(
+            base,
+            reply=self.reply,
+            input_device=self.input_device or None,
+            output_device=self.output_device or None,
+            device_latency_s=self.latency_ms / 1e3,
+            seed=self.seed,
+            turn_taking=dataclasses.replace(
+                turns,
+                end_ms=self.endpointing_ms,
+                pause_ms=pause_ms,
+                tail_ms=min(turns.tail_ms, pause_ms),
+                barge_in=self.barge_in,
+            ),
+        )
+
+    def start_settings(self, given: StartSettings) -> StartSettings:
+        """Complete what the command line left open: bundle, flow steps and seed."""
+        bundle = given.bundle
+        if self.bundle and bundle == StartSettings().bundle:
+            bundle = Path(self.bundle)
+        return dataclasses.replace(
+            given,
+            bundle=bundle,
+            flow_steps=self.flow_steps if given.flow_steps is None else given.flow_steps,
+            seed=self.seed if given.seed is None else given.seed,
+        )
+
+
+class PreferenceStore:
+    """Reads and writes preferences and the window's geometry."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = default_file() if file is None else file
+        self._settings = QSettings(str(self.file), QSettings.Format.IniFormat)
+
+    def load(self) -> Preferences:
+        """What was saved; defaults for what is missing or cannot be used."""
+        default = Preferences()
+        return Preferences(
+            theme=_one_of(ThemeChoice, self._text("theme"), default.theme),
+            language=self._text("language") if self._text("language") in LANGUAGES else default.language,
+            reply=_one_of(Modality, self._text("reply"), default.reply),
+            input_device=self._text("input_device"),
+            output_device=self._text("output_device"),
+            latency_ms=self._number("latency_ms", min(LATENCIES_MS), max(LATENCIES_MS)) or default.latency_ms,
+            endpointing_ms=self._number("endpointing_ms", *ENDPOINTING_RANGE_MS) or default.endpointing_ms,
+            barge_in=self._text("barge_in") != "false",
+            seed=self._number("seed", 0, LARGEST_SEED),
+            flow_steps=self._number("flow_steps", *FLOW_STEPS_RANGE),
+            bundle=self._text("bundle"),
+        )
+
+    def save(self, preferences: Preferences) -> bool:
+        """Keep all preferences; False if the file cannot be written."""
+        for field in dataclasses.fields(preferences):
+            self._settings.setValue(f"preferences/{field.name}", _as_text(getattr(preferences, field.name)))
+        self._settings.sync()
+        return self._settings.status() is QSettings.Status.NoError
+
+    def keep_bytes(self, key: str, value: QByteArray) -> None:
+        """Keep the geometry or the splitter of the window."""
+        self._settings.setValue(f"window/{key}", value)
+
+    def kept_bytes(self, key: str) -> QByteArray:
+        """What `keep_bytes` kept; empty if nothing."""
+        value = self._settings.value(f"window/{key}")
+        return value if isinstance(value, QByteArray) else QByteArray()
+
+    def _text(self, key: str) -> str:
+        value = self._settings.value(f"preferences/{key}", "")
+        return value if isinstance(value, str) else ""
+
+    def _number(self, key: str, low: int, high: int) -> int | None:
+        try:
+            number = int(self._text(key))
+        except ValueError:
+            return None
+        return number if low <= number <= high else None
+
+
+def default_file() -> Path:
+    """The file of this user."""
+    return Path(platformdirs.user_config_dir(paths.APP_NAME, appauthor=False)) / "window.ini"
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value.value) if isinstance(value, (ThemeChoice, Modality)) else str(value)
+
+
+def _one_of(kind: type[Choice], text: str, default: Choice) -> Choice:
+    try:
+        return kind(text)
+    except ValueError:
+        return default

@@ -1,0 +1,43 @@
+"""Runs the window: makes the Qt application, shows the window, and returns when it is closed."""
+
+from __future__ import annotations
+
+import sys
+
+from PySide6.QtWidgets import QApplication
+
+from app import paths
+from app.gui.bridge import SessionLike
+from app.gui.main_window import MainWindow
+from app.gui.preferences import PreferenceStore
+from app.session.session_settings import SessionSettings
+from app.settings import StartSettings
+
+
+def stored_start_settings(settings: StartSettings) -> StartSettings:
+    """Complete the command line by what was chosen in the settings dialog (bundle, flow steps, seed).
+
+    For the composition root, before it loads an engine. Needs no display.
+    """
+    return PreferenceStore().load().start_settings(settings)
+
+
+def run_gui(session: SessionLike, settings: SessionSettings | None = None) -> int:
+    """Show the window of a session that is not started yet; returns the exit status when it was closed.
+
+    Starts the session once the window is there and has stopped it when this returns.
+    """
+    existing = QApplication.instance()
+    application = existing if isinstance(existing, QApplication) else QApplication(sys.argv[:1])
+    application.setApplicationName(paths.APP_NAME)
+    application.setApplicationDisplayName("MOSS Voice")
+    application.setDesktopFileName(paths.APP_NAME)
+    window = MainWindow(session, settings)
+    window.show()
+    window.begin()
+    status = application.exec()
+    # A plot that is still open when the interpreter ends may crash it.
+    window.close()
+    window.deleteLater()
+    application.processEvents()
+    return status

@@ -1,0 +1,60 @@
+"""Spoken sample questions: the WAV files of assets/samples with their labels in both languages. Qt-free.
+
+samples.toml holds one `[[sample]]` table per question with `file`, `english` and `chinese`. A missing WAV or
+a table that makes no sense costs that sample alone; WAVs that no table names get their file name as label.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleQuestion:
+    """One spoken question."""
+
+    path: Path
+    english: str
+    chinese: str
+
+    def label(self, language: str) -> str:
+        """What is asked, in Chinese for `zh...`, else in English."""
+        return self.chinese if language.startswith("zh") else self.english
+
+
+def load_samples(folder: Path) -> list[SampleQuestion]:
+    """The questions of a folder, those of samples.toml first and in its order. Never raises."""
+    found = [sample for table in _tables(folder / "samples.toml") if (sample := _sample(folder, table))]
+    known = {sample.path for sample in found}
+    try:
+        others = [path for path in sorted(folder.glob("*.wav")) if path not in known]
+    except OSError:
+        others = []
+    for path in others:
+        label = path.stem.replace("_", " ").replace("-", " ").strip().capitalize()
+        found.append(SampleQuestion(path, label, label))
+    return found
+
+
+def _tables(file: Path) -> list[Any]:
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8")).get("sample", [])
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        _log.info("no list of sample questions: %s", error)
+        return []
+    return tables if isinstance(tables, list) else []
+
+
+def _sample(folder: Path, table: Any) -> SampleQuestion | None:
+    name = table.get("file") if isinstance(table, dict) else None
+    if not isinstance(name, str) or not (folder / name).is_file():
+        _log.warning("a sample question is passed over: %r", table)
+        return None
+    english = str(table.get("english") or Path(name).stem)
+    return SampleQuestion(folder / name, english, str(table.get("chinese") or english))

@@ -1,0 +1,146 @@
+"""A row of sample questions. A press feeds the WAV through the capture path, as if it were spoken."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from PySide6.QtCore import QEvent, QLocale, QObject, QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QToolButton, QWidget
+
+from app.gui.icons import Icons
+from app.gui.sample_questions import SampleQuestion
+from app.gui.themes import Theme
+
+
+class SampleRow(QWidget):
+    """Buttons side by side, moved sideways by arrows, wheel and focus. Hidden without samples.
+
+    Signals:
+        chosen: a sample was pressed; the `SampleQuestion`.
+    """
+
+    chosen = Signal(object)
+
+    def __init__(
+        self, samples: list[SampleQuestion], theme: Theme, icons: Icons, parent: QWidget | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._samples, self._icons = samples, icons
+        self.language = QLocale().name()
+        self._lead = QLabel()
+        self._lead.setProperty("role", "small")
+        self.buttons = [QPushButton() for _ in samples]
+        self.left_button, self.right_button = QToolButton(), QToolButton()
+        self._area, self._body = QScrollArea(), QWidget()
+        self._lay_out()
+        self.setVisible(bool(samples))
+        self.set_theme(theme)
+        self.retranslate()
+
+    def set_ready(self, is_ready: bool) -> None:
+        """Whether samples can be played now."""
+        for button in self.buttons:
+            button.setEnabled(is_ready)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        for button in self.buttons:
+            button.setIcon(self._icons.icon("wave", theme.accent, theme.muted))
+        self.left_button.setIcon(self._icons.icon("chevron-left", theme.text, theme.border))
+        self.right_button.setIcon(self._icons.icon("chevron-right", theme.text, theme.border))
+
+    def set_language(self, language: str) -> None:
+        """Label the samples in this language (`zh...` or another)."""
+        self.language = language
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self._lead.setText(self.tr("Try"))
+        for sample, button in zip(self._samples, self.buttons, strict=True):
+            label = sample.label(self.language)
+            button.setText(label)
+            hint = self.tr("Feed this recording through the microphone's path: %1")
+            button.setToolTip(hint.replace("%1", label))
+            button.setAccessibleName(self.tr("Sample question: %1").replace("%1", label))
+        for arrow, name in (
+            (self.left_button, self.tr("Earlier samples")),
+            (self.right_button, self.tr("More samples")),
+        ):
+            arrow.setToolTip(name)
+            arrow.setAccessibleName(name)
+        self._area.setFixedHeight(self._body.sizeHint().height())
+        self._show_arrows()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Show the arrows where the row is too narrow."""
+        super().resizeEvent(event)
+        self._show_arrows()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        """Let the wheel move the row sideways."""
+        turn = event.angleDelta()
+        self._move(-(turn.y() or turn.x()))
+        event.accept()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Bring a button that takes the focus into sight."""
+        if event.type() is QEvent.Type.FocusIn and isinstance(watched, QPushButton):
+            self._area.ensureWidgetVisible(watched, 24, 0)
+        return False
+
+    def _move(self, pixels: int) -> None:
+        bar = self._area.horizontalScrollBar()
+        bar.setValue(bar.value() + pixels)
+
+    def _move_page(self, direction: int) -> None:
+        self._move(direction * int(self._area.viewport().width() * 0.8))
+
+    def _show_arrows(self) -> None:
+        bar = self._area.horizontalScrollBar()
+        is_short = self._body.sizeHint().width() > self.width() - self._lead.sizeHint().width() - 8
+        for button, has_more in (
+            (self.left_button, bar.value() > bar.minimum()),
+            (self.right_button, bar.value() < bar.maximum()),
+        ):
+            button.setVisible(is_short)
+            button.setEnabled(has_more)
+
+    def _lay_out(self) -> None:
+        chips = QHBoxLayout(self._body)
+        chips.setContentsMargins(2, 2, 2, 2)
+        chips.setSpacing(6)
+        for sample, button in zip(self._samples, self.buttons, strict=True):
+            button.setProperty("role", "chip")
+            button.setIconSize(QSize(14, 14))
+            button.clicked.connect(partial(self.chosen.emit, sample))
+            button.installEventFilter(self)
+            chips.addWidget(button)
+        chips.addStretch(1)
+        self._body.setProperty("role", "plain")
+        self._area.setProperty("role", "plain")
+        self._area.setFrameShape(QFrame.Shape.NoFrame)
+        self._area.setWidgetResizable(True)
+        self._area.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._area.setWidget(self._body)
+        self._area.horizontalScrollBar().valueChanged.connect(self._show_arrows)
+        self._area.horizontalScrollBar().rangeChanged.connect(self._show_arrows)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(4)
+        row.addWidget(self._lead)
+        row.addWidget(self._area, 1)
+        for arrow, direction in ((self.left_button, -1), (self.right_button, 1)):
+            arrow.setIconSize(QSize(14, 14))
+            arrow.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+            arrow.clicked.connect(partial(self._move_page, direction))
+            row.addWidget(arrow)

@@ -1,0 +1,253 @@
+"""The settings dialog: edits a `Preferences` value; whoever opens it applies and keeps the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QDialogButtonBox,
+    QFileDialog,
+    QFormLayout,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QSpinBox,
+    QTabWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.gui.preferences import (
+    ENDPOINTING_RANGE_MS,
+    FLOW_STEPS_RANGE,
+    LARGEST_SEED,
+    LATENCIES_MS,
+    Preferences,
+)
+from app.gui.themes import ThemeChoice
+from app.session.messages import DevicesChanged
+from engine_runtime.types import Modality
+
+
+class SettingsDialog(QDialog):
+    """All settings on three pages.
+
+    Spin boxes for seed and flow steps show "as the bundle says" at their lowest value, which stands for None.
+    """
+
+    def __init__(
+        self, preferences: Preferences, devices: DevicesChanged | None, parent: QWidget | None = None
+    ) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(self.tr("Settings"))
+        self.setMinimumWidth(520)
+        self.input_box = self._device_box(devices.inputs if devices else (), self.tr("Default microphone"))
+        self.output_box = self._device_box(devices.outputs if devices else (), self.tr("Default loudspeaker"))
+        self.latency_box, self.reply_box = QComboBox(), QComboBox()
+        self.theme_box, self.language_box = QComboBox(), QComboBox()
+        self.endpointing = self._spin_box(*ENDPOINTING_RANGE_MS, step=20, suffix=self.tr(" ms"))
+        self.barge_in = QCheckBox(self.tr("Stop speaking when I start to speak"))
+        self.seed = self._spin_box(-1, LARGEST_SEED, special=self.tr("as the bundle says"))
+        self.flow_steps = self._spin_box(
+            FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
+        )
+        self.bundle = QLineEdit()
+        self.browse = QPushButton(self.tr("Browse …"))
+        self.browse.clicked.connect(self._choose_bundle)
+        self.warning = QLabel()
+        self.warning.setProperty("role", "banner-title")
+        self.warning.setWordWrap(True)
+        self.bundle.textChanged.connect(self._check_bundle)
+        self._fill_boxes()
+        self.buttons = QDialogButtonBox(
+            QDialogButtonBox.StandardButton.Ok
+            | QDialogButtonBox.StandardButton.Cancel
+            | QDialogButtonBox.StandardButton.RestoreDefaults
+        )
+        self.buttons.accepted.connect(self.accept)
+        self.buttons.rejected.connect(self.reject)
+        restore = self.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults)
+        restore.clicked.connect(lambda: self.show_preferences(Preferences()))
+        self._lay_out()
+        self.show_preferences(preferences)
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the dialog."""
+        for box, value in (
+            (self.input_box, preferences.input_device),
+            (self.output_box, preferences.output_device),
+            (self.latency_box, preferences.latency_ms),
+            (self.reply_box, preferences.reply),
+            (self.theme_box, preferences.theme),
+            (self.language_box, preferences.language),
+        ):
+            if box.findData(value) < 0 and isinstance(value, str):
+                box.addItem(value, value)
+            box.setCurrentIndex(max(0, box.findData(value)))
+        self.endpointing.setValue(preferences.endpointing_ms)
+        self.barge_in.setChecked(preferences.barge_in)
+        self.seed.setValue(-1 if preferences.seed is None else preferences.seed)
+        self.flow_steps.setValue(
+            self.flow_steps.minimum() if preferences.flow_steps is None else preferences.flow_steps
+        )
+        self.bundle.setText(preferences.bundle)
+
+    def preferences(self) -> Preferences:
+        """What the dialog shows."""
+        steps, seed = self.flow_steps.value(), self.seed.value()
+        return Preferences(
+            theme=ThemeChoice(self.theme_box.currentData()),
+            language=str(self.language_box.currentData()),
+            reply=Modality(self.reply_box.currentData()),
+            input_device=str(self.input_box.currentData()),
+            output_device=str(self.output_box.currentData()),
+            latency_ms=int(self.latency_box.currentData()),
+            endpointing_ms=self.endpointing.value(),
+            barge_in=self.barge_in.isChecked(),
+            seed=None if seed == self.seed.minimum() else seed,
+            flow_steps=None if steps == self.flow_steps.minimum() else steps,
+            bundle=self.bundle.text().strip(),
+        )
+
+    def _fill_boxes(self) -> None:
+        for latency in LATENCIES_MS:
+            self.latency_box.addItem(self.tr("%1 ms").replace("%1", str(latency)), latency)
+        self.reply_box.addItem(self.tr("Speech"), Modality.SPEECH)
+        self.reply_box.addItem(self.tr("Text"), Modality.TEXT)
+        self.theme_box.addItem(self.tr("As the desktop"), ThemeChoice.SYSTEM)
+        self.theme_box.addItem(self.tr("Light"), ThemeChoice.LIGHT)
+        self.theme_box.addItem(self.tr("Dark"), ThemeChoice.DARK)
+        self.language_box.addItem(self.tr("As the desktop"), "system")
+        self.language_box.addItem("English", "en")
+        self.language_box.addItem("简体中文", "zh_CN")
+
+    def _lay_out(self) -> None:
+        tabs = QTabWidget()
+        tabs.addTab(
+            self._page(
+                (self.tr("&Microphone"), self.input_box, ""),
+                (self.tr("&Loudspeaker"), self.output_box, ""),
+                (
+                    self.tr("Device l&atency"),
+                    self.latency_box,
+                    self.tr("Less is faster; more is safer where the sound stutters."),
+                ),
+            ),
+            self.tr("Sound"),
+        )
+        tabs.addTab(
+            self._page(
+                (
+                    self.tr("&Endpointing"),
+                    self.endpointing,
+                    self.tr(
+                        "Silence after which your turn is over. Shorter answers sooner, but may cut you off."
+                    ),
+                ),
+                (
+                    self.tr("Barge-in"),
+                    self.barge_in,
+                    self.tr("Use headphones, or the reply interrupts itself."),
+                ),
+                (self.tr("&Reply as"), self.reply_box, ""),
+                (self.tr("&Seed"), self.seed, self.tr("The same seed gives the same replies.")),
+            ),
+            self.tr("Conversation"),
+        )
+        folder = QWidget()
+        row = QHBoxLayout(folder)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.bundle, 1)
+        row.addWidget(self.browse)
+        at_next_start = self.tr("Used at the next start.")
+        tabs.addTab(
+            self._page(
+                (self.tr("Model &bundle"), folder, at_next_start),
+                ("", self.warning, ""),
+                (
+                    self.tr("&Flow steps"),
+                    self.flow_steps,
+                    self.tr("More steps sound cleaner and take longer.") + " " + at_next_start,
+                ),
+            ),
+            self.tr("Model"),
+        )
+        tabs.addTab(
+            self._page(
+                (self.tr("&Theme"), self.theme_box, ""), (self.tr("L&anguage"), self.language_box, "")
+            ),
+            self.tr("Appearance"),
+        )
+        self.bundle.setPlaceholderText(self.tr("The bundle that came with the program"))
+        self.bundle.setAccessibleName(self.tr("Folder of the model bundle"))
+        self.tabs = tabs
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 14, 16, 14)
+        layout.setSpacing(12)
+        layout.addWidget(tabs, 1)
+        layout.addWidget(self.buttons)
+
+    def _page(self, *rows: tuple[str, QWidget, str]) -> QWidget:
+        page = QWidget()
+        form = QFormLayout(page)
+        form.setContentsMargins(18, 18, 18, 18)
+        form.setHorizontalSpacing(16)
+        form.setVerticalSpacing(10)
+        form.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.ExpandingFieldsGrow)
+        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        for name, field, hint in rows:
+            if name:
+                label = QLabel(name)
+                label.setBuddy(field)
+                field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
+                form.addRow(label, field)
+            else:
+                form.addRow(field)
+            if hint:
+                note = QLabel(hint)
+                note.setProperty("role", "small")
+                note.setWordWrap(True)
+                field.setAccessibleDescription(hint)
+                form.addRow("", note)
+        return page
+
+    @staticmethod
+    def _device_box(names: tuple[str, ...], default: str) -> QComboBox:
+        box = QComboBox()
+        box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        box.setMinimumContentsLength(20)
+        box.addItem(default, "")
+        for name in names:
+            box.addItem(name, name)
+        return box
+
+    @staticmethod
+    def _spin_box(low: int, high: int, step: int = 1, suffix: str = "", special: str = "") -> QSpinBox:
+        box = QSpinBox()
+        box.setRange(low, high)
+        box.setSingleStep(step)
+        box.setSuffix(suffix)
+        box.setSpecialValueText(special)
+        return box
+
+    def _choose_bundle(self) -> None:
+        folder = QFileDialog.getExistingDirectory(
+            self, self.tr("Folder of the model bundle"), self.bundle.text()
+        )
+        if folder:
+            self.bundle.setText(folder)
+
+    def _check_bundle(self, text: str) -> None:
+        is_usable = not text.strip() or (Path(text.strip()).expanduser() / "bundle.toml").is_file()
+        self.warning.setText(
+            "" if is_usable else self.tr("This folder holds no bundle.toml. Choose another one.")
+        )
+        self.warning.setVisible(not is_usable)
+        button = self.buttons.button(QDialogButtonBox.StandardButton.Ok) if hasattr(self, "buttons") else None
+        if button is not None:
+            button.setEnabled(is_usable)

@@ -1,0 +1,45 @@
+"""A list of the keyboard shortcuts."""
+
+from __future__ import annotations
+
+from PySide6.QtGui import QKeySequence
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QLabel, QVBoxLayout, QWidget
+
+
+class ShortcutsDialog(QDialog):
+    """Shows what each key does."""
+
+    def __init__(self, keys: list[str], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(self.tr("Keyboard shortcuts"))
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(28)
+        grid.setVerticalSpacing(8)
+        words = self._words()
+        for row, key in enumerate(keys):
+            name = QLabel(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
+            name.setProperty("role", "title")
+            grid.addWidget(name, row, 0)
+            grid.addWidget(QLabel(words.get(key, "")), row, 1)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(22, 20, 22, 16)
+        layout.setSpacing(18)
+        layout.addLayout(grid)
+        layout.addWidget(buttons)
+
+    def _words(self) -> dict[str, str]:
+        return {
+            "Ctrl+Space": self.tr("Start or stop listening"),
+            "Ctrl+M": self.tr("Mute the microphone"),
+            "Esc": self.tr("Stop the reply, or drop the turn"),
+            "Ctrl+L": self.tr("Type a question"),
+            "Ctrl+N": self.tr("New conversation"),
+            "Ctrl+R": self.tr("Look for sound devices again"),
+            "Ctrl+E": self.tr("Export the timings as CSV"),
+            "Ctrl+T": self.tr("Switch between light and dark"),
+            "Ctrl+,": self.tr("Settings"),
+            "F1": self.tr("This list"),
+            "Ctrl+Q": self.tr("Close the window"),
+        }

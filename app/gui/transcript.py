@@ -1,0 +1,265 @@
+"""The conversation as it happens: bubbles in the order of the turns, fed by the events of the session.
+
+User turns stand at the right, replies at the left. The newest stays in sight unless the user scrolled up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
+
+from app.gui.bubbles import Bubble, ReplyBubble, UserBubble
+from app.gui.icons import Icons
+from app.gui.metrics import TurnTimes
+from app.gui.themes import Theme
+from app.session.messages import (
+    Levels,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyFinished,
+    ReplyTextDelta,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+)
+
+MOST_TURNS = 300
+"""Turns kept on screen; older ones leave at the top."""
+_SHARE = 0.86
+
+
+@dataclass(slots=True)
+class _Turn:
+    user: UserBubble
+    reply: ReplyBubble | None = None
+
+
+class Transcript(QScrollArea):
+    """The conversation.
+
+    Signals:
+        play_again: a reply shall be heard again; the turn's id.
+    """
+
+    play_again = Signal(int)
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme, self._icons = theme, icons
+        self._turns: OrderedDict[int, _Turn] = OrderedDict()
+        self._hearing: UserBubble | None = None
+        self._sample_label = ""
+        self._follows = True
+        self._welcome, self._welcome_title, self._welcome_text = QWidget(), QLabel(), QLabel()
+        self._welcome_icon = QLabel()
+        self._body = QWidget()
+        self._column = QVBoxLayout(self._body)
+        self._lay_out()
+        self.retranslate()
+
+    @property
+    def turn_count(self) -> int:
+        """How many turns are on show."""
+        return len(self._turns)
+
+    def bubbles(self, turn_id: int) -> tuple[UserBubble | None, ReplyBubble | None]:
+        """The bubbles of a turn."""
+        turn = self._turns.get(turn_id)
+        return (None, None) if turn is None else (turn.user, turn.reply)
+
+    def announce_sample(self, label: str) -> None:
+        """The next turn of a sample is this question; an empty label takes the announcement back."""
+        self._sample_label = label
+
+    def open_turn(self, event: TurnOpened) -> None:
+        """Show that the user speaks, or what was typed."""
+        label = self._sample_label if event.source == "sample" else ""
+        self._sample_label = "" if label else self._sample_label
+        bubble = UserBubble(event.source, event.text, label, self._theme, self._icons)
+        self._turns[event.turn_id] = _Turn(bubble)
+        self._hearing = bubble if event.source != "text" else None
+        self._add(bubble, Qt.AlignmentFlag.AlignRight)
+        while len(self._turns) > MOST_TURNS:
+            self._remove_turn(next(iter(self._turns)))
+
+    def extend_turn(self, event: TurnExtended) -> None:
+        """The user went on: take the reply back."""
+        if (turn := self._turns.get(event.turn_id)) is None:
+            return
+        self._drop_reply(turn)
+        turn.user.reopen()
+        self._hearing = turn.user
+
+    def commit_turn(self, event: TurnCommitted) -> None:
+        """The user is done: show the length and a reply to come."""
+        if (turn := self._turns.get(event.turn_id)) is None:
+            return
+        self._hearing = None
+        turn.user.commit(event.seconds)
+        self._drop_reply(turn)
+        self._reply(event.turn_id)
+
+    def cancel_turn(self, event: TurnCancelled) -> None:
+        """Mark the turn as dropped; what was too short to be a question leaves again."""
+        if (turn := self._turns.get(event.turn_id)) is None:
+            return
+        if self._hearing is turn.user:
+            self._hearing = None
+        if event.reason == "too_short":
+            self._remove_turn(event.turn_id)
+        elif turn.reply is not None:
+            turn.reply.cancel(event.reason)
+        else:
+            turn.user.cancel()
+
+    def add_reply_text(self, event: ReplyTextDelta) -> None:
+        """More text of a reply."""
+        if (reply := self._reply(event.turn_id)) is not None:
+            reply.add_text(event.text)
+
+    def start_playback(self, event: PlaybackStarted) -> None:
+        """A reply begins to be heard."""
+        for turn in self._turns.values():
+            if turn.reply is not None and turn.reply.is_playing:
+                turn.reply.stop_playing()
+        if (reply := self._reply(event.turn_id)) is not None:
+            reply.start_playing()
+
+    def finish_playback(self, event: PlaybackFinished) -> None:
+        """A reply was heard."""
+        if (turn := self._turns.get(event.turn_id)) is not None and turn.reply is not None:
+            turn.reply.stop_playing()
+
+    def finish_reply(self, event: ReplyFinished) -> None:
+        """A reply is made."""
+        if (reply := self._reply(event.turn_id)) is not None:
+            reply.finish(event.modality, event.seconds, event.text, event.finish_reason)
+
+    def show_levels(self, event: Levels) -> None:
+        """Draw the loudness of the turn that is heard and of the reply that is playing for the first time."""
+        if self._hearing is not None:
+            self._hearing.add_level(event.input_dbfs)
+        for turn in reversed(self._turns.values()):
+            if turn.reply is not None and turn.reply.is_playing and not turn.reply.was_heard:
+                turn.reply.add_level(event.output_dbfs)
+                break
+
+    def show_times(self, times: TurnTimes) -> None:
+        """Show the latency of a turn below its reply."""
+        if (turn := self._turns.get(times.turn_id)) is not None and turn.reply is not None:
+            turn.reply.show_times(times)
+
+    def clear(self) -> None:
+        """Start over with an empty conversation."""
+        for turn_id in list(self._turns):
+            self._remove_turn(turn_id)
+        self._hearing = None
+        self._welcome.show()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._theme = theme
+        self._welcome_icon.setPixmap(
+            self._icons.pixmap("moss-voice", theme.accent, 64, self.devicePixelRatioF())
+        )
+        for bubble in self._all_bubbles():
+            bubble.set_theme(theme)
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.setAccessibleName(self.tr("Conversation"))
+        self._welcome_title.setText(self.tr("Ask something"))
+        self._welcome_text.setText(
+            self.tr(
+                "Press Start and speak, type a question below, or try one of the samples. "
+                "Everything stays on this computer."
+            )
+        )
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Let the bubbles follow the width."""
+        super().resizeEvent(event)
+        for bubble in self._all_bubbles():
+            bubble.set_widest(self._widest())
+
+    def _widest(self) -> int:
+        return int(self.viewport().width() * _SHARE) - 20
+
+    def _all_bubbles(self) -> list[Bubble]:
+        turns = self._turns.values()
+        return [bubble for turn in turns for bubble in (turn.user, turn.reply) if bubble is not None]
+
+    def _reply(self, turn_id: int) -> ReplyBubble | None:
+        """The reply bubble of a turn, made if it is missing; None for a turn that is not on show."""
+        if (turn := self._turns.get(turn_id)) is None:
+            return None
+        if turn.reply is None:
+            turn.reply = ReplyBubble(turn_id, self._theme, self._icons)
+            turn.reply.play_again.connect(self.play_again)
+            self._add(turn.reply, Qt.AlignmentFlag.AlignLeft)
+        return turn.reply
+
+    def _add(self, bubble: Bubble, side: Qt.AlignmentFlag) -> None:
+        self._welcome.hide()
+        bubble.set_widest(self._widest())
+        self._column.insertWidget(self._column.count() - 1, bubble, 0, side)
+
+    def _drop_reply(self, turn: _Turn) -> None:
+        if turn.reply is not None:
+            self._discard(turn.reply)
+            turn.reply = None
+
+    def _remove_turn(self, turn_id: int) -> None:
+        turn = self._turns.pop(turn_id)
+        self._drop_reply(turn)
+        self._discard(turn.user)
+        if not self._turns:
+            self._welcome.show()
+
+    def _discard(self, bubble: Bubble) -> None:
+        self._column.removeWidget(bubble)
+        bubble.hide()
+        bubble.deleteLater()
+
+    def _note_position(self) -> None:
+        bar = self.verticalScrollBar()
+        self._follows = bar.value() >= bar.maximum() - 24
+
+    def _follow(self) -> None:
+        if self._follows:
+            self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
+
+    def _lay_out(self) -> None:
+        self.setProperty("role", "plain")
+        self._body.setProperty("role", "plain")
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._welcome_title.setProperty("role", "hint-title")
+        self._welcome_text.setProperty("role", "muted")
+        self._welcome_text.setWordWrap(True)
+        self._welcome_icon.setPixmap(self._icons.pixmap("moss-voice", self._theme.accent, 64))
+        welcome = QVBoxLayout(self._welcome)
+        welcome.setContentsMargins(24, 90, 24, 24)
+        welcome.setSpacing(10)
+        for label in (self._welcome_icon, self._welcome_title, self._welcome_text):
+            label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+            welcome.addWidget(label)
+        self._column.setContentsMargins(16, 14, 16, 14)
+        self._column.setSpacing(10)
+        self._column.addWidget(self._welcome)
+        self._column.addStretch(1)
+        self.setWidget(self._body)
+        self.verticalScrollBar().valueChanged.connect(self._note_position)
+        self.verticalScrollBar().rangeChanged.connect(self._follow)

@@ -1,0 +1,865 @@
+<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE TS>
+<TS version="2.1" language="zh_CN" sourcelanguage="en">
+<context>
+    <name>Composer</name>
+    <message>
+        <source>Type a question …</source>
+        <translation>输入问题……</translation>
+    </message>
+    <message>
+        <source>Question</source>
+        <translation>问题</translation>
+    </message>
+    <message>
+        <source>Enter sends, Shift+Enter starts a new line.</source>
+        <translation>回车发送,Shift+回车换行。</translation>
+    </message>
+    <message>
+        <source>Ask (Enter)</source>
+        <translation>提问(回车)</translation>
+    </message>
+    <message>
+        <source>Ask the question</source>
+        <translation>提出这个问题</translation>
+    </message>
+</context>
+<context>
+    <name>ControlBar</name>
+    <message>
+        <source>Stop</source>
+        <translation>停止</translation>
+    </message>
+    <message>
+        <source>Start</source>
+        <translation>开始</translation>
+    </message>
+    <message>
+        <source>Open or close microphone and loudspeaker (Ctrl+Space)</source>
+        <translation>打开或关闭麦克风和扬声器(Ctrl+空格)</translation>
+    </message>
+    <message>
+        <source>Unmute the microphone (Ctrl+M)</source>
+        <translation>取消麦克风静音(Ctrl+M)</translation>
+    </message>
+    <message>
+        <source>Mute the microphone (Ctrl+M)</source>
+        <translation>麦克风静音(Ctrl+M)</translation>
+    </message>
+    <message>
+        <source>Muted</source>
+        <translation>已静音</translation>
+    </message>
+    <message>
+        <source>Mute</source>
+        <translation>静音</translation>
+    </message>
+    <message>
+        <source>Mute the microphone</source>
+        <translation>麦克风静音</translation>
+    </message>
+    <message>
+        <source>Look for sound devices again (Ctrl+R)</source>
+        <translation>重新查找声音设备(Ctrl+R)</translation>
+    </message>
+    <message>
+        <source>Look for sound devices again</source>
+        <translation>重新查找声音设备</translation>
+    </message>
+    <message>
+        <source>Microphone</source>
+        <translation>麦克风</translation>
+    </message>
+    <message>
+        <source>Default microphone</source>
+        <translation>默认麦克风</translation>
+    </message>
+    <message>
+        <source>Loudspeaker</source>
+        <translation>扬声器</translation>
+    </message>
+    <message>
+        <source>Default loudspeaker</source>
+        <translation>默认扬声器</translation>
+    </message>
+    <message>
+        <source>Input level</source>
+        <translation>输入电平</translation>
+    </message>
+    <message>
+        <source>Output level</source>
+        <translation>输出电平</translation>
+    </message>
+    <message>
+        <source>Reply as</source>
+        <translation>回复方式</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>Text</source>
+        <translation>文字</translation>
+    </message>
+    <message>
+        <source>Replies are spoken</source>
+        <translation>用语音回复</translation>
+    </message>
+    <message>
+        <source>Replies are written</source>
+        <translation>用文字回复</translation>
+    </message>
+    <message>
+        <source>under-runs %1</source>
+        <translation>播放断流 %1</translation>
+    </message>
+    <message>
+        <source>How often playback ran dry in the middle of a reply since the start.</source>
+        <translation>启动以来,回复播放到一半时缓冲耗尽的次数。</translation>
+    </message>
+    <message>
+        <source>dropped input %1</source>
+        <translation>输入丢失 %1</translation>
+    </message>
+    <message>
+        <source>Samples from the microphone that were lost because nobody took them in time.</source>
+        <translation>因未及时取走而丢失的麦克风采样数。</translation>
+    </message>
+</context>
+<context>
+    <name>Definitions</name>
+    <message>
+        <source>Endpointing</source>
+        <translation>端点检测</translation>
+    </message>
+    <message>
+        <source>Prefill</source>
+        <translation>预填充</translation>
+    </message>
+    <message>
+        <source>Decode steps</source>
+        <translation>解码步</translation>
+    </message>
+    <message>
+        <source>token2mel</source>
+        <translation>token2mel</translation>
+    </message>
+    <message>
+        <source>Vocoder</source>
+        <translation>声码器</translation>
+    </message>
+    <message>
+        <source>Device</source>
+        <translation>设备</translation>
+    </message>
+    <message>
+        <source>Rows that were still to be prefilled when the turn was committed.</source>
+        <translation>轮次提交时尚未预填充的行。</translation>
+    </message>
+    <message>
+        <source>Decode steps until the first packet of speech codes is complete.</source>
+        <translation>直到第一包语音码凑齐为止的解码步。</translation>
+    </message>
+    <message>
+        <source>Flow matching: speech codes of the first packet to mel frames.</source>
+        <translation>流匹配:把第一包语音码变为梅尔帧。</translation>
+    </message>
+    <message>
+        <source>Mel frames of the first packet to samples.</source>
+        <translation>把第一包梅尔帧变为音频采样。</translation>
+    </message>
+    <message>
+        <source>First sample ready → first sample at the loudspeaker: buffering and device latency.</source>
+        <translation>首个采样就绪 → 首个采样到达扬声器:缓冲与设备延迟。</translation>
+    </message>
+    <message>
+        <source>last %1, mean %2, p50 %3, p95 %4, maximum %5</source>
+        <translation>最近 %1,平均 %2,p50 %3,p95 %4,最大 %5</translation>
+    </message>
+    <message>
+        <source>over the last %1 values (at most %2 are kept)</source>
+        <translation>最近 %1 个值(最多保留 %2 个)</translation>
+    </message>
+    <message>
+        <source>Prefill rows</source>
+        <translation>预填充行数</translation>
+    </message>
+    <message>
+        <source>Rows at commit</source>
+        <translation>提交时剩余行</translation>
+    </message>
+    <message>
+        <source>Decode step</source>
+        <translation>解码步</translation>
+    </message>
+    <message>
+        <source>Audio per chunk</source>
+        <translation>每块音频</translation>
+    </message>
+    <message>
+        <source>TTFA</source>
+        <translation>TTFA</translation>
+    </message>
+    <message>
+        <source>Voice to voice</source>
+        <translation>声到声</translation>
+    </message>
+    <message>
+        <source>RTF total</source>
+        <translation>RTF 整体</translation>
+    </message>
+    <message>
+        <source>RTF steady</source>
+        <translation>RTF 稳态</translation>
+    </message>
+    <message>
+        <source>First-chunk ratio</source>
+        <translation>首块比</translation>
+    </message>
+    <message>
+        <source>Playback buffer</source>
+        <translation>播放缓冲</translation>
+    </message>
+    <message>
+        <source>One prefill call of the language model, while you speak and at the commit of the turn.</source>
+        <translation>语言模型的一次预填充调用:您说话期间以及轮次提交时。</translation>
+    </message>
+    <message>
+        <source>Rows of a prefill call, one per speech code or text token.</source>
+        <translation>一次预填充调用的行数,每个语音码或文本词元一行。</translation>
+    </message>
+    <message>
+        <source>Rows left to prefill when the turn is committed; the others were done while you spoke.</source>
+        <translation>轮次提交时还需预填充的行;其余的在您说话时已完成。</translation>
+    </message>
+    <message>
+        <source>One decode step of the language model: one row of text and speech.</source>
+        <translation>语言模型的一个解码步:一行文本与语音。</translation>
+    </message>
+    <message>
+        <source>Flow matching, speech codes to mel frames, per chunk.</source>
+        <translation>流匹配,语音码到梅尔帧,按块计。</translation>
+    </message>
+    <message>
+        <source>Mel frames to samples, per chunk.</source>
+        <translation>梅尔帧到音频采样,按块计。</translation>
+    </message>
+    <message>
+        <source>Length of the audio that a chunk makes.</source>
+        <translation>一块所产生音频的长度。</translation>
+    </message>
+    <message>
+        <source>Time to first audio: commit of the turn → first sample of the reply is ready.</source>
+        <translation>首音时间:轮次提交 → 回复的首个采样就绪。</translation>
+    </message>
+    <message>
+        <source>Last sample of your speech → commit of the turn.</source>
+        <translation>您说话的最后一个采样 → 轮次提交。</translation>
+    </message>
+    <message>
+        <source>Last sample of your speech → first sample of the reply at the device, its latency included.</source>
+        <translation>您说话的最后一个采样 → 回复的首个采样到达设备,含设备延迟。</translation>
+    </message>
+    <message>
+        <source>Real-time factor of a whole reply: its wall time / its audio. Below 1 is faster than real time.</source>
+        <translation>整个回复的实时率:耗时 / 音频时长。小于 1 即快于实时。</translation>
+    </message>
+    <message>
+        <source>Wall time per chunk after the first / audio of the chunk. Below 1 the playback never starves.</source>
+        <translation>首块之后每块的耗时 / 该块音频时长。小于 1 时播放不会断流。</translation>
+    </message>
+    <message>
+        <source>TTFA / audio of the first chunk. Not a real-time factor: it holds the wait for that chunk.</source>
+        <translation>TTFA / 首块音频时长。它包含等待首块的时间,不是实时率。</translation>
+    </message>
+    <message>
+        <source>Reply audio that is made but not yet played.</source>
+        <translation>已生成但尚未播放的回复音频。</translation>
+    </message>
+</context>
+<context>
+    <name>ErrorBanner</name>
+    <message>
+        <source>Error</source>
+        <translation>错误</translation>
+    </message>
+    <message>
+        <source>Dismiss</source>
+        <translation>关闭</translation>
+    </message>
+    <message>
+        <source>Dismiss the error</source>
+        <translation>关闭错误提示</translation>
+    </message>
+</context>
+<context>
+    <name>Export</name>
+    <message>
+        <source>Choose another folder, or free some space.</source>
+        <translation>请另选文件夹,或腾出一些空间。</translation>
+    </message>
+</context>
+<context>
+    <name>HeaderBar</name>
+    <message>
+        <source>New conversation</source>
+        <translation>新对话</translation>
+    </message>
+    <message>
+        <source>中文</source>
+        <comment>the language that the button switches to</comment>
+        <translation>English</translation>
+    </message>
+    <message>
+        <source>Forget this conversation and start a new one</source>
+        <translation>忘掉当前对话,开始新的对话</translation>
+    </message>
+    <message>
+        <source>Export timings</source>
+        <translation>导出计时</translation>
+    </message>
+    <message>
+        <source>Switch the language</source>
+        <translation>切换语言</translation>
+    </message>
+    <message>
+        <source>Switch between light and dark</source>
+        <translation>切换浅色与深色</translation>
+    </message>
+    <message>
+        <source>Settings</source>
+        <translation>设置</translation>
+    </message>
+    <message>
+        <source>Keyboard shortcuts</source>
+        <translation>键盘快捷键</translation>
+    </message>
+    <message>
+        <source>Timings as CSV …</source>
+        <translation>计时导出为 CSV……</translation>
+    </message>
+    <message>
+        <source>Timings as Chrome trace …</source>
+        <translation>计时导出为 Chrome trace……</translation>
+    </message>
+    <message>
+        <source>Latency view as PNG …</source>
+        <translation>延迟视图导出为 PNG……</translation>
+    </message>
+    <message>
+        <source>%1 · loaded in %2 s</source>
+        <translation>%1 · %2 秒加载完成</translation>
+    </message>
+</context>
+<context>
+    <name>LatencyView</name>
+    <message>
+        <source>Latency, live</source>
+        <translation>实时延迟</translation>
+    </message>
+    <message>
+        <source>Clear</source>
+        <translation>清空</translation>
+    </message>
+    <message>
+        <source>Start the figures over</source>
+        <translation>重新开始统计</translation>
+    </message>
+    <message>
+        <source>Last turn: end of speech to first sound</source>
+        <translation>上一轮:从说完到首个声音</translation>
+    </message>
+    <message>
+        <source>Response</source>
+        <translation>响应</translation>
+    </message>
+    <message>
+        <source>Per turn, in ms; dashed p50, dotted p95.</source>
+        <translation>每轮,毫秒;虚线为 p50,点线为 p95。</translation>
+    </message>
+    <message>
+        <source>Real-time factor</source>
+        <translation>实时率</translation>
+    </message>
+    <message>
+        <source>Per reply. Dashed line: real time; below it a reply is made faster than played.</source>
+        <translation>每个回复。虚线为实时;低于它表示生成快于播放。</translation>
+    </message>
+    <message>
+        <source>Playback</source>
+        <translation>播放</translation>
+    </message>
+    <message>
+        <source>Audio made but not yet played, in ms, over the last 30 seconds.</source>
+        <translation>最近 30 秒内已生成但尚未播放的音频,毫秒。</translation>
+    </message>
+    <message>
+        <source>Prefill</source>
+        <translation>预填充</translation>
+    </message>
+    <message>
+        <source>Per call: ms at the left, rows at the right.</source>
+        <translation>每次调用:左轴毫秒,右轴行数。</translation>
+    </message>
+    <message>
+        <source>Chunks</source>
+        <translation>分块</translation>
+    </message>
+    <message>
+        <source>token2mel and vocoder, ms per chunk.</source>
+        <translation>token2mel 与声码器,每块毫秒。</translation>
+    </message>
+    <message>
+        <source>Steps</source>
+        <translation>步</translation>
+    </message>
+    <message>
+        <source>ms per decode step of the language model.</source>
+        <translation>语言模型每个解码步的毫秒数。</translation>
+    </message>
+    <message>
+        <source>real time</source>
+        <translation>实时</translation>
+    </message>
+    <message>
+        <source>no spoken reply yet</source>
+        <translation>还没有语音回复</translation>
+    </message>
+    <message>
+        <source>to the loudspeaker</source>
+        <translation>到达扬声器</translation>
+    </message>
+    <message>
+        <source>to the first sample</source>
+        <translation>到首个采样</translation>
+    </message>
+    <message>
+        <source>&lt;b&gt;%1 ms&lt;/b&gt; %2, %3 ms of it between the stages</source>
+        <translation>&lt;b&gt;%1 ms&lt;/b&gt; %2,其中阶段之间 %3 ms</translation>
+    </message>
+</context>
+<context>
+    <name>MainWindow</name>
+    <message>
+        <source>The settings could not be kept.</source>
+        <translation>设置未能保存。</translation>
+    </message>
+    <message>
+        <source>They hold until the program ends. Check that %1 can be written.</source>
+        <translation>它们在程序结束前有效。请检查 %1 是否可写。</translation>
+    </message>
+    <message>
+        <source>The question has %1 characters; at most %2 can be asked at once.</source>
+        <translation>问题有 %1 个字符;一次最多可问 %2 个。</translation>
+    </message>
+    <message>
+        <source>Shorten it, or ask it in parts.</source>
+        <translation>请缩短,或分几次提问。</translation>
+    </message>
+    <message>
+        <source>The session has ended unexpectedly: %1</source>
+        <translation>会话意外结束:%1</translation>
+    </message>
+    <message>
+        <source>Close the window and start the program again. The log says more.</source>
+        <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
+    </message>
+    <message>
+        <source>Timings as CSV</source>
+        <translation>计时导出为 CSV</translation>
+    </message>
+    <message>
+        <source>Timings as Chrome trace</source>
+        <translation>计时导出为 Chrome trace</translation>
+    </message>
+    <message>
+        <source>Latency view as PNG</source>
+        <translation>延迟视图导出为 PNG</translation>
+    </message>
+    <message>
+        <source>Window</source>
+        <translation>窗口</translation>
+    </message>
+    <message>
+        <source>Controls</source>
+        <translation>控制</translation>
+    </message>
+</context>
+<context>
+    <name>ReplyBubble</name>
+    <message>
+        <source>thinking …</source>
+        <translation>思考中……</translation>
+    </message>
+    <message>
+        <source>%1 s</source>
+        <translation>%1 秒</translation>
+    </message>
+    <message>
+        <source>playing</source>
+        <translation>播放中</translation>
+    </message>
+    <message>
+        <source>cut at its longest</source>
+        <translation>已达最大长度</translation>
+    </message>
+    <message>
+        <source>Play again</source>
+        <translation>再听一遍</translation>
+    </message>
+    <message>
+        <source>Play this reply again</source>
+        <translation>再次播放这个回复</translation>
+    </message>
+    <message>
+        <source>interrupted by you</source>
+        <translation>被您打断</translation>
+    </message>
+    <message>
+        <source>failed</source>
+        <translation>失败</translation>
+    </message>
+    <message>
+        <source>stopped</source>
+        <translation>已停止</translation>
+    </message>
+</context>
+<context>
+    <name>SampleRow</name>
+    <message>
+        <source>Try</source>
+        <translation>试试</translation>
+    </message>
+    <message>
+        <source>Feed this recording through the microphone's path: %1</source>
+        <translation>把这段录音送入麦克风通路:%1</translation>
+    </message>
+    <message>
+        <source>Sample question: %1</source>
+        <translation>示例问题:%1</translation>
+    </message>
+    <message>
+        <source>Earlier samples</source>
+        <translation>前面的示例</translation>
+    </message>
+    <message>
+        <source>More samples</source>
+        <translation>更多示例</translation>
+    </message>
+</context>
+<context>
+    <name>SettingsDialog</name>
+    <message>
+        <source>Settings</source>
+        <translation>设置</translation>
+    </message>
+    <message>
+        <source>Default microphone</source>
+        <translation>默认麦克风</translation>
+    </message>
+    <message>
+        <source>Default loudspeaker</source>
+        <translation>默认扬声器</translation>
+    </message>
+    <message>
+        <source> ms</source>
+        <translation> 毫秒</translation>
+    </message>
+    <message>
+        <source>Stop speaking when I start to speak</source>
+        <translation>我开始说话时停止播放回复</translation>
+    </message>
+    <message>
+        <source>as the bundle says</source>
+        <translation>按模型包设定</translation>
+    </message>
+    <message>
+        <source>Browse …</source>
+        <translation>浏览……</translation>
+    </message>
+    <message>
+        <source>%1 ms</source>
+        <translation>%1 毫秒</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>Text</source>
+        <translation>文字</translation>
+    </message>
+    <message>
+        <source>As the desktop</source>
+        <translation>跟随桌面</translation>
+    </message>
+    <message>
+        <source>Light</source>
+        <translation>浅色</translation>
+    </message>
+    <message>
+        <source>Dark</source>
+        <translation>深色</translation>
+    </message>
+    <message>
+        <source>&amp;Microphone</source>
+        <translation>麦克风(&amp;M)</translation>
+    </message>
+    <message>
+        <source>&amp;Loudspeaker</source>
+        <translation>扬声器(&amp;L)</translation>
+    </message>
+    <message>
+        <source>Device l&amp;atency</source>
+        <translation>设备延迟(&amp;A)</translation>
+    </message>
+    <message>
+        <source>Less is faster; more is safer where the sound stutters.</source>
+        <translation>越小越快;声音卡顿时请调大。</translation>
+    </message>
+    <message>
+        <source>Sound</source>
+        <translation>声音</translation>
+    </message>
+    <message>
+        <source>&amp;Endpointing</source>
+        <translation>端点检测(&amp;E)</translation>
+    </message>
+    <message>
+        <source>Silence after which your turn is over. Shorter answers sooner, but may cut you off.</source>
+        <translation>静音多久算您说完。越短回答越快,但可能打断您。</translation>
+    </message>
+    <message>
+        <source>Barge-in</source>
+        <translation>打断</translation>
+    </message>
+    <message>
+        <source>Use headphones, or the reply interrupts itself.</source>
+        <translation>请使用耳机,否则回复会打断自己。</translation>
+    </message>
+    <message>
+        <source>&amp;Reply as</source>
+        <translation>回复方式(&amp;R)</translation>
+    </message>
+    <message>
+        <source>&amp;Seed</source>
+        <translation>随机种子(&amp;S)</translation>
+    </message>
+    <message>
+        <source>The same seed gives the same replies.</source>
+        <translation>相同的种子得到相同的回复。</translation>
+    </message>
+    <message>
+        <source>Conversation</source>
+        <translation>对话</translation>
+    </message>
+    <message>
+        <source>Used at the next start.</source>
+        <translation>下次启动时生效。</translation>
+    </message>
+    <message>
+        <source>Model &amp;bundle</source>
+        <translation>模型包(&amp;B)</translation>
+    </message>
+    <message>
+        <source>&amp;Flow steps</source>
+        <translation>流匹配步数(&amp;F)</translation>
+    </message>
+    <message>
+        <source>More steps sound cleaner and take longer.</source>
+        <translation>步数越多声音越干净,也越慢。</translation>
+    </message>
+    <message>
+        <source>Model</source>
+        <translation>模型</translation>
+    </message>
+    <message>
+        <source>&amp;Theme</source>
+        <translation>主题(&amp;T)</translation>
+    </message>
+    <message>
+        <source>L&amp;anguage</source>
+        <translation>语言(&amp;A)</translation>
+    </message>
+    <message>
+        <source>Appearance</source>
+        <translation>外观</translation>
+    </message>
+    <message>
+        <source>The bundle that came with the program</source>
+        <translation>程序自带的模型包</translation>
+    </message>
+    <message>
+        <source>Folder of the model bundle</source>
+        <translation>模型包文件夹</translation>
+    </message>
+    <message>
+        <source>This folder holds no bundle.toml. Choose another one.</source>
+        <translation>该文件夹中没有 bundle.toml,请另选。</translation>
+    </message>
+</context>
+<context>
+    <name>ShortcutsDialog</name>
+    <message>
+        <source>Keyboard shortcuts</source>
+        <translation>键盘快捷键</translation>
+    </message>
+    <message>
+        <source>Start or stop listening</source>
+        <translation>开始或停止聆听</translation>
+    </message>
+    <message>
+        <source>Mute the microphone</source>
+        <translation>麦克风静音</translation>
+    </message>
+    <message>
+        <source>Stop the reply, or drop the turn</source>
+        <translation>停止回复,或放弃本轮</translation>
+    </message>
+    <message>
+        <source>Type a question</source>
+        <translation>输入问题</translation>
+    </message>
+    <message>
+        <source>New conversation</source>
+        <translation>新对话</translation>
+    </message>
+    <message>
+        <source>Look for sound devices again</source>
+        <translation>重新查找声音设备</translation>
+    </message>
+    <message>
+        <source>Export the timings as CSV</source>
+        <translation>把计时导出为 CSV</translation>
+    </message>
+    <message>
+        <source>Switch between light and dark</source>
+        <translation>切换浅色与深色</translation>
+    </message>
+    <message>
+        <source>Settings</source>
+        <translation>设置</translation>
+    </message>
+    <message>
+        <source>This list</source>
+        <translation>本列表</translation>
+    </message>
+    <message>
+        <source>Close the window</source>
+        <translation>关闭窗口</translation>
+    </message>
+</context>
+<context>
+    <name>StateBadge</name>
+    <message>
+        <source>Ready</source>
+        <translation>就绪</translation>
+    </message>
+    <message>
+        <source>Press Start to talk, or type a question.</source>
+        <translation>按“开始”说话,或输入问题。</translation>
+    </message>
+    <message>
+        <source>Loading</source>
+        <translation>加载中</translation>
+    </message>
+    <message>
+        <source>The model is being loaded.</source>
+        <translation>正在加载模型。</translation>
+    </message>
+    <message>
+        <source>Listening</source>
+        <translation>聆听中</translation>
+    </message>
+    <message>
+        <source>Speak whenever you like.</source>
+        <translation>随时可以说话。</translation>
+    </message>
+    <message>
+        <source>Hearing you</source>
+        <translation>正在听您说</translation>
+    </message>
+    <message>
+        <source>Your speech is understood as it arrives.</source>
+        <translation>边听边理解您的话。</translation>
+    </message>
+    <message>
+        <source>Thinking</source>
+        <translation>思考中</translation>
+    </message>
+    <message>
+        <source>The reply is being made.</source>
+        <translation>正在生成回复。</translation>
+    </message>
+    <message>
+        <source>Speaking</source>
+        <translation>说话中</translation>
+    </message>
+    <message>
+        <source>The reply is being played.</source>
+        <translation>正在播放回复。</translation>
+    </message>
+    <message>
+        <source>Not available</source>
+        <translation>不可用</translation>
+    </message>
+    <message>
+        <source>The model could not be loaded.</source>
+        <translation>模型无法加载。</translation>
+    </message>
+    <message>
+        <source>State: %1</source>
+        <translation>状态:%1</translation>
+    </message>
+</context>
+<context>
+    <name>Transcript</name>
+    <message>
+        <source>Conversation</source>
+        <translation>对话</translation>
+    </message>
+    <message>
+        <source>Ask something</source>
+        <translation>问点什么吧</translation>
+    </message>
+    <message>
+        <source>Press Start and speak, type a question below, or try one of the samples. Everything stays on this computer.</source>
+        <translation>按“开始”说话,在下方输入问题,或试试示例。一切都留在这台电脑上。</translation>
+    </message>
+</context>
+<context>
+    <name>UserBubble</name>
+    <message>
+        <source>You spoke</source>
+        <translation>您说</translation>
+    </message>
+    <message>
+        <source>Sample question</source>
+        <translation>示例问题</translation>
+    </message>
+    <message>
+        <source>You typed</source>
+        <translation>您输入</translation>
+    </message>
+    <message>
+        <source>dropped</source>
+        <translation>已放弃</translation>
+    </message>
+    <message>
+        <source>listening …</source>
+        <translation>聆听中……</translation>
+    </message>
+    <message>
+        <source>%1 s</source>
+        <translation>%1 秒</translation>
+    </message>
+</context>
+<context>
+    <name>WaterfallView</name>
+    <message>
+        <source>Waterfall of the last turn</source>
+        <translation>上一轮的瀑布图</translation>
+    </message>
+</context>
+</TS>
