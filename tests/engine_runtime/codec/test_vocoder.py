@@ -1,0 +1,228 @@
+"""Vocoder chunks against one call, HiFT's streaming protocol against stored waves, and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from engine_runtime.codec.hift_stream import HiFTStream
+from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.codec.vocoder import Vocoder, VocoderStream
+from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
+from engine_runtime.models.bigvgan import build_bigvgan
+from engine_runtime.models.hift import HiFT, HiFTConfig
+from engine_runtime.types import Mel, MelSpec, Pcm
+from tests.engine_runtime.codec.test_token2mel import make_flow, prompt_of
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
+CONFIG = {
+    "resblock": "1",
+    "upsample_rates": [10, 6, 4, 2],
+    "upsample_kernel_sizes": [20, 12, 8, 4],
+    "upsample_initial_channel": 32,
+    "resblock_kernel_sizes": [3, 7],
+    "resblock_dilation_sizes": [[1, 3], [1, 2]],
+    "activation": "snakebeta",
+    "snake_logscale": True,
+    "num_mels": 80,
+}
+
+
+def lively(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights with which a change at the edge of a window is heard at its other end, below full scale."""
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if name.endswith("weight"):
+            torch.nn.init.normal_(parameter, std=0.6 / parameter[0].numel() ** 0.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def bigvgan() -> Vocoder:
+    return Vocoder(lively(build_bigvgan(CONFIG)), SPEC)
+
+
+def mel_of(frames: int, seed: int = 0) -> Mel:
+    return np.random.default_rng(seed).normal(size=(80, frames)).astype(np.float32)
+
+
+def run(stream: VocoderStream, mel: Mel, sizes: list[int]) -> list[Pcm]:
+    """Push the mel in pieces of the given sizes (over and over), then finish."""
+    parts, start, turn = [], 0, 0
+    while start < mel.shape[1]:
+        size = sizes[turn % len(sizes)]
+        parts.append(stream.push(mel[:, start : start + size]))
+        start, turn = start + size, turn + 1
+    return [*parts, stream.finish()]
+
+
+@settings(max_examples=30, deadline=None)
+@given(frames=st.integers(1, 70), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_any_chunking_of_bigvgan_equals_one_call(bigvgan: Vocoder, frames: int, sizes: list[int]) -> None:
+    mel = mel_of(frames)
+    pcm = np.concatenate(run(bigvgan.stream(), mel, sizes))
+    assert pcm.shape == (frames * SPEC.hop,)
+    assert np.abs(pcm - bigvgan.vocode(mel)).max() <= 1e-5
+
+
+@pytest.mark.parametrize("change", [{}, {"resblock": "2", "resblock_dilation_sizes": [[1, 3, 5], [1, 3]]}])
+def test_context_is_enough_and_not_more_than_needed(change: dict[str, object]) -> None:
+    network = lively(build_bigvgan({**CONFIG, **change}))
+    stage, mel = Vocoder(network, SPEC), mel_of(80)
+    assert stage.is_exact
+    assert stage.right_context_frames <= 8
+    whole = stage.vocode(mel)
+    short = Vocoder(
+        network,
+        SPEC,
+        left_context_frames=stage.left_context_frames - 3,
+        right_context_frames=stage.right_context_frames - 3,
+    )
+    assert not short.is_exact
+    exact, inexact = (np.concatenate(run(part.stream(), mel, [20])) for part in (stage, short))
+    assert np.abs(exact - whole).max() <= 1e-5
+    assert np.abs(inexact - whole).max() > np.abs(exact - whole).max()
+
+
+def test_samples_come_as_soon_as_their_context(bigvgan: Vocoder) -> None:
+    parts = run(bigvgan.stream(), mel_of(52), [20, 20, 12])
+    held = bigvgan.right_context_frames * SPEC.hop
+    assert [len(part) for part in parts] == [9600 - held, 9600, 5760, held]
+
+
+def test_stored_bigvgan_in_chunks() -> None:
+    meta = json.loads((GOLDEN / "bigvgan_tiny.json").read_text())
+    tensors = load_file(GOLDEN / "bigvgan_tiny.safetensors")
+    network = build_bigvgan(meta["config"])
+    cases = ("mel", "wave", "internal.")
+    network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(cases)})
+    stage = Vocoder(network, SPEC)
+    assert (stage.left_context_frames, stage.right_context_frames) == (28, 28)
+    for sizes in ([48], [20], [1, 9]):
+        pcm = np.concatenate(run(stage.stream(), tensors["mel"].numpy(), sizes))
+        assert np.abs(pcm - tensors["wave"].numpy()).max() <= 5e-5
+
+
+def test_stream_is_as_new_after_finish_and_reset(bigvgan: Vocoder) -> None:
+    stream = bigvgan.stream()
+    first = np.concatenate(run(stream, mel_of(30, 1), [7]))
+    stream.push(mel_of(30, 2))
+    stream.reset()
+    assert np.array_equal(np.concatenate(run(stream, mel_of(30, 1), [7])), first)
+
+
+# HiFT
+
+
+def hift() -> tuple[HiFT, dict[str, torch.Tensor]]:
+    """The stored network and its case tensors."""
+    table = dict(json.loads((GOLDEN / "hift_tiny.json").read_text())["config"])
+    istft, f0 = table.pop("istft_params"), table.pop("f0_predictor")
+    table |= {"n_fft": istft["n_fft"], "hop_len": istft["hop_len"], "f0_channels": f0["cond_channels"]}
+    tensors = load_file(GOLDEN / "hift_tiny.safetensors")
+    cases = {
+        key: value for key, value in tensors.items() if key.startswith(("off.", "stream.", "e2e.", "folded."))
+    }
+    network = HiFT(HiFTConfig.from_dict(table))
+    network.load_state_dict({key: value for key, value in tensors.items() if key not in cases})
+    return network.fold().eval(), cases
+
+
+def stored_draws(cases: dict[str, torch.Tensor]) -> Callable[[], Callable[[int], torch.Tensor]]:
+    def start() -> Callable[[int], torch.Tensor]:
+        calls = iter(range(5))
+        return lambda frames: cases[f"stream.call{next(calls)}.draw_noise"][None, : frames * 480]
+
+    return start
+
+
+def test_hift_protocol_of_stored_calls() -> None:
+    network, cases = hift()
+    stage = Vocoder(network, SPEC)
+    stream = HiFTStream(network, 8, stored_draws(cases), stage.check, torch.zeros(0))
+    mel = cases["stream.mel"].numpy()
+    parts = [stream.push(mel[:, start : start + 20]) for start in range(0, 92, 20)]
+    parts[-1] = np.concatenate((parts[-1], stream.finish()))
+    for index, part in enumerate(parts):
+        want = cases[f"stream.call{index}.wave"].numpy()
+        assert part.shape == want.shape
+        assert np.abs(part - want).max() <= 3e-3
+
+
+def test_codes_to_wave_through_the_chunked_stages() -> None:
+    """As upstream's last call differs (full attention), only the samples before it can be compared."""
+    (flow, flow_cases), (network, cases) = make_flow(), hift()
+    stage = Vocoder(network, SPEC)
+    stream = HiFTStream(network, 8, stored_draws(cases), stage.check, torch.zeros(0))
+    codes = flow_cases["in.token"].numpy().astype(np.int64)
+    mels = Token2Mel(flow, SPEC, steps=10, prompt=prompt_of(flow_cases, 10)).stream().push(codes)
+    pcm = np.concatenate([stream.push(mel) for mel in mels])
+    want = cases["e2e.wave"].numpy()
+    assert len(pcm) == 34560
+    assert np.abs(pcm - want[: len(pcm)]).max() <= 3e-3
+
+
+def test_hift_streams_any_chunks_and_repeats_with_its_seed() -> None:
+    network, cases = hift()
+    mel = cases["stream.mel"].numpy()
+    stage = Vocoder(network, SPEC, seed=3)
+    for sizes in ([20], [3], [1], [9, 2, 40]):
+        first, second = (np.concatenate(run(stage.stream(), mel, sizes)) for _ in range(2))
+        assert first.shape == (92 * 480,)
+        assert np.array_equal(first, second)
+    assert np.concatenate(run(stage.stream(), mel[:, :5], [5])).shape == (5 * 480,)
+    assert np.array_equal(stage.vocode(mel), stage.vocode(mel))
+    assert not np.array_equal(stage.vocode(mel), Vocoder(network, SPEC, seed=4).vocode(mel))
+
+
+# bad input
+
+
+def test_wrong_mels_are_refused(bigvgan: Vocoder) -> None:
+    stream = bigvgan.stream()
+    with pytest.raises(MelMismatchError, match=r"80 bands x frames, got \[100, 20\]"):
+        stream.push(np.zeros((100, 20), dtype=np.float32))
+    broken = mel_of(20)
+    broken[3, 7] = np.nan
+    with pytest.raises(ExecutorError, match="frame 7 of 20"):
+        stream.push(broken)
+    with pytest.raises(ExecutorError, match="not finite"):
+        bigvgan.vocode(broken)
+    assert len(np.concatenate(run(stream, mel_of(20), [20]))) == 9600  # a refused push left no trace
+    assert len(bigvgan.vocode(mel_of(0))) == 0
+
+
+def test_a_mel_of_another_kind_is_shown_beside_the_own(bigvgan: Vocoder) -> None:
+    bigvgan.require(SPEC)
+    other = MelSpec(sample_rate=22050, n_mels=80, n_fft=1024, hop=256, win=1024, fmin=0.0, fmax=8000.0)
+    with pytest.raises(MelMismatchError, match=r"(?s)sample_rate, n_fft, hop, win.*22050.*24000"):
+        bigvgan.require(other)
+
+
+def test_network_and_mel_must_fit() -> None:
+    wide = MelSpec(sample_rate=24000, n_mels=100, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
+    with pytest.raises(MelMismatchError, match="num_mels"):
+        Vocoder(build_bigvgan(CONFIG), wide)
+    with pytest.raises(MelMismatchError, match="'fmax': 12000"):
+        Vocoder(build_bigvgan({**CONFIG, "fmax": 12000}), SPEC)
+    with pytest.raises(MelMismatchError, match="'hop_size': 240"):
+        Vocoder(
+            build_bigvgan(
+                {**CONFIG, "upsample_rates": [5, 6, 4, 2], "upsample_kernel_sizes": [11, 12, 8, 4]}
+            ),
+            SPEC,
+        )
+    network, _ = hift()
+    with pytest.raises(MelMismatchError, match="in_channels"):
+        Vocoder(network, wide)
+    with pytest.raises(BundleError, match="equal"):
+        Vocoder(network, SPEC, left_context_frames=8, right_context_frames=4)
