@@ -1,0 +1,221 @@
+"""Engine: one bundle, ready to hold conversations.
+
+    engine = Engine.load(Bundle.open(folder))
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, turn_id=1)
+    turn.push(pcm)                                   # while the user speaks: encoded and prefilled at once
+    for event in turn.commit(Modality.SPEECH): ...   # text, audio, done
+
+It owns the loaded stages and the KV pool that all conversations share, and the lock under which all of them
+work. It starts no thread; durations go to `timing`. One thread uses it (`Turn.cancel` may come from any).
+
+The system turn follows the modality of the reply. When a conversation changes it, the rows that both have in
+common and what the prefix cache still knows are reused, the rest is prefilled anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
+from engine_runtime.conversation import Conversation
+from engine_runtime.errors import OutOfBlocksError
+from engine_runtime.lm.generation import Row, merged_id
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import Tails
+from engine_runtime.stages import Stages, load_stages
+from engine_runtime.timing import TimingBus
+from engine_runtime.turn import Turn
+from engine_runtime.types import Modality
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStats:
+    """KV blocks of the pool: `used` + `free` = `total`; `cached` of the free ones still hold rows for
+    reuse."""
+
+    total: int
+    used: int
+    free: int
+    cached: int
+
+
+class Engine:
+    """See the module."""
+
+    def __init__(self, stages: Stages, timing: TimingBus | None = None) -> None:
+        """Use `load`, unless the stages were made in another way."""
+        self.stages = stages
+        self.timing = timing or TimingBus()
+        self.lock = threading.RLock()
+        self._conversations: list[tuple[weakref.ref[Conversation], Sequence]] = []
+        self._streams: list[SpeechTokenizerStream] = []
+        self._is_closed = False
+
+    @classmethod
+    def load(
+        cls,
+        bundle: Bundle,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        timing: TimingBus | None = None,
+        kv_blocks: int | None = None,
+        flow_steps: int | None = None,
+    ) -> Engine:
+        """Load every network of the bundle.
+
+        `dtype` is that of the language model. `kv_blocks` and `flow_steps` default to the bundle's.
+        Raises BundleError for weights that do not fit.
+        """
+        stages = load_stages(
+            bundle,
+            device=torch.device(device),
+            dtype=getattr(torch, dtype),
+            kv_blocks=kv_blocks or bundle.lm.kv_blocks,
+            flow_steps=flow_steps or bundle.flow.steps,
+        )
+        return cls(stages, timing)
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle that was loaded."""
+        return self.stages.bundle
+
+    @property
+    def input_sample_rate(self) -> int:
+        """Rate of the PCM that `Turn.push` takes, in Hz."""
+        return self.stages.speech_tokenizer.sample_rate
+
+    @property
+    def output_sample_rate(self) -> int:
+        """Rate of reply PCM, in Hz."""
+        return self.stages.vocoder.sample_rate
+
+    @property
+    def stats(self) -> BlockStats:
+        """How full the KV pool is."""
+        blocks = self.stages.lm.blocks
+        return BlockStats(blocks.num_blocks, blocks.num_used, blocks.num_free, blocks.num_cached)
+
+    def new_conversation(self) -> Conversation:
+        """An empty conversation. Once nobody refers to it, its KV blocks go back at the next one or in
+        need."""
+        with self.lock:
+            self._require_open()
+            self._reap()
+            limit = min(self.stages.lm.max_rows, self.bundle.lm.context_rows)
+            conversation = Conversation(self.stages.prompt, limit)
+            self._conversations.append((weakref.ref(conversation), conversation.sequence))
+            return conversation
+
+    def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
+        """Start a user turn. `reply` is the modality that is expected; the commit decides.
+
+        An earlier turn of the conversation that is still open is cancelled. Errors as in `Turn.push`.
+        """
+        return self._open_turn(conversation, turn_id, reply, self.timing)
+
+    def warm_up(self) -> None:
+        """Answer a second of faint noise, so that the first real reply is as fast as later ones. Keeps
+        nothing."""
+        bundle, rate = self.bundle, self.input_sample_rate
+        noise = np.random.default_rng(0).normal(0.0, 1e-3, rate).astype(np.float32)
+        codes = bundle.flow.first_chunk_codes + bundle.flow.chunk_codes + bundle.flow.look_ahead_codes
+        for modality in Modality:
+            sampling = bundle.lm.sampling_speech if modality is Modality.SPEECH else bundle.lm.sampling_text
+            params = replace(sampling, min_new=codes, max_new=codes)
+            turn = self._open_turn(self.new_conversation(), 0, modality, TimingBus())
+            for start in range(0, rate, rate // 10):
+                turn.push(noise[start : start + rate // 10])
+            for _ in turn.commit(modality, params):
+                pass
+
+    def close(self) -> None:
+        """Stop what is going on and let the memory go. The engine can not be used afterwards."""
+        for reference, _ in list(self._conversations):
+            conversation = reference()
+            if conversation is not None and conversation.turn is not None:
+                conversation.turn.cancel()
+        with self.lock:
+            self._is_closed = True
+            for _, sequence in self._conversations:
+                self.stages.lm.blocks.release(sequence)
+            self._conversations.clear()
+            self._streams.clear()
+
+    def prefill(self, conversation: Conversation, rows: list[Row], tails: Tails) -> tuple[Logits, int]:
+        """Make the cache hold exactly `rows`; logits of the last one, and how many rows had to be run."""
+        special, vocab = self.bundle.lm.special_ids, self.stages.lm_config.text_vocab
+        ids = [merged_id(row, special, vocab) for row in rows]
+        lm, sequence = self.stages.lm, conversation.sequence
+        # The last row is always run, since its logits are wanted.
+        held = lm.align(sequence, ids[:-1])
+        logits = self._with_room(conversation, lambda: lm.prefill(sequence, ids[sequence.num_rows :], tails))
+        return logits, len(ids) - held
+
+    def decode(self, conversation: Conversation, row: Row, tails: Tails) -> Logits:
+        """Run one row of a reply."""
+        token_id = merged_id(row, self.bundle.lm.special_ids, self.stages.lm_config.text_vocab)
+        lm, sequence = self.stages.lm, conversation.sequence
+        return self._with_room(conversation, lambda: lm.decode(sequence, token_id, tails))
+
+    def roll_back(self, conversation: Conversation, rows: list[Row]) -> None:
+        """Keep of the cache only what belongs to `rows`; computes nothing."""
+        special, vocab = self.bundle.lm.special_ids, self.stages.lm_config.text_vocab
+        ids = [merged_id(row, special, vocab) for row in rows]
+        sequence = conversation.sequence
+        self.stages.lm.blocks.rollback(sequence, sequence.common_prefix(ids))
+
+    def borrow_stream(self) -> SpeechTokenizerStream:
+        """An encoder stream at its beginning."""
+        return self._streams.pop() if self._streams else self.stages.speech_tokenizer.stream()
+
+    def return_stream(self, stream: SpeechTokenizerStream) -> None:
+        """Take a borrowed stream back."""
+        stream.reset()
+        self._streams.append(stream)
+
+    def _open_turn(
+        self, conversation: Conversation, turn_id: int, reply: Modality, timing: TimingBus
+    ) -> Turn:
+        with self.lock:
+            self._require_open()
+            if conversation.turn is not None:
+                conversation.turn.settle()
+            conversation.turn = Turn(self, conversation, turn_id, reply, timing)
+            return conversation.turn
+
+    def _with_room(self, conversation: Conversation, run: Callable[[], T]) -> T:
+        """Run; if blocks run out, take those of conversations that rest (their history stays) and run on."""
+        try:
+            return run()
+        except OutOfBlocksError:
+            self._reap()
+            for reference, sequence in self._conversations:
+                other = reference()
+                if other is not None and other is not conversation and other.is_resting:
+                    self.stages.lm.blocks.release(sequence)
+            return run()
+
+    def _reap(self) -> None:
+        """Give back the blocks of conversations that nobody refers to any more."""
+        for reference, sequence in self._conversations:
+            if reference() is None:
+                self.stages.lm.blocks.release(sequence)
+        self._conversations = [entry for entry in self._conversations if entry[0]() is not None]
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the engine is closed")

@@ -1,0 +1,213 @@
+"""Reply: one reply while it is made, one decode step at a time.
+
+In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
+its characters are whole, speech as soon as token2mel and vocoder can make a chunk. It also knows which of its
+rows were handed out, so that a reply that is interrupted stays in the history as far as it was said. Engine
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.step import Tails
+from engine_runtime.prompt import IncrementalText
+from engine_runtime.stages import Stages
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import (
+    FinishReason,
+    Modality,
+    Pcm,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+)
+from engine_runtime.voice import ReplyVoice
+
+
+@dataclass(slots=True)
+class _Clock:
+    """What the latency figures of a reply are made of. Work is time inside `advance`, in ns."""
+
+    committed_ns: int
+    work_ns: int = 0
+    work_at_first_chunk_ns: int = 0
+    work_at_last_chunk_ns: int = 0
+    ttfa_ns: int = 0
+    first_chunk_samples: int = 0
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class Reply:
+    """Makes the rows of one reply and what is heard or read of them.
+
+    `prefill` runs the committed rows with the tails that the first row needs; `decode` runs one row. `limit`
+    is the number of rows that the context holds, `held` tells how many it holds now.
+    """
+
+    stages: Stages
+    timing: TimingBus
+    turn_id: int
+    modality: Modality
+    generation: Generation
+    prefill: Callable[[Tails], Logits]
+    decode: Callable[[Row, Tails], Logits]
+    held: Callable[[], int]
+    limit: int
+    committed_ns: int
+    rows: list[GeneratedRow] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    _clock: _Clock = field(init=False)
+    _text: IncrementalText = field(init=False)
+    _voice: ReplyVoice | None = None
+    _chunk_index: int = 0
+    _shown_rows: int = 0
+    _heard_samples: int = 0
+
+    def __post_init__(self) -> None:
+        self._clock = _Clock(self.committed_ns)
+        self._text = IncrementalText(self.stages.tokenizer)
+
+    def advance(self) -> list[ReplyEvent]:
+        """Make the next row; events that became ready. The last one is a ReplyDone, and `finish_reason` is
+        set."""
+        start_ns = self.timing.clock_ns()
+        logits = self._next_logits()
+        row = self.generation.pick(logits)
+        self.rows.append(row)
+        events = list(self._say(row, start_ns))
+        reason = self.generation.finish_reason
+        if reason is None and (self.held() >= self.limit or len(self.codes) >= self.stages.max_codes):
+            reason = "length"
+        if reason is not None:
+            events += self._end(start_ns)
+            self.finish_reason = reason
+        self._clock.work_ns += self.timing.clock_ns() - start_ns
+        if reason is not None:
+            events.append(self.done(reason))
+        return events
+
+    def done(self, reason: FinishReason) -> ReplyDone:
+        """Close the books: the timing of the whole reply and its last event."""
+        clock, mel = self._clock, self.stages.token2mel.mel
+        audio_s = clock.samples / mel.sample_rate
+        attributes: dict[str, float | int | str] = {"audio_s": audio_s, "finish_reason": reason}
+        if clock.samples:
+            first_s = clock.first_chunk_samples / mel.sample_rate
+            attributes["rtf_total"] = clock.work_ns / 1e9 / audio_s
+            attributes["first_chunk_ratio"] = clock.ttfa_ns / 1e9 / first_s
+            if audio_s > first_s:
+                steady_ns = clock.work_at_last_chunk_ns - clock.work_at_first_chunk_ns
+                attributes["rtf_steady"] = steady_ns / 1e9 / (audio_s - first_s)
+        elapsed_ns = self.timing.clock_ns() - clock.committed_ns
+        self.timing.emit("reply", self.turn_id, clock.committed_ns, elapsed_ns, **attributes)
+        text = self._text.text.strip()
+        return ReplyDone(self.turn_id, self.modality, reason, text, tuple(self.codes), clock.samples)
+
+    def note_given(self, event: ReplyEvent) -> None:
+        """The event is about to be handed out."""
+        if isinstance(event, ReplyAudio):
+            self._heard_samples += event.pcm.size
+        elif isinstance(event, ReplyText):
+            self._shown_rows = len(self.rows)
+
+    def complete_rows(self) -> list[Row]:
+        """Rows of the whole reply, up to the end of its turn."""
+        return self._closed([row for row in self.rows if not row.is_stop])
+
+    def heard_rows(self) -> list[Row] | None:
+        """Rows of what was handed out so far, up to the end of its turn; None if that is nothing."""
+        if self.modality is Modality.TEXT:
+            return self._closed(self.rows[: self._shown_rows]) if self._shown_rows else None
+        left = self._heard_samples // self.stages.samples_per_code
+        if not left:
+            return None
+        heard: list[GeneratedRow] = []
+        for row in self.rows:
+            if not left:
+                break
+            heard.append(row)
+            left -= self._is_code(row)
+        return self._closed(heard)
+
+    def _next_logits(self) -> Logits:
+        tails = self.generation.tails
+        if not self.rows:
+            return self.prefill(tails)
+        last = self.rows[-1]
+        with self.timing.span("step", self.turn_id, index=len(self.rows), mode=self.generation.mode.value):
+            return self.decode(last.row, tails)
+
+    def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
+        """What the row adds to the reply."""
+        if row.mode is Mode.TEXT:
+            if not row.is_stop:
+                yield from self._write(row.row.text, is_subtitle=False)
+            return
+        if row.subtitle is not None:
+            yield from self._write(row.subtitle, is_subtitle=True)
+        if self._is_code(row):
+            self.codes.append(row.row.audio)
+            if self.modality is Modality.SPEECH:
+                if self._voice is None:
+                    self._voice = self._new_voice()
+                yield from self._play(self._voice.push(row.row.audio), start_ns)
+        else:
+            yield from self._end_speech(start_ns)
+
+    def _write(self, token_id: int, *, is_subtitle: bool) -> Iterator[ReplyText]:
+        text = self._text.push(token_id)
+        if text:
+            yield ReplyText(self.turn_id, text, is_subtitle)
+
+    def _end(self, start_ns: int) -> Iterator[ReplyEvent]:
+        """What is left when no row follows."""
+        text = self._text.finish()
+        if text:
+            yield ReplyText(self.turn_id, text, self.modality is Modality.SPEECH)
+        yield from self._end_speech(start_ns)
+
+    def _end_speech(self, start_ns: int) -> Iterator[ReplyEvent]:
+        if self._voice is not None:
+            voice, self._voice = self._voice, None
+            yield from self._play(voice.finish(), start_ns)
+
+    def _play(self, pieces: list[Pcm], start_ns: int) -> Iterator[ReplyAudio]:
+        clock, sample_rate = self._clock, self.stages.token2mel.mel.sample_rate
+        for pcm in pieces:
+            now_ns = self.timing.clock_ns()
+            clock.work_at_last_chunk_ns = clock.work_ns + now_ns - start_ns
+            if not clock.samples:
+                clock.work_at_first_chunk_ns = clock.work_at_last_chunk_ns
+                clock.ttfa_ns = now_ns - clock.committed_ns
+                clock.first_chunk_samples = pcm.size
+                self.timing.emit("first_audio", self.turn_id, clock.committed_ns, clock.ttfa_ns)
+            clock.samples += pcm.size
+            yield ReplyAudio(self.turn_id, pcm, sample_rate, self._chunk_index)
+            self._chunk_index += 1
+
+    def _new_voice(self) -> ReplyVoice:
+        return ReplyVoice(self.stages.token2mel, self.stages.vocoder, self.timing, self.turn_id)
+
+    def _is_code(self, row: GeneratedRow) -> bool:
+        return row.mode is Mode.AUDIO and row.row.audio < self.stages.bundle.lm.special_ids.eosp
+
+    def _closed(self, rows: list[GeneratedRow]) -> list[Row]:
+        """Rows with what ends the speech, if it was cut, and what ends the turn."""
+        prompt = self.stages.prompt
+        is_speaking = self.modality is Modality.SPEECH if not rows else rows[-1].mode is Mode.AUDIO
+        if rows and rows[-1].row.text == self.stages.bundle.lm.special_ids.sosp:
+            is_speaking = True
+        if rows and rows[-1].mode is Mode.AUDIO and not self._is_code(rows[-1]):
+            is_speaking = False
+        return [
+            *(row.row for row in rows),
+            *(prompt.end_speech() if is_speaking else ()),
+            *prompt.end_turn(),
+        ]

@@ -1,0 +1,138 @@
+"""Stages: the networks of a bundle, loaded and wrapped in their streaming twins.
+
+In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model runs
+in the chosen dtype; the codec stays in float32, for which alone its streaming twins are qualified. Called
+once, in the thread that will use the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast, get_args
+
+import torch
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.codec.features import Normalisation
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.errors import BundleError
+from engine_runtime.executors.torch_executor import TorchExecutor
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.models.bigvgan import build_bigvgan
+from engine_runtime.models.flow import CausalFlow, FlowConfig
+from engine_runtime.models.hift import HiFT, HiFTConfig
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
+from engine_runtime.prompt import Prompt, TextTokenizer
+from engine_runtime.weights import load_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What the turns of all conversations share."""
+
+    bundle: Bundle
+    lm: PagedLM
+    lm_config: MossLMConfig
+    tokenizer: TextTokenizer
+    prompt: Prompt
+    speech_tokenizer: SpeechTokenizer
+    token2mel: Token2Mel
+    vocoder: Vocoder
+
+    @property
+    def max_codes(self) -> int:
+        """Speech codes of the longest reply that the flow can say."""
+        return (
+            self.token2mel.config.max_frames // self.token2mel.frames_per_code - self.token2mel.prompt_codes
+        )
+
+    @property
+    def samples_per_code(self) -> int:
+        """Reply samples of one speech code."""
+        return self.token2mel.frames_per_code * self.token2mel.mel.hop
+
+
+def load_stages(
+    bundle: Bundle, *, device: torch.device, dtype: torch.dtype, kv_blocks: int, flow_steps: int
+) -> Stages:
+    """Load every network. Raises BundleError for weights that do not fit what the manifest describes."""
+    lm_config = MossLMConfig.from_dict(bundle.lm.config)
+    tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
+    return Stages(
+        bundle=bundle,
+        lm=_load_lm(bundle, lm_config, device, dtype, kv_blocks),
+        lm_config=lm_config,
+        tokenizer=tokenizer,
+        prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
+        speech_tokenizer=_load_speech_tokenizer(bundle, device),
+        token2mel=_load_token2mel(bundle, device, flow_steps),
+        vocoder=_load_vocoder(bundle, device),
+    )
+
+
+def _load_lm(
+    bundle: Bundle, config: MossLMConfig, device: torch.device, dtype: torch.dtype, kv_blocks: int
+) -> PagedLM:
+    section = bundle.lm
+    with torch.device("meta"):
+        model = MossLM(config)
+    load_weights(model, section.weights, dtype, device)
+    cache = KVCache(config, kv_blocks, section.tokens_per_block, dtype=dtype, device=device)
+    executor = TorchExecutor(model.eval(), cache, max_seq_len=section.context_rows)
+    return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
+
+
+def _load_speech_tokenizer(bundle: Bundle, device: torch.device) -> SpeechTokenizer:
+    section = bundle.speech_encoder
+    model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
+    load_weights(model, section.weights, torch.float32, device)
+    known = get_args(Normalisation)
+    if section.normalisation not in known:
+        raise BundleError(
+            f"[speech_encoder] has normalisation {section.normalisation!r}, which is none of "
+            f"{', '.join(known)}. Correct the bundle's manifest."
+        )
+    normalisation = cast(Normalisation, section.normalisation)
+    tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device)
+    eosp = bundle.lm.special_ids.eosp
+    if tokenizer.codebook_size > eosp:
+        raise BundleError(
+            f"The speech encoder of bundle {bundle.name} has {tokenizer.codebook_size} codes, and the "
+            f"language model's end of speech is {eosp}. Use parts of one model."
+        )
+    return tokenizer
+
+
+def _load_token2mel(bundle: Bundle, device: torch.device, steps: int) -> Token2Mel:
+    section = bundle.flow
+    flow = CausalFlow(FlowConfig.from_dict(section.config))
+    load_weights(flow, section.weights, torch.float32, device)
+    return Token2Mel(
+        flow.eval(),
+        section.mel,
+        steps=steps,
+        cfg_rate=section.cfg_rate,
+        first_chunk_codes=section.first_chunk_codes,
+        device=device,
+    )
+
+
+def _load_vocoder(bundle: Bundle, device: torch.device) -> Vocoder:
+    section = bundle.vocoder
+    is_hift = section.kind == "hift"
+    network = HiFT(HiFTConfig.from_dict(section.config)) if is_hift else build_bigvgan(section.config)
+    load_weights(network, section.weights, torch.float32, device, either_weight_norm_style=is_hift)
+    vocoder = Vocoder(
+        network,
+        section.mel,
+        left_context_frames=section.left_context_frames,
+        right_context_frames=section.right_context_frames,
+        device=device,
+    )
+    vocoder.require(bundle.flow.mel)
+    return vocoder

@@ -1,0 +1,325 @@
+"""Turn: one user turn and its reply, from the first speech to the last sample.
+
+In: PCM (or typed text) as it comes, then a commit. Out: reply events. While the user speaks, new codes are
+prefilled at once, so that at the commit only the few rows that close the turn are left.
+
+States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Used
+by the engine thread; `cancel` is safe from any thread and takes effect after the present decode step at the
+latest.
+
+Policies:
+    A turn cancelled while listening never happened.
+    A reply that is interrupted stays in the history as far as it was handed out; if nothing was, the whole
+    exchange never happened. After an error the turn is gone and the conversation is as it was before the
+    turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
+from engine_runtime.conversation import Conversation, Exchange
+from engine_runtime.errors import AudioInputError
+from engine_runtime.lm.context import reply_reserve
+from engine_runtime.lm.generation import Generation, Row
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.step import BOTH_TAILS, Tails
+from engine_runtime.reply import Reply
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
+
+
+class _State(Enum):
+    LISTENING = "listening"
+    REPLYING = "replying"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class Turn:
+    """See the module. Made by `Engine.open_turn`; implements `types.TurnHandle`."""
+
+    def __init__(
+        self, engine: Engine, conversation: Conversation, turn_id: int, reply: Modality, timing: TimingBus
+    ) -> None:
+        self.turn_id = turn_id
+        self._engine, self._stages, self._conversation = engine, engine.stages, conversation
+        self._timing = timing
+        self._state = _State.LISTENING
+        self._cancelled = threading.Event()
+        self._commit_count = 0
+        """Which commit is wanted; a reply of an earlier one is stale."""
+        self._stream: SpeechTokenizerStream | None = engine.borrow_stream()
+        self._codes: list[int] = []
+        self._user_turn: list[Row] = []
+        """All rows of the user's turn, from the commit on."""
+        self._text: str | None = None
+        self._reply: Reply | None = None
+        self._exchange: Exchange | None = None
+        conversation.modality = reply
+        with self._step():
+            self._prefill(self._open_rows(), "listen", BOTH_TAILS, self._default_reserve(reply))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn is done or cancelled."""
+        return self._state in (_State.DONE, _State.CANCELLED)
+
+    def push(self, pcm: Pcm) -> int:
+        """Encode and prefill more speech [n] at the engine's input rate; returns the number of new codes.
+
+        Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; then the turn is gone.
+        Returns 0 once the turn was cancelled.
+        """
+        with self._engine.lock:
+            if self._is_cancelled():
+                return 0
+            self._require(_State.LISTENING, "take speech")
+            if self._text is not None:
+                raise RuntimeError("a typed question takes no speech; open another turn")
+            with self._step():
+                codes = self._encode(pcm)
+                if codes.size:
+                    self._codes.extend(codes.tolist())
+                    reserve = self._default_reserve(self._conversation.modality)
+                    self._prefill(self._open_rows(), "listen", BOTH_TAILS, reserve)
+            self._is_cancelled()
+            return int(codes.size)
+
+    def push_text(self, text: str) -> None:
+        """Use a typed question instead of speech. Errors as in `push`."""
+        with self._engine.lock:
+            if self._is_cancelled():
+                return
+            self._require(_State.LISTENING, "take text")
+            if self._codes:
+                raise RuntimeError("this turn was spoken to; open another one for a typed question")
+            with self._step():
+                if not text.strip():
+                    raise AudioInputError("The question is empty. Say or type something.")
+                self._text = text
+                reserve = self._default_reserve(self._conversation.modality)
+                self._prefill(self._open_rows(), "listen", BOTH_TAILS, reserve)
+            self._is_cancelled()
+
+    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+        """End the user's turn; the events of the reply, ending with a ReplyDone.
+
+        `params` default to the bundle's for this modality. The iterator ends at once after `reopen`; after
+        `cancel` it gives a ReplyDone with "cancelled". Raises AudioInputError if nothing was said or typed.
+        """
+        with self._engine.lock:
+            committed_ns = self._timing.clock_ns()
+            if not self._is_cancelled():
+                self._require(_State.LISTENING, "be committed")
+                self._timing.emit("commit", self.turn_id, committed_ns, 0)
+                with self._step():
+                    self._user_turn = self._close_user_turn()
+                self._state = _State.REPLYING
+                self._commit_count += 1
+                self._reply = None
+            if params is None:
+                lm = self._stages.bundle.lm
+                params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
+            return self._run(self._commit_count, reply, params, committed_ns)
+
+    def reopen(self) -> None:
+        """The user goes on after all: take the commit and its reply back, keep what was heard.
+
+        Does nothing while listening or after a cancel.
+        """
+        with self._engine.lock:
+            if self._is_cancelled() or self._state is _State.LISTENING:
+                return
+            conversation = self._conversation
+            if conversation.turn is not self:
+                raise RuntimeError("a later turn was opened; only the latest one can be reopened")
+            if self._exchange is not None:
+                conversation.exchanges.remove(self._exchange)
+                self._exchange = None
+            self._commit_count += 1
+            self._reply, self._state = None, _State.LISTENING
+            self._engine.roll_back(conversation, [*conversation.history(), *self._open_rows()])
+
+    def cancel(self) -> None:
+        """Drop the turn, or stop its reply, and give its KV blocks back. Safe from any thread, at any time.
+
+        If the engine is at work on it, the work stops after the present step. A turn that is done stays as it
+        is.
+        """
+        if self._state is _State.DONE:
+            return
+        self._cancelled.set()
+        if self._engine.lock.acquire(blocking=False):
+            try:
+                self._is_cancelled()
+            finally:
+                self._engine.lock.release()
+
+    def _run(
+        self, commit: int, modality: Modality, params: SamplingParams, committed_ns: int
+    ) -> Iterator[ReplyEvent]:
+        while True:
+            with self._engine.lock:
+                if commit != self._commit_count:
+                    return
+                if self._is_cancelled():
+                    events: list[ReplyEvent] = [self._cancelled_done(modality)]
+                else:
+                    with self._step():
+                        self._reply = self._reply or self._new_reply(modality, params, committed_ns)
+                        events = self._reply.advance()
+                        if self._reply.finish_reason is not None:
+                            self._finish(self._reply)
+            reply = self._reply
+            for event in events:
+                if self._state is not _State.DONE and self._cancelled.is_set():
+                    break
+                if reply is not None:
+                    reply.note_given(event)
+                yield event
+                if commit != self._commit_count or isinstance(event, ReplyDone):
+                    return
+
+    def _new_reply(self, modality: Modality, params: SamplingParams, committed_ns: int) -> Reply:
+        """Everything up to the first row of the reply; the closing rows are prefilled by its first step."""
+        conversation, stages = self._conversation, self._stages
+        conversation.modality = modality
+        lm, config = stages.bundle.lm, stages.lm_config
+        current = [*self._user_turn, *stages.prompt.open_reply(modality)]
+        reserve = reply_reserve(params.max_new, conversation.limit)
+        prompt = conversation.plan(current, reserve)
+        generation = Generation(
+            prompt,
+            params,
+            lm.special_ids,
+            text_vocab=config.text_vocab,
+            audio_vocab=config.audio_vocab,
+            want_subtitles=lm.subtitles,
+            skip_unused_tails=True,
+            device=str(stages.lm.executor.device),
+        )
+        engine = self._engine
+        return Reply(
+            stages=stages,
+            timing=self._timing,
+            turn_id=self.turn_id,
+            modality=modality,
+            generation=generation,
+            prefill=lambda tails: self._prefill(current, "commit", tails, reserve),
+            decode=lambda row, tails: engine.decode(conversation, row, tails),
+            held=lambda: conversation.sequence.num_rows,
+            limit=conversation.limit,
+            committed_ns=committed_ns,
+        )
+
+    def _encode(self, pcm: Pcm | None) -> Codes:
+        """New codes of more speech, or, for None, those of its end."""
+        if self._stream is None:
+            raise RuntimeError(f"turn {self.turn_id} has given its encoder back")
+        with self._timing.span("encode", self.turn_id) as attributes:
+            codes = self._stream.tail() if pcm is None else self._stream.push(pcm)
+            attributes["codes"] = codes.size
+        return codes
+
+    def _prefill(self, current: list[Row], phase: str, tails: Tails, reserve: int) -> Logits:
+        rows = self._conversation.plan(current, reserve)
+        with self._timing.span("prefill", self.turn_id, phase=phase) as attributes:
+            logits, num_new = self._engine.prefill(self._conversation, rows, tails)
+            attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
+            if phase == "commit":
+                attributes["rows_at_commit"] = num_new
+        return logits
+
+    def _open_rows(self) -> list[Row]:
+        """Rows of the user's turn so far."""
+        prompt = self._stages.prompt
+        if self._text is not None:
+            return prompt.user_text(self._text)
+        return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
+
+    def _close_user_turn(self) -> list[Row]:
+        """Rows of the complete user turn. Raises AudioInputError if it says nothing."""
+        prompt = self._stages.prompt
+        rows = self._open_rows()
+        if self._text is None:
+            tail = self._encode(None)
+            if not self._codes and not tail.size:
+                raise AudioInputError("Nothing was said in this turn. Say or type something.")
+            rows += [*prompt.code_rows(tail.tolist()), *prompt.end_speech()]
+        return [*rows, *prompt.end_turn()]
+
+    def _default_reserve(self, modality: Modality) -> int:
+        """Rows to keep free while listening: what closes the turn, and the reply."""
+        lm, prompt = self._stages.bundle.lm, self._stages.prompt
+        params = lm.sampling_speech if modality is Modality.SPEECH else lm.sampling_text
+        closing = len(prompt.end_speech()) + len(prompt.end_turn()) + len(prompt.open_reply(modality))
+        return closing + reply_reserve(params.max_new, self._conversation.limit)
+
+    def _finish(self, reply: Reply) -> None:
+        """The reply is complete: it becomes history."""
+        self._exchange = self._remember(reply, reply.complete_rows())
+        self._state = _State.DONE
+
+    def _remember(self, reply: Reply, rows: list[Row]) -> Exchange:
+        opening = self._stages.prompt.open_reply(reply.modality)
+        exchange = Exchange(tuple(self._user_turn), (*opening, *rows))
+        self._conversation.exchanges.append(exchange)
+        return exchange
+
+    def _is_cancelled(self) -> bool:
+        """Whether the turn is cancelled; carries the cancel out if it is not yet. The engine's lock is
+        held."""
+        if not self._cancelled.is_set() or self._state is _State.DONE:
+            return False
+        if self._state is _State.CANCELLED:
+            return True
+        heard = self._reply.heard_rows() if self._state is _State.REPLYING and self._reply else None
+        if self._reply is not None and heard is not None:
+            self._remember(self._reply, heard)
+        self._drop()
+        return True
+
+    def _drop(self) -> None:
+        """The turn takes no more; its rows leave the cache as far as they are not history."""
+        self._state = _State.CANCELLED
+        self._cancelled.set()
+        self._engine.roll_back(self._conversation, self._conversation.history())
+        self.give_stream_back()
+
+    def settle(self) -> None:
+        """Another turn begins: this one is over, whatever its state, and can not be reopened."""
+        self.cancel()
+        self.give_stream_back()
+
+    def give_stream_back(self) -> None:
+        """Let the encoder stream serve another turn."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            self._engine.return_stream(stream)
+
+    def _cancelled_done(self, modality: Modality) -> ReplyDone:
+        if self._reply is None:
+            return ReplyDone(self.turn_id, modality, "cancelled", "")
+        return self._reply.done("cancelled")
+
+    def _require(self, state: _State, action: str) -> None:
+        if self._state is not state:
+            raise RuntimeError(f"turn {self.turn_id} is {self._state.value} and can not {action}")
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """A piece of work; if it fails, the turn is gone and the conversation is as before."""
+        try:
+            yield
+        except BaseException:
+            self._drop()
+            raise
