@@ -1,0 +1,144 @@
+"""Training data on the training device: questions, answers made of units, augmentation.
+
+Everything is a batch of fixed shape, made on the device from flat int16 waveforms: no data loader, no host copies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import domain
+import numpy as np
+import torch
+from torch import Tensor
+
+GRID16, GRID24 = 1_280, 1_920
+
+
+def lay_out(flat: Tensor, segments: list[list[tuple[int, int, int]]], samples: int) -> Tensor:
+    """Copy pieces of flat int16 into windows: per row (position, start in flat, length) -> [rows, samples] float32."""
+    most = max(len(row) for row in segments)
+    table = torch.tensor([row + [(0, 0, 0)] * (most - len(row)) for row in segments], device=flat.device)
+    time = torch.arange(samples, device=flat.device)[None]
+    wave = torch.zeros(len(segments), samples, device=flat.device)
+    for position, start, length in _columns(table):
+        inside = (time >= position) & (time < position + length)
+        at = (time - position + start).clamp_(0, len(flat) - 1)
+        wave += torch.where(inside, flat[at].float() / 32768, 0.0)
+    return wave
+
+
+def _columns(table: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    return [(table[:, s, 0:1], table[:, s, 1:2], table[:, s, 2:3]) for s in range(table.shape[1])]
+
+
+class Questions:
+    """Flat user speech; `windows` packs several utterances into windows of `samples`."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        data = np.load(path)
+        self.text = data["question"].tolist()
+        self.voice = data["voice"].tolist()
+        self.offsets = data["offsets"]
+        self.samples = torch.from_numpy(data["samples"]).to(device)
+        self.lengths = np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def windows(self, rng: np.random.Generator, batch: int, samples: int) -> tuple[Tensor, list[list[str]]]:
+        """[batch, samples] float32 and the questions in each; as many whole utterances as fit, with random pauses."""
+        segments, texts = [], []
+        for _ in range(batch):
+            position, said, row = int(rng.integers(0, 8_000)), [], []
+            for pick in rng.integers(len(self), size=4).tolist():
+                length = int(self.lengths[pick])
+                if position + length + 800 > samples:
+                    continue
+                row.append((position, int(self.offsets[pick]), length))
+                said.append(self.text[pick])
+                position += length + int(rng.integers(2_400, 12_000))
+            segments.append(row)
+            texts.append(said)
+        return lay_out(self.samples, segments, samples), texts
+
+
+class Answers:
+    """The assistant's speech: units one after the other, each on the grid."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        data = np.load(path)
+        self.units = {str(unit): i for i, unit in enumerate(data["unit"])}
+        self.offsets = {16: data["offsets16"], 24: data["offsets24"]}
+        self.samples = {
+            16: torch.from_numpy(data["samples16"]).to(device),
+            24: torch.from_numpy(data["samples24"]).to(device),
+        }
+        self.codes = np.diff(self.offsets[16]) // GRID16  # codes of each unit
+
+    def num_codes(self, units: tuple[str, ...]) -> int:
+        """Codes of an answer."""
+        return int(sum(self.codes[self.units[unit]] for unit in units))
+
+    def batch(self, answers: list[tuple[str, ...]], codes: int, kilohertz: int) -> Tensor:
+        """[batch, codes * grid] float32, zeros behind the end (or cut there)."""
+        grid = {16: GRID16, 24: GRID24}[kilohertz]
+        offsets = self.offsets[kilohertz]
+        segments = []
+        for units in answers:
+            position, row = 0, []
+            for unit in units:
+                start, end = int(offsets[self.units[unit]]), int(offsets[self.units[unit] + 1])
+                take = min(end - start, codes * grid - position)
+                if take > 0:
+                    row.append((position, start, take))
+                position += end - start
+            segments.append(row)
+        return lay_out(self.samples[kilohertz], segments, codes * grid)
+
+
+def training_answers(rng: np.random.Generator, random_strings: int) -> list[tuple[str, ...]]:
+    """Distinct answers of the training dialogues, and random unit strings that cover more joints between units."""
+    dialogues = domain.all_dialogues()
+    known = list(dict.fromkeys(turn.units for d in dialogues if not d.held_out for turn in d.turns))
+    units = domain.all_units(dialogues)
+    extra = [tuple(units[i] for i in rng.integers(0, len(units), rng.integers(2, 5))) for _ in range(random_strings)]
+    return known + extra
+
+
+def augment(wave: Tensor, generator: torch.Generator, rate: int = 16_000, strength: float = 1.0) -> Tensor:
+    """Room, microphone and noise: [B, n] -> [B, n]. Each effect hits only some rows."""
+    batch, n = wave.shape
+    device = wave.device
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, device=device, generator=generator)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, generator=generator)
+
+    size = 1 << (n + rate // 2 - 1).bit_length()
+    spectrum = torch.fft.rfft(wave, size)
+    bins = spectrum.shape[1]
+    # microphone: a smooth random equaliser of 8 knots
+    knots = normal(batch, 1, 8) * 4.0 * strength * (uniform(batch, 1, 1) < 0.6)
+    gain_db = torch.nn.functional.interpolate(knots, bins, mode="linear", align_corners=True)[:, 0]
+    spectrum = spectrum * 10 ** (gain_db / 20)
+    # room: exponentially decaying noise behind the direct sound
+    taps = rate // 2
+    seconds = 0.08 + 0.3 * uniform(batch, 1)
+    decay = torch.exp(-6.9 * torch.arange(taps, device=device) / rate / seconds)
+    tail = normal(batch, taps) * decay
+    level = (0.1 + 0.5 * uniform(batch, 1)) * (uniform(batch, 1) < 0.4) * strength
+    room = tail / tail.norm(dim=1, keepdim=True) * level
+    room[:, 0] += 1.0
+    wave = torch.fft.irfft(spectrum * torch.fft.rfft(room, size), size)[:, :n]
+    # noise: white to brown
+    tilt = 1.0 / (1.0 + torch.arange(n // 2 + 1, device=device) / 40.0) ** (1.2 * uniform(batch, 1))
+    noise = torch.fft.irfft(torch.fft.rfft(normal(batch, n)) * tilt, n)
+    speech_rms = (wave.square().sum(1, keepdim=True) / (wave.abs() > 1e-3).sum(1, keepdim=True).clamp_min(1)).sqrt()
+    snr_db = 8 + 32 * uniform(batch, 1)
+    noise = noise / noise.square().mean(1, keepdim=True).sqrt().clamp_min(1e-6) * speech_rms * 10 ** (-snr_db / 20)
+    wave = wave + noise * (uniform(batch, 1) < 0.7)
+    peak = wave.abs().amax(1, keepdim=True).clamp_min(1e-3)
+    return wave / peak * 10 ** ((-20 + 19 * uniform(batch, 1)) / 20)

@@ -1,0 +1,95 @@
+"""A training step as one CUDA graph: small networks are bound by launches, not by arithmetic.
+
+`Step(fn, examples)` runs `fn(*tensors) -> tensors` eagerly on a CPU, and as a captured graph on a GPU. The first calls on
+the GPU are eager warm-up steps (they train, too); then the step is captured once and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+WARM_UP = 4
+
+
+class Step:
+    """One training step over tensors of fixed shape."""
+
+    def __init__(self, fn: Callable[..., tuple[Tensor, ...]], device: str) -> None:
+        self.fn, self.use_graph = fn, device == "cuda"
+        self.calls = 0
+        self.static: list[Tensor] = []
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.results: tuple[Tensor, ...] = ()
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if not self.use_graph:
+            return self.fn(*inputs)
+        if not self.static:
+            self.static = [tensor.clone() for tensor in inputs]
+            self.stream = torch.cuda.Stream()
+        for static, tensor in zip(self.static, inputs, strict=True):
+            static.copy_(tensor)
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.results = self.fn(*self.static)
+            torch.cuda.current_stream().wait_stream(self.stream)
+        elif self.graph is None:
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.results = self.fn(*self.static)
+            self.graph.replay()
+        else:
+            self.graph.replay()
+        return self.results
+
+
+def cosine(progress: float, peak: float, warm_up: float = 0.02, floor: float = 0.02) -> float:
+    """Learning rate at `progress` in 0..1."""
+    scale = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * min(progress, 1.0))).item())
+    return peak * min(1.0, progress / warm_up + 1e-3) * (scale * (1 - floor) + floor)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Learning rate as a tensor that a captured step reads (a number on the CPU)."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def adamw(parameters: list[torch.nn.Parameter], device: str, betas: tuple[float, float], decay: float) -> torch.optim.AdamW:
+    """AdamW that may be captured."""
+    if device != "cuda":
+        return torch.optim.AdamW(parameters, lr=1e-3, betas=betas, weight_decay=decay)
+    rate = torch.tensor(1e-3, device=device)
+    return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=decay, capturable=True, fused=True)
+
+
+class Average:
+    """Exponential moving average of weights."""
+
+    def __init__(self, model: torch.nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.model = model
+        self.values = [p.detach().clone() for p in model.parameters()]
+        self.count = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After each step."""
+        self.count += 1
+        decay = min(self.decay, (1 + self.count) / (10 + self.count))
+        torch._foreach_lerp_(self.values, [p.detach() for p in self.model.parameters()], 1 - decay)
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Replace the weights by their average."""
+        for parameter, value in zip(self.model.parameters(), self.values, strict=True):
+            parameter.copy_(value)

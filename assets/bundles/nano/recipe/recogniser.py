@@ -1,0 +1,67 @@
+"""An independent ear: pocketsphinx with the grammar of possible answers. Used by `evaluate.py`.
+
+In: reply speech. Out: the words of the most likely answer. Two grammars, because one over everything is slow: the word
+strings of "repeat after me", and all other answers together (a wrong skill is therefore heard as wrong).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import domain
+import numpy as np
+from numpy.typing import NDArray
+from pocketsphinx import Config, Decoder, get_model_path
+from scipy.signal import resample_poly
+
+
+def _one_of(words: list[str] | tuple[str, ...]) -> str:
+    return "( " + " | ".join(dict.fromkeys(words)) + " )"
+
+
+def answer_grammar() -> str:
+    """JSGF of every answer but the repeated strings."""
+    number, day, month = _one_of(domain.NUMBERS), _one_of(domain.DAYS), _one_of(domain.MONTHS)
+    opposite = _one_of([word for pair in domain.OPPOSITES for word in pair])
+    fixed = [" ".join(units) for _, units in domain.GREETINGS] + [" ".join(domain.UNKNOWN_ANSWER)]
+    rules = [
+        f"{number} ( plus | minus ) {number} is {number}",
+        f"{number} {number} {number} [ {number} ] [ {number} ] [ {number} ] [ {number} ]",
+        f"( before | after ) {number} comes {number}",
+        f"( before | after ) {day} comes {day}",
+        f"( before | after ) {month} comes {month}",
+        f"the opposite of {opposite} is {opposite}",
+        f"the capital of {_one_of(list(domain.CAPITALS))} is {_one_of(list(domain.CAPITALS.values()))}",
+        f"{_one_of(list(domain.COLOURS))} is {_one_of(list(domain.COLOURS.values()))}",
+        *fixed,
+    ]
+    return "#JSGF V1.0;\ngrammar answers;\npublic <answer> = " + " | ".join(rules) + ";\n"
+
+
+def repeat_grammar() -> str:
+    """JSGF of two to four words of the repeat list."""
+    word = _one_of(domain.REPEAT_WORDS)
+    return f"#JSGF V1.0;\ngrammar strings;\n<w> = {word};\npublic <answer> = <w> <w> [ <w> ] [ <w> ];\n"
+
+
+@lru_cache
+def _decoder(kind: str) -> Decoder:
+    config = Config(hmm=get_model_path("en-us/en-us"), dict=get_model_path("en-us/cmudict-en-us.dict"), lm=None, loglevel="FATAL")
+    decoder = Decoder(config)
+    decoder.add_jsgf_string(kind, repeat_grammar() if kind == "repeat" else answer_grammar())
+    decoder.activate_search(kind)
+    return decoder
+
+
+def recognise(pcm: NDArray[np.float32], rate: int, skill: str) -> str:
+    """Words heard in `pcm` (mono at `rate`); empty if nothing fits."""
+    up, down = {24_000: (2, 3), 16_000: (1, 1)}[rate]
+    pcm = resample_poly(pcm, up, down)
+    pcm = np.pad(pcm * (0.5 / max(float(np.abs(pcm).max()), 1e-3)), 4_000)
+    pcm = pcm + np.random.default_rng(0).normal(0, 3e-4, len(pcm))
+    decoder = _decoder("repeat" if skill == "repeat" else "answer")
+    decoder.start_utt()
+    decoder.process_raw((np.clip(pcm, -1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)
+    decoder.end_utt()
+    hypothesis = decoder.hyp()
+    return hypothesis.hypstr if hypothesis else ""

@@ -1,0 +1,198 @@
+"""Stage 1 of the recipe: text -> speech of the synthetic users and of the assistant, with flite, espeak-ng and festival.
+
+`Rendition` describes one way to say a text; `render_many` says a batch of them (festival is started once a batch).
+The assistant's voice is flite's slt; `render_units` fits each unit to the 80 ms grid
+of the speech codes, so that the codes of a unit do not depend on where in a sentence it stands.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+import tempfile
+import wave
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import resample_poly
+
+RATE = 16_000
+ASSISTANT_RATE = 24_000
+GRID = 1_280  # samples of 16 kHz in one code: 80 ms
+Samples = NDArray[np.float32]
+
+FLITE_VOICES = ("slt", "awb", "kal16", "kal")
+FESTIVAL_VOICES = ("kal_diphone", "ked_diphone", "cmu_us_slt_arctic_hts")
+ESPEAK_ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan", "en-029", "en-us-nyc")
+ESPEAK_VARIANTS = ("", "+f1", "+f2", "+f3", "+f5", "+m1", "+m2", "+m3", "+m5", "+m6", "+m7", "+m8", "+croak", "+klatt2", "+klatt4")
+HELD_OUT_VOICES = {"flite-rms": ("flite", "rms"), "espeak-f4": ("espeak", "en-us+f4")}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendition:
+    """One way to say something. `warp` > 1 makes the speaker smaller: pitch and formants go up together."""
+
+    engine: str
+    voice: str
+    stretch: float = 1.0
+    warp: float = 1.0
+    pitch: int = 50
+
+    @property
+    def label(self) -> str:
+        """Short name for reports."""
+        return f"{self.engine}-{self.voice}"
+
+
+ASSISTANT = Rendition("flite", "slt")
+
+
+def random_user(rng: random.Random) -> Rendition:
+    """A seen voice: never one of `HELD_OUT_VOICES`."""
+    draw = rng.random()
+    if draw < 0.45:
+        warp = rng.uniform(0.82, 1.22) if rng.random() < 0.75 else 1.0
+        return Rendition("flite", rng.choice(FLITE_VOICES), rng.uniform(0.82, 1.25), warp)
+    if draw < 0.68:
+        warp = rng.uniform(0.82, 1.22) if rng.random() < 0.75 else 1.0
+        return Rendition("festival", rng.choice(FESTIVAL_VOICES), rng.uniform(0.85, 1.25), warp)
+    voice = rng.choice(ESPEAK_ACCENTS) + rng.choice(ESPEAK_VARIANTS)
+    return Rendition("espeak", voice, rng.uniform(0.85, 1.25), rng.uniform(0.88, 1.14), rng.randrange(15, 90))
+
+
+def seen_voice(rng: random.Random) -> Rendition:
+    """A seen voice without warp or stretch, for tests."""
+    engine = rng.choice(["flite", "flite", "festival", "espeak"])
+    if engine == "flite":
+        return Rendition("flite", rng.choice(("slt", "awb", "kal16")))
+    if engine == "festival":
+        return Rendition("festival", rng.choice(FESTIVAL_VOICES))
+    return Rendition("espeak", rng.choice(("en-us", "en-gb", "en-us+f2", "en-gb+m3")))
+
+
+def held_out_voice(name: str) -> Rendition:
+    """One of the two voices that no training ever hears."""
+    return Rendition(*HELD_OUT_VOICES[name])
+
+
+def render_many(jobs: list[tuple[str, Rendition]]) -> list[Samples]:
+    """Say each (text, rendition); mono float32 at 16 kHz, trimmed to a little silence, peak 0.6."""
+    return [_finish(*raw, rendition.warp) for raw, (_, rendition) in zip(_raw_many(jobs), jobs, strict=True)]
+
+
+def render_units(texts: list[str], rate: int = ASSISTANT_RATE) -> list[Samples]:
+    """Say units in the assistant's voice at `rate`, each a whole number of codes long.
+
+    The voice is asked for a duration that just fills the grid; what is left is silence at the end.
+    """
+    first = [_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many([(text, ASSISTANT) for text in texts])]
+    jobs, targets = [], []
+    for text, (samples, source_rate) in zip(texts, first, strict=True):
+        codes = max(2, round(len(samples) / source_rate * RATE / GRID + 0.15))
+        stretch = codes * GRID / RATE / (len(samples) / source_rate)
+        jobs.append((text, Rendition(ASSISTANT.engine, ASSISTANT.voice, stretch=float(np.clip(stretch, 0.85, 1.3)))))
+        targets.append(codes)
+    units = []
+    for (samples, source_rate), codes in zip([_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many(jobs)], targets, strict=True):
+        samples = resample(samples, source_rate, rate)
+        length = codes * GRID * rate // RATE
+        fitted = np.zeros(length, np.float32)
+        fitted[: min(length, len(samples))] = samples[:length]
+        fade = int(0.008 * rate)
+        fitted[-fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
+        units.append(fitted)
+    # One gain for all units keeps the loudness of the words as the voice made it.
+    peak = np.quantile([np.abs(unit).max() for unit in units], 0.9)
+    return [np.clip(unit * (0.6 / peak), -0.95, 0.95) for unit in units]
+
+
+def _raw_many(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
+    results: list[tuple[Samples, int] | None] = [None] * len(jobs)
+    festival = [i for i, (_, rendition) in enumerate(jobs) if rendition.engine == "festival"]
+    for i, (text, rendition) in enumerate(jobs):
+        if rendition.engine == "flite":
+            results[i] = _flite(text, rendition)
+        elif rendition.engine == "espeak":
+            results[i] = _espeak(text, rendition)
+    for i, raw in zip(festival, _festival([jobs[i] for i in festival]), strict=True):
+        results[i] = raw
+    missing = [jobs[i][0] for i, raw in enumerate(results) if raw is None]
+    if missing:
+        raise RuntimeError(f"no speech was made for {missing[:3]}")
+    return [raw for raw in results if raw is not None]
+
+
+def _flite(text: str, r: Rendition) -> tuple[Samples, int]:
+    with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+        command = ["flite", "-voice", r.voice, "--setf", f"duration_stretch={r.stretch * r.warp:.3f}", "-t", text, "-o", file.name]
+        subprocess.run(command, check=True, capture_output=True)
+        return _read(Path(file.name).read_bytes())
+
+
+def _espeak(text: str, r: Rendition) -> tuple[Samples, int]:
+    speed = int(150 / (r.stretch * r.warp))
+    command = ["espeak-ng", "-v", r.voice, "-s", str(speed), "-p", str(r.pitch), "--stdout", text]
+    return _read(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def _festival(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
+    if not jobs:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        lines, voice = [], ""
+        for i, (text, r) in sorted(enumerate(jobs), key=lambda job: job[1][1].voice):
+            if r.voice != voice:
+                voice = r.voice
+                lines.append(f"(voice_{voice})")
+            lines.append(f"(Parameter.set 'Duration_Stretch {r.stretch * r.warp:.3f})")
+            rate = f"(hts_set_rate {1 / (r.stretch * r.warp):.3f})" if "hts" in voice else ""
+            lines.append(rate)
+            lines.append(f'(utt.save.wave (SynthText "{text}") "{folder}/{i}.wav" \'riff)')
+        header = HTS_RATE if any("hts" in r.voice for _, r in jobs) else ""
+        subprocess.run(["festival", "--pipe"], input=header + "\n".join(lines), text=True, check=True, capture_output=True)
+        return [_read(Path(f"{folder}/{i}.wav").read_bytes()) for i in range(len(jobs))]
+
+
+# hts_engine takes the speech rate as an option of the voice's parameter list.
+HTS_RATE = """
+(define (hts_set_rate rate)
+  (set! hts_engine_params
+    (append (remove_if_rate hts_engine_params) (list (list "-r" rate)))))
+(define (remove_if_rate params)
+  (cond ((null? params) nil)
+        ((string-equal (car (car params)) "-r") (remove_if_rate (cdr params)))
+        (t (cons (car params) (remove_if_rate (cdr params))))))
+"""
+
+
+def _read(data: bytes) -> tuple[Samples, int]:
+    # espeak-ng writes a stream header whose length field is not the real one: take what is there.
+    with wave.open(io.BytesIO(data)) as file:
+        rate = file.getframerate()
+        frames = data[44:] if file.getnframes() * 2 > len(data) else file.readframes(file.getnframes())
+    return np.frombuffer(frames[: len(frames) // 2 * 2], np.int16).astype(np.float32) / 32768, rate
+
+
+def _trim(samples: Samples, rate: int, head_ms: float, tail_ms: float) -> tuple[Samples, int]:
+    window = rate // 200
+    energy = np.sqrt(np.convolve(samples**2, np.ones(window) / window, "same"))
+    loud = np.flatnonzero(energy > 0.012 * max(energy.max(), 1e-4))
+    start = max(0, loud[0] - int(head_ms * rate / 1000)) if len(loud) else 0
+    end = loud[-1] + int(tail_ms * rate / 1000) if len(loud) else len(samples)
+    return samples[start:end], rate
+
+
+def resample(samples: Samples, rate: int, target: int) -> Samples:
+    """Polyphase resampling."""
+    ratio = Fraction(target, rate).limit_denominator(1000)
+    return resample_poly(samples, ratio.numerator, ratio.denominator).astype(np.float32) if ratio != 1 else samples
+
+
+def _finish(samples: Samples, rate: int, warp: float) -> Samples:
+    samples, rate = _trim(samples, rate, head_ms=40, tail_ms=80)
+    samples = resample(samples, rate, round(RATE / warp))
+    return samples * np.float32(0.6 / max(float(np.abs(samples).max()), 1e-3))
