@@ -28,6 +28,11 @@ def define(metric: Metric) -> Definition:
     return Definition(_name(metric), _UNITS.get(metric, "ms"), _text(metric))
 
 
+def unit_name(unit: str) -> str:
+    """A unit as it is written in the current language."""
+    return translate("Definitions", "rows") if unit == "rows" else unit
+
+
 def stage_name(stage: Stage) -> str:
     """The name of a stage in the current language."""
     names = {
@@ -80,7 +85,7 @@ def tooltip(metric: Metric, summary: Summary | None) -> str:
     definition = define(metric)
     lines = [f"<b>{definition.name}</b>", definition.text]
     if summary is not None:
-        unit = f" {definition.unit}" if definition.unit else ""
+        unit = f" {unit_name(definition.unit)}" if definition.unit else ""
         values = translate("Definitions", "last %1, mean %2, p50 %3, p95 %4, maximum %5").replace("%", "\0")
         numbers = (summary.last, summary.mean, summary.p50, summary.p95, summary.maximum)
         for index, value in enumerate(numbers, start=1):

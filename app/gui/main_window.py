@@ -161,6 +161,7 @@ class MainWindow(QMainWindow):
         self.bridge.stop()
         if not self.bridge.session.stop():
             _log.warning("the session did not end in time")
+        self.translation.remove()
         super().closeEvent(event)
 
     def changeEvent(self, event: QEvent) -> None:

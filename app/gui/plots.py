@@ -16,7 +16,7 @@ from PySide6.QtGui import QColor, QFont
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.gui.axis_range import AxisRange
-from app.gui.definitions import define, number, tooltip
+from app.gui.definitions import define, number, tooltip, unit_name
 from app.gui.metrics import MAX_POINTS, LatencyMetrics, Metric, Summary
 from app.gui.themes import Ink, Theme
 
@@ -248,7 +248,7 @@ class LivePlot(QFrame):
         glyph = f'<span style="color:{self._theme.ink(curve.ink)}">{_GLYPHS[curve.symbol]}</span>'
         value = ""
         if summary is not None:
-            figure = f"{number(summary.last, definition.unit)} {definition.unit}".rstrip()
+            figure = f"{number(summary.last, definition.unit)} {unit_name(definition.unit)}".rstrip()
             value = f' <span style="color:{self._theme.muted}">{figure}</span>'
         legend = self._legends[curve.metric]
         legend.setText(f"{glyph} {definition.name}{value}")

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QLineEdit,
     QPushButton,
+    QSizePolicy,
     QSpinBox,
     QTabWidget,
     QVBoxLayout,
@@ -160,15 +161,17 @@ class SettingsDialog(QDialog):
             self.tr("Conversation"),
         )
         folder = QWidget()
-        row = QHBoxLayout(folder)
-        row.setContentsMargins(0, 0, 0, 0)
+        row = QHBoxLayout()
         row.addWidget(self.bundle, 1)
         row.addWidget(self.browse)
+        column = QVBoxLayout(folder)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addLayout(row)
+        column.addWidget(self.warning)
         at_next_start = self.tr("Used at the next start.")
         tabs.addTab(
             self._page(
                 (self.tr("Model &bundle"), folder, at_next_start),
-                ("", self.warning, ""),
                 (
                     self.tr("&Flow steps"),
                     self.flow_steps,
@@ -201,17 +204,15 @@ class SettingsDialog(QDialog):
         form.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.ExpandingFieldsGrow)
         form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for name, field, hint in rows:
-            if name:
-                label = QLabel(name)
-                label.setBuddy(field)
-                field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
-                form.addRow(label, field)
-            else:
-                form.addRow(field)
+            label = QLabel(name)
+            label.setBuddy(field)
+            field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
+            form.addRow(label, field)
             if hint:
                 note = QLabel(hint)
                 note.setProperty("role", "small")
                 note.setWordWrap(True)
+                note.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
                 field.setAccessibleDescription(hint)
                 form.addRow("", note)
         return page

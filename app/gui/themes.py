@@ -201,6 +201,7 @@ def apply_font(application: QApplication) -> None:
 def style_sheet(theme: Theme, icons: Path) -> str:
     """The style sheet of a theme. Widgets are addressed by their `role` property."""
     arrow_down, arrow_up = ((icons / f"chevron-{way}.svg").as_posix() for way in ("down", "up"))
+    tick = (icons / f"tick-{theme.name}.svg").as_posix()
     t = theme
     return f"""
 QToolTip {{ background: {t.raised}; color: {t.text}; border: 1px solid {t.border}; padding: 6px; }}
@@ -265,6 +266,10 @@ QComboBox::drop-down {{ border: none; width: 22px; }}
 QComboBox::down-arrow, QSpinBox::down-arrow {{ image: url({arrow_down}); width: 12px; height: 12px; }}
 QSpinBox::up-arrow {{ image: url({arrow_up}); width: 12px; height: 12px; }}
 QSpinBox::up-button, QSpinBox::down-button {{ border: none; background: transparent; width: 20px; }}
+QCheckBox::indicator {{ width: 16px; height: 16px; border: 1px solid {t.muted}; border-radius: 4px;
+    background: {t.surface}; }}
+QCheckBox::indicator:checked {{ background: {t.accent}; border-color: {t.accent}; image: url({tick}); }}
+QCheckBox::indicator:focus {{ border-color: {t.accent}; }}
 QComboBox QAbstractItemView {{ background: {t.surface}; border: 1px solid {t.border}; padding: 4px;
     selection-background-color: {t.accent}; selection-color: {t.on_accent}; outline: none; }}
 QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}

@@ -33,9 +33,7 @@ class Translation:
     def use(self, choice: str) -> str:
         """Switch to a language; returns the language in use."""
         language = resolve(choice)
-        for translator in self._translators:
-            self._application.removeTranslator(translator)
-        self._translators = []
+        self.remove()
         if language != "en":
             qt_folder = QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)
             for name, folder in (
@@ -46,6 +44,12 @@ class Translation:
         self.language = language
         QLocale.setDefault(QLocale(language))
         return self.language
+
+    def remove(self) -> None:
+        """Take the installed translators away; the texts are English then."""
+        for translator in self._translators:
+            self._application.removeTranslator(translator)
+        self._translators = []
 
     def _install(self, name: str, folder: str) -> None:
         translator = QTranslator()

@@ -13,11 +13,11 @@
     </message>
     <message>
         <source>Enter sends, Shift+Enter starts a new line.</source>
-        <translation>回车发送,Shift+回车换行。</translation>
+        <translation>回车发送，Shift+回车换行。</translation>
     </message>
     <message>
         <source>Ask (Enter)</source>
-        <translation>提问(回车)</translation>
+        <translation>提问（回车）</translation>
     </message>
     <message>
         <source>Ask the question</source>
@@ -36,15 +36,15 @@
     </message>
     <message>
         <source>Open or close microphone and loudspeaker (Ctrl+Space)</source>
-        <translation>打开或关闭麦克风和扬声器(Ctrl+空格)</translation>
+        <translation>打开或关闭麦克风和扬声器（Ctrl+空格）</translation>
     </message>
     <message>
         <source>Unmute the microphone (Ctrl+M)</source>
-        <translation>取消麦克风静音(Ctrl+M)</translation>
+        <translation>取消麦克风静音（Ctrl+M）</translation>
     </message>
     <message>
         <source>Mute the microphone (Ctrl+M)</source>
-        <translation>麦克风静音(Ctrl+M)</translation>
+        <translation>麦克风静音（Ctrl+M）</translation>
     </message>
     <message>
         <source>Muted</source>
@@ -60,7 +60,7 @@
     </message>
     <message>
         <source>Look for sound devices again (Ctrl+R)</source>
-        <translation>重新查找声音设备(Ctrl+R)</translation>
+        <translation>重新查找声音设备（Ctrl+R）</translation>
     </message>
     <message>
         <source>Look for sound devices again</source>
@@ -116,7 +116,7 @@
     </message>
     <message>
         <source>How often playback ran dry in the middle of a reply since the start.</source>
-        <translation>启动以来,回复播放到一半时缓冲耗尽的次数。</translation>
+        <translation>启动以来，回复播放到一半时缓冲耗尽的次数。</translation>
     </message>
     <message>
         <source>dropped input %1</source>
@@ -129,6 +129,10 @@
 </context>
 <context>
     <name>Definitions</name>
+    <message>
+        <source>rows</source>
+        <translation>行</translation>
+    </message>
     <message>
         <source>Endpointing</source>
         <translation>端点检测</translation>
@@ -163,7 +167,7 @@
     </message>
     <message>
         <source>Flow matching: speech codes of the first packet to mel frames.</source>
-        <translation>流匹配:把第一包语音码变为梅尔帧。</translation>
+        <translation>流匹配：把第一包语音码变为梅尔帧。</translation>
     </message>
     <message>
         <source>Mel frames of the first packet to samples.</source>
@@ -171,15 +175,15 @@
     </message>
     <message>
         <source>First sample ready → first sample at the loudspeaker: buffering and device latency.</source>
-        <translation>首个采样就绪 → 首个采样到达扬声器:缓冲与设备延迟。</translation>
+        <translation>首个采样就绪 → 首个采样到达扬声器：缓冲与设备延迟。</translation>
     </message>
     <message>
         <source>last %1, mean %2, p50 %3, p95 %4, maximum %5</source>
-        <translation>最近 %1,平均 %2,p50 %3,p95 %4,最大 %5</translation>
+        <translation>最近 %1，平均 %2，p50 %3，p95 %4，最大 %5</translation>
     </message>
     <message>
         <source>over the last %1 values (at most %2 are kept)</source>
-        <translation>最近 %1 个值(最多保留 %2 个)</translation>
+        <translation>最近 %1 个值（最多保留 %2 个）</translation>
     </message>
     <message>
         <source>Prefill rows</source>
@@ -223,27 +227,27 @@
     </message>
     <message>
         <source>One prefill call of the language model, while you speak and at the commit of the turn.</source>
-        <translation>语言模型的一次预填充调用:您说话期间以及轮次提交时。</translation>
+        <translation>语言模型的一次预填充调用：您说话期间以及轮次提交时。</translation>
     </message>
     <message>
         <source>Rows of a prefill call, one per speech code or text token.</source>
-        <translation>一次预填充调用的行数,每个语音码或文本词元一行。</translation>
+        <translation>一次预填充调用的行数，每个语音码或文本词元一行。</translation>
     </message>
     <message>
         <source>Rows left to prefill when the turn is committed; the others were done while you spoke.</source>
-        <translation>轮次提交时还需预填充的行;其余的在您说话时已完成。</translation>
+        <translation>轮次提交时还需预填充的行；其余的在您说话时已完成。</translation>
     </message>
     <message>
         <source>One decode step of the language model: one row of text and speech.</source>
-        <translation>语言模型的一个解码步:一行文本与语音。</translation>
+        <translation>语言模型的一个解码步：一行文本与语音。</translation>
     </message>
     <message>
         <source>Flow matching, speech codes to mel frames, per chunk.</source>
-        <translation>流匹配,语音码到梅尔帧,按块计。</translation>
+        <translation>流匹配，语音码到梅尔帧，按块计。</translation>
     </message>
     <message>
         <source>Mel frames to samples, per chunk.</source>
-        <translation>梅尔帧到音频采样,按块计。</translation>
+        <translation>梅尔帧到音频采样，按块计。</translation>
     </message>
     <message>
         <source>Length of the audio that a chunk makes.</source>
@@ -251,7 +255,7 @@
     </message>
     <message>
         <source>Time to first audio: commit of the turn → first sample of the reply is ready.</source>
-        <translation>首音时间:轮次提交 → 回复的首个采样就绪。</translation>
+        <translation>首音时间：轮次提交 → 回复的首个采样就绪。</translation>
     </message>
     <message>
         <source>Last sample of your speech → commit of the turn.</source>
@@ -259,11 +263,11 @@
     </message>
     <message>
         <source>Last sample of your speech → first sample of the reply at the device, its latency included.</source>
-        <translation>您说话的最后一个采样 → 回复的首个采样到达设备,含设备延迟。</translation>
+        <translation>您说话的最后一个采样 → 回复的首个采样到达设备，含设备延迟。</translation>
     </message>
     <message>
         <source>Real-time factor of a whole reply: its wall time / its audio. Below 1 is faster than real time.</source>
-        <translation>整个回复的实时率:耗时 / 音频时长。小于 1 即快于实时。</translation>
+        <translation>整个回复的实时率：耗时 / 音频时长。小于 1 即快于实时。</translation>
     </message>
     <message>
         <source>Wall time per chunk after the first / audio of the chunk. Below 1 the playback never starves.</source>
@@ -271,7 +275,7 @@
     </message>
     <message>
         <source>TTFA / audio of the first chunk. Not a real-time factor: it holds the wait for that chunk.</source>
-        <translation>TTFA / 首块音频时长。它包含等待首块的时间,不是实时率。</translation>
+        <translation>TTFA / 首块音频时长。它包含等待首块的时间，不是实时率。</translation>
     </message>
     <message>
         <source>Reply audio that is made but not yet played.</source>
@@ -297,7 +301,7 @@
     <name>Export</name>
     <message>
         <source>Choose another folder, or free some space.</source>
-        <translation>请另选文件夹,或腾出一些空间。</translation>
+        <translation>请另选文件夹，或腾出一些空间。</translation>
     </message>
 </context>
 <context>
@@ -313,7 +317,7 @@
     </message>
     <message>
         <source>Forget this conversation and start a new one</source>
-        <translation>忘掉当前对话,开始新的对话</translation>
+        <translation>忘掉当前对话，开始新的对话</translation>
     </message>
     <message>
         <source>Export timings</source>
@@ -368,7 +372,7 @@
     </message>
     <message>
         <source>Last turn: end of speech to first sound</source>
-        <translation>上一轮:从说完到首个声音</translation>
+        <translation>上一轮：从说完到首个声音</translation>
     </message>
     <message>
         <source>Response</source>
@@ -376,7 +380,7 @@
     </message>
     <message>
         <source>Per turn, in ms; dashed p50, dotted p95.</source>
-        <translation>每轮,毫秒;虚线为 p50,点线为 p95。</translation>
+        <translation>每轮，毫秒；虚线为 p50，点线为 p95。</translation>
     </message>
     <message>
         <source>Real-time factor</source>
@@ -384,7 +388,7 @@
     </message>
     <message>
         <source>Per reply. Dashed line: real time; below it a reply is made faster than played.</source>
-        <translation>每个回复。虚线为实时;低于它表示生成快于播放。</translation>
+        <translation>每个回复。虚线为实时；低于它表示生成快于播放。</translation>
     </message>
     <message>
         <source>Playback</source>
@@ -392,7 +396,7 @@
     </message>
     <message>
         <source>Audio made but not yet played, in ms, over the last 30 seconds.</source>
-        <translation>最近 30 秒内已生成但尚未播放的音频,毫秒。</translation>
+        <translation>最近 30 秒内已生成但尚未播放的音频，毫秒。</translation>
     </message>
     <message>
         <source>Prefill</source>
@@ -400,7 +404,7 @@
     </message>
     <message>
         <source>Per call: ms at the left, rows at the right.</source>
-        <translation>每次调用:左轴毫秒,右轴行数。</translation>
+        <translation>每次调用：左轴毫秒，右轴行数。</translation>
     </message>
     <message>
         <source>Chunks</source>
@@ -408,7 +412,7 @@
     </message>
     <message>
         <source>token2mel and vocoder, ms per chunk.</source>
-        <translation>token2mel 与声码器,每块毫秒。</translation>
+        <translation>token2mel 与声码器，每块毫秒。</translation>
     </message>
     <message>
         <source>Steps</source>
@@ -436,7 +440,7 @@
     </message>
     <message>
         <source>&lt;b&gt;%1 ms&lt;/b&gt; %2, %3 ms of it between the stages</source>
-        <translation>&lt;b&gt;%1 ms&lt;/b&gt; %2,其中阶段之间 %3 ms</translation>
+        <translation>&lt;b&gt;%1 ms&lt;/b&gt; %2，其中阶段之间 %3 ms</translation>
     </message>
 </context>
 <context>
@@ -451,15 +455,15 @@
     </message>
     <message>
         <source>The question has %1 characters; at most %2 can be asked at once.</source>
-        <translation>问题有 %1 个字符;一次最多可问 %2 个。</translation>
+        <translation>问题有 %1 个字符；一次最多可问 %2 个。</translation>
     </message>
     <message>
         <source>Shorten it, or ask it in parts.</source>
-        <translation>请缩短,或分几次提问。</translation>
+        <translation>请缩短，或分几次提问。</translation>
     </message>
     <message>
         <source>The session has ended unexpectedly: %1</source>
-        <translation>会话意外结束:%1</translation>
+        <translation>会话意外结束：%1</translation>
     </message>
     <message>
         <source>Close the window and start the program again. The log says more.</source>
@@ -533,11 +537,11 @@
     </message>
     <message>
         <source>Feed this recording through the microphone's path: %1</source>
-        <translation>把这段录音送入麦克风通路:%1</translation>
+        <translation>把这段录音送入麦克风通路：%1</translation>
     </message>
     <message>
         <source>Sample question: %1</source>
-        <translation>示例问题:%1</translation>
+        <translation>示例问题：%1</translation>
     </message>
     <message>
         <source>Earlier samples</source>
@@ -616,7 +620,7 @@
     </message>
     <message>
         <source>Less is faster; more is safer where the sound stutters.</source>
-        <translation>越小越快;声音卡顿时请调大。</translation>
+        <translation>越小越快；声音卡顿时请调大。</translation>
     </message>
     <message>
         <source>Sound</source>
@@ -628,7 +632,7 @@
     </message>
     <message>
         <source>Silence after which your turn is over. Shorter answers sooner, but may cut you off.</source>
-        <translation>静音多久算您说完。越短回答越快,但可能打断您。</translation>
+        <translation>静音多久算您说完。越短回答越快，但可能打断您。</translation>
     </message>
     <message>
         <source>Barge-in</source>
@@ -636,7 +640,7 @@
     </message>
     <message>
         <source>Use headphones, or the reply interrupts itself.</source>
-        <translation>请使用耳机,否则回复会打断自己。</translation>
+        <translation>请使用耳机，否则回复会打断自己。</translation>
     </message>
     <message>
         <source>&amp;Reply as</source>
@@ -668,7 +672,7 @@
     </message>
     <message>
         <source>More steps sound cleaner and take longer.</source>
-        <translation>步数越多声音越干净,也越慢。</translation>
+        <translation>步数越多声音越干净，也越慢。</translation>
     </message>
     <message>
         <source>Model</source>
@@ -696,7 +700,7 @@
     </message>
     <message>
         <source>This folder holds no bundle.toml. Choose another one.</source>
-        <translation>该文件夹中没有 bundle.toml,请另选。</translation>
+        <translation>该文件夹中没有 bundle.toml，请另选。</translation>
     </message>
 </context>
 <context>
@@ -715,7 +719,7 @@
     </message>
     <message>
         <source>Stop the reply, or drop the turn</source>
-        <translation>停止回复,或放弃本轮</translation>
+        <translation>停止回复，或放弃本轮</translation>
     </message>
     <message>
         <source>Type a question</source>
@@ -758,7 +762,7 @@
     </message>
     <message>
         <source>Press Start to talk, or type a question.</source>
-        <translation>按“开始”说话,或输入问题。</translation>
+        <translation>按“开始”说话，或输入问题。</translation>
     </message>
     <message>
         <source>Loading</source>
@@ -810,7 +814,7 @@
     </message>
     <message>
         <source>State: %1</source>
-        <translation>状态:%1</translation>
+        <translation>状态：%1</translation>
     </message>
 </context>
 <context>
@@ -825,7 +829,7 @@
     </message>
     <message>
         <source>Press Start and speak, type a question below, or try one of the samples. Everything stays on this computer.</source>
-        <translation>按“开始”说话,在下方输入问题,或试试示例。一切都留在这台电脑上。</translation>
+        <translation>按“开始”说话，在下方输入问题，或试试示例。一切都留在这台电脑上。</translation>
     </message>
 </context>
 <context>
