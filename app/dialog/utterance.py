@@ -40,7 +40,7 @@ class UtteranceBuffer:
         """A turn starts at sample `start` (or at the oldest one kept, or after the turn before). Returns
         where."""
         first = self._frames[0][0] if self._frames else self.end
-        self._position = max(start, first, self._taken_to)
+        self._position = min(max(start, first, self._taken_to), self.end)
         return self._position
 
     def take(self, up_to: int) -> Pcm:

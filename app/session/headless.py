@@ -83,8 +83,11 @@ def run_file(
     if out is not None and conversation.replies:
         _write_replies(out, conversation.replies)
     if recorder is not None:
-        recorder.close()
-    if trace is not None:
+        if conversation.report.has_turns:
+            recorder.close()
+        else:
+            recorder.abort()
+    if trace is not None and conversation.report.has_turns:
         write_chrome_trace(trace, conversation.report.timings)
     if conversation.error is not None:
         raise conversation.error

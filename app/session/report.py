@@ -52,12 +52,13 @@ class ConversationReport:
     def document(self) -> dict[str, Any]:
         """{"bundle", "turns", "underruns"}; a turn is there once its reply is finished.
 
-        user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of speech codes heard.
-        reply: `modality`, `text` (what it says, where the bundle tells), `codes` = number of speech codes,
-        `audio_s`, `finish_reason`. timings, in ms, null where there is none: `prefill_ms` and `prefill_rows`
-        of all prefill calls together, `rows_at_commit` = rows that were left for the commit, `step_ms` the
-        mean of a decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first
-        PCM, `endpointing_ms` last speech to commit, `voice_to_voice_ms` last speech to first sample played.
+        user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of whole speech codes
+        heard. reply: `modality`, `text` (what it says, where the bundle tells), `codes` = number of speech
+        codes, `audio_s`, `finish_reason`. timings, in ms, null where there is none: `prefill_ms` and
+        `prefill_rows` of all prefill calls together, `rows_at_commit` = rows that were left for the commit,
+        `step_ms` the mean of a decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms`
+        commit to first PCM, `endpointing_ms` last speech to commit, `voice_to_voice_ms` last speech to first
+        sample played.
         """
         turns = [
             self._turn(self._committed[turn_id], reply)
@@ -87,6 +88,11 @@ class ConversationReport:
 def _timings(events: list[TimingEvent]) -> dict[str, float | int | None]:
     by_name: dict[str, list[TimingEvent]] = defaultdict(list)
     for event in events:
+        if event.name == "commit":
+            # What an earlier commit led to was taken back: only what was done while listening still counts,
+            # and the endpointing, which the session reports just before the engine commits.
+            heard = [prefill for prefill in by_name["prefill"] if "rows_at_commit" not in prefill.attributes]
+            by_name = defaultdict(list, prefill=heard, endpointing=by_name["endpointing"][-1:])
         by_name[event.name].append(event)
     prefills = by_name["prefill"]
     replies = by_name["reply"]

@@ -20,7 +20,8 @@ set-default-source microphone
 
 
 class PulseServer:
-    """The daemon and what can be done to it. `speak` is heard by the microphone, `record` hears the loudspeaker."""
+    """The daemon and what can be done to it. `speak` is heard by the microphone, `record` hears the
+    loudspeaker."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pulse-"))
@@ -76,5 +77,9 @@ class PulseServer:
 
     def _pactl(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            ["pactl", *arguments], env=os.environ | self.environment, capture_output=True, timeout=5, check=False
+            ["pactl", *arguments],
+            env=os.environ | self.environment,
+            capture_output=True,
+            timeout=5,
+            check=False,
         )

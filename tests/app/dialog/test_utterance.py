@@ -1,0 +1,91 @@
+"""The utterance buffer gives every sample of a turn once, and nothing of what was held back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dialog.utterance import UtteranceBuffer
+
+
+def frame(start: int, count: int = 10) -> np.ndarray:
+    return np.arange(start, start + count, dtype=np.float32)
+
+
+def filled(frames: int, keep: int = 40) -> UtteranceBuffer:
+    buffer = UtteranceBuffer(keep)
+    for index in range(frames):
+        buffer.append(frame(10 * index))
+    return buffer
+
+
+def test_pre_roll_then_the_turn() -> None:
+    buffer = filled(10)
+    assert buffer.open(83) == 83
+    assert buffer.take(95).tolist() == list(range(83, 95))
+    buffer.append(frame(100))
+    assert buffer.ready(200) == 15
+    assert buffer.take(200).tolist() == list(range(95, 110))
+    assert buffer.ready(200) == 0
+    assert len(buffer.take(200)) == 0
+
+
+def test_pre_roll_reaches_back_only_as_far_as_is_kept() -> None:
+    assert filled(10).open(0) == 60
+    assert UtteranceBuffer(40).open(5) == 0
+
+
+def test_what_is_held_back_stays_while_the_turn_may_go_on() -> None:
+    buffer = filled(10)
+    buffer.open(90)
+    buffer.take(95)
+    for index in range(10, 40):
+        buffer.append(frame(10 * index))
+    assert buffer.take(400).tolist() == list(range(95, 400))
+
+
+def test_a_new_turn_never_repeats_the_one_before() -> None:
+    buffer = filled(10)
+    buffer.open(70)
+    buffer.take(95)
+    buffer.close()
+    assert buffer.open(80) == 95
+
+
+def test_nothing_can_be_taken_without_a_turn() -> None:
+    buffer = filled(3)
+    assert buffer.ready(30) == 0
+    with pytest.raises(ValueError, match="no turn"):
+        buffer.take(10)
+
+
+def test_memory_is_bounded_while_nobody_speaks() -> None:
+    buffer = filled(1_000)
+    assert len(buffer._frames) <= 5
+
+
+steps = st.tuples(st.sampled_from(["append", "take", "open", "close"]), st.integers(0, 300))
+
+
+@given(st.lists(steps, max_size=80))
+def test_samples_come_in_order_and_once(script: list[tuple[str, int]]) -> None:
+    buffer = UtteranceBuffer(50)
+    taken: list[float] = []
+    is_open = False
+    for action, value in script:
+        if action == "append":
+            buffer.append(frame(buffer.end, 1 + value % 20))
+        elif action == "open":
+            buffer.open(value)
+            is_open = True
+        elif action == "close":
+            buffer.close()
+            is_open = False
+        elif is_open:
+            count = buffer.ready(value)
+            new = buffer.take(value).tolist()
+            assert len(new) == count
+            taken += new
+    assert taken == sorted(set(taken))
