@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from app import paths
-from app.commands import bench, doctor, inspect, talk, window
+from app.commands import bench, demo, doctor, inspect, talk, window
 from app.commands.engine_options import add_engine_options
 from app.logging_setup import set_up_logging
 from engine_runtime.errors import MossVoiceError
@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, of_subcommand=False)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, bench, inspect, doctor):
+    for command in (talk, demo, bench, inspect, doctor):
         command.add_parser(commands)
     return parser
 

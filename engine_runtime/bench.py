@@ -37,7 +37,7 @@ DEFINITIONS = {
     "vocoder_ms": "vocoder of one chunk",
     "ttfa_ms": "commit of the turn to the first PCM sample ready",
     "rtf_total": "wall time of the whole reply / its audio",
-    "rtf_steady": "wall time per chunk after the first / audio of the chunk",
+    "rtf_steady": "wall time of the chunks after the first / their audio",
     "first_chunk_ratio": "TTFA / audio of the first chunk",
     "reply_s": "audio of one reply",
 }
@@ -187,11 +187,8 @@ def _latencies(
     """TTFA and the three ratios, from when each chunk came out."""
     audio_s = [len(pcm) / sample_rate for _, pcm in chunks]
     first = chunks[0][0] - committed
-    steady = [
-        (here - before) / seconds
-        for (before, _), (here, _), seconds in zip(chunks, chunks[1:], audio_s[1:], strict=False)
-        if seconds > 0
-    ]
+    after_first_s = sum(audio_s[1:])
+    steady = [(chunks[-1][0] - chunks[0][0]) / after_first_s] if after_first_s > 0 else []
     return {
         "ttfa_ms": [first * 1000],
         "rtf_total": [(finished - committed) / sum(audio_s)],

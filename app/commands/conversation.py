@@ -1,0 +1,117 @@
+"""A conversation out of the shipped sample questions, headless: for the demo and for the real-time
+measurement."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app import paths
+from app.audio.resample import Resampler
+from app.audio.wav import WavWriter, read_wav
+from app.commands.progress import progress_bar
+from app.main import engine_factory
+from app.session.headless import run_file
+from app.session.session_settings import SessionSettings
+from app.settings import StartSettings
+from engine_runtime.bench import summarise
+from engine_runtime.errors import AudioInputError
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Pcm
+
+_PAUSE_S = 1.5
+"""Silence after each question: longer than the endpointing, so that every question is a turn."""
+_SHARE_OF_QUESTIONS = 0.6
+"""Of a conversation, about. The rest of the time the file waits while a reply is made and played."""
+
+
+def hold_sample_conversation(
+    settings: StartSettings,
+    folder: Path,
+    *,
+    minutes: float = 0.0,
+    realtime: bool = False,
+    timings: list[TimingEvent] | None = None,
+) -> dict[str, Any]:
+    """Ask the sample questions, all of them once or for at least `minutes`, and return the report.
+
+    Writes questions.wav, reply.wav, session.wav and trace.json into `folder`. `timings` gets every timing
+    event.
+    """
+
+    def load() -> Any:
+        engine = engine_factory(settings)()
+        if timings is not None:
+            engine.timing.subscribe(timings.append)
+        return engine
+
+    questions = folder / "questions.wav"
+    write_questions(questions, minutes * 60)
+    with progress_bar("talk") as progress:
+        return run_file(
+            load,
+            wav_in=questions,
+            settings=SessionSettings(seed=settings.seed),
+            out=folder / "reply.wav",
+            record=folder / "session.wav",
+            trace=folder / "trace.json",
+            realtime=realtime,
+            progress=progress,
+        )
+
+
+def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
+    """Talk for about so many minutes at the pace of real time and count what was late."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="moss-voice-") as folder:
+        result = hold_sample_conversation(
+            settings, Path(folder), minutes=minutes * _SHARE_OF_QUESTIONS, realtime=True
+        )
+    spoken = [turn for turn in result["turns"] if turn["reply"]["modality"] == "speech"]
+    voice_to_voice = [turn["timings"]["voice_to_voice_ms"] for turn in spoken]
+    return {
+        "minutes": (time.monotonic() - began) / 60,
+        "turns": len(result["turns"]),
+        "reply_s": sum(turn["reply"]["audio_s"] for turn in spoken),
+        "underruns": result["underruns"],
+        "voice_to_voice_ms": asdict(summarise([value for value in voice_to_voice if value is not None])),
+    }
+
+
+def realtime_line(realtime: dict[str, Any]) -> str:
+    """What `converse` found, as one line."""
+    late = realtime["voice_to_voice_ms"]
+    return (
+        f"conversation in real time: {realtime['minutes']:.1f} minutes, {realtime['turns']} turns, "
+        f"{realtime['reply_s']:.0f} s of replies, {realtime['underruns']} under-runs, "
+        f"voice-to-voice p50 {late['p50']:.0f} ms, p95 {late['p95']:.0f} ms"
+    )
+
+
+def write_questions(file: Path, at_least_s: float = 0.0) -> None:
+    """The sample questions with pauses between them, repeated until the file is long enough."""
+    samples = paths.sample_questions()
+    if not samples:
+        raise AudioInputError(f"There is no sample question in {paths.assets_dir() / 'samples'}.")
+    rate = read_wav(samples[0])[1]
+    spoken = [_at_rate(sample, rate) for sample in samples]
+    pause: Pcm = np.zeros(round(_PAUSE_S * rate), np.float32)
+    with WavWriter(file, rate) as writer:
+        writer.write(pause)
+        while True:
+            for question in spoken:
+                writer.write(question)
+                writer.write(pause)
+            if writer.frames >= at_least_s * rate:
+                return
+
+
+def _at_rate(file: Path, rate: int) -> Pcm:
+    pcm, own = read_wav(file)
+    resampler = Resampler(own, rate)
+    return np.concatenate([resampler.push(pcm), resampler.finish()])

@@ -1,0 +1,55 @@
+"""moss-voice demo: a conversation out of the sample questions, without window and sound card, to hear and
+to see.
+
+Writes questions.wav, reply.wav (the replies alone), session.wav (both sides, stereo), trace.json and
+latency.png, the latency view as the window would show it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.talk import print_conversation
+from engine_runtime.errors import ExportError
+from engine_runtime.timing import TimingEvent
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "demo", help="hold a sample conversation without a window", description=__doc__.partition("\n")[0]
+    )
+    add_engine_options(parser)
+    parser.add_argument(
+        "--out-dir",
+        type=Path,
+        metavar="DIR",
+        default=Path("moss-voice-demo"),
+        help="where to put what it made (default: %(default)s)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Talk, draw, tell where the files are."""
+    folder: Path = arguments.out_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(
+            f"{folder} cannot be made: {error.strerror}. Choose another one with --out-dir."
+        ) from error
+    from app.commands.conversation import hold_sample_conversation
+    from app.gui.snapshot import save_latency_png
+
+    timings: list[TimingEvent] = []
+    result = hold_sample_conversation(start_settings(arguments), folder, timings=timings)
+    save_latency_png(folder / "latency.png", timings)
+    print_conversation(result)
+    print(f"replies:       {folder / 'reply.wav'}")
+    print(f"both sides:    {folder / 'session.wav'}")
+    print(f"latency view:  {folder / 'latency.png'}")
+    print(f"Chrome trace:  {folder / 'trace.json'}")
+    return 0

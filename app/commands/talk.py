@@ -1,0 +1,93 @@
+"""moss-voice talk: answer the questions of a recording, or a typed one, without window and sound card.
+
+The recording goes through the same voice activity detection, turn-taking and engine as a microphone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.progress import progress_bar
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import Modality
+
+_SHOWN = (
+    ("TTFA", "ttfa_ms", 0, " ms"),
+    ("voice-to-voice", "voice_to_voice_ms", 0, " ms"),
+    ("RTF total", "rtf_total", 2, ""),
+    ("RTF steady", "rtf_steady", 2, ""),
+)
+
+
+class UsageError(MossVoiceError):
+    """Options that do not go together."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "talk", help="answer a recording or a typed question", description=__doc__.partition("\n")[0]
+    )
+    add_engine_options(parser)
+    parser.add_argument("--in", dest="question", type=Path, metavar="WAV", help="recording with questions")
+    parser.add_argument("--text", help="a typed question instead of a recording")
+    parser.add_argument("--out", type=Path, metavar="WAV", help="write the reply speech alone")
+    parser.add_argument(
+        "--reply",
+        choices=[m.value for m in Modality],
+        default="speech",
+        help="kind of reply (default: speech)",
+    )
+    parser.add_argument("--record", type=Path, metavar="WAV", help="write both sides, stereo, on one clock")
+    parser.add_argument("--trace", type=Path, metavar="JSON", help="write the timings as a Chrome trace")
+    parser.add_argument("--realtime", action="store_true", help="play the recording at the pace of real time")
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Hold the conversation and print it."""
+    if (arguments.question is None) == (arguments.text is None):
+        raise UsageError('Give either a recording (--in question.wav) or a typed question (--text "...").')
+    settings = start_settings(arguments)
+    from app.main import engine_factory
+    from app.session.headless import run_file
+    from app.session.session_settings import SessionSettings
+
+    with progress_bar("talk") as progress:
+        result = run_file(
+            engine_factory(settings),
+            wav_in=arguments.question,
+            text=arguments.text,
+            settings=SessionSettings(reply=Modality(arguments.reply), seed=settings.seed),
+            out=arguments.out,
+            record=arguments.record,
+            trace=arguments.trace,
+            realtime=arguments.realtime,
+            progress=progress,
+        )
+    print_conversation(result)
+    if arguments.json:
+        print(json.dumps(result, ensure_ascii=False))
+    return 0
+
+
+def print_conversation(result: dict[str, Any]) -> None:
+    """The turns as lines for a reader."""
+    for number, turn in enumerate(result["turns"], 1):
+        user, reply, timings = turn["user"], turn["reply"], turn["timings"]
+        spoken = f"{user['start_s']:.2f}-{user['end_s']:.2f} s, {user['codes']} codes"
+        print(f"{number}. you      {spoken if user['codes'] else 'typed'}")
+        print(f"   reply    {reply['text'] or '(speech)'}")
+        print(f"            {reply['modality']}, {reply['audio_s']:.2f} s, {reply['finish_reason']}")
+        shown = [
+            f"{label} {timings[key]:.{digits}f}{unit}"
+            for label, key, digits, unit in _SHOWN
+            if timings.get(key) is not None
+        ]
+        print(f"            {', '.join(shown)}")
+    print(f"under-runs: {result['underruns']}")

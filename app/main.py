@@ -1,0 +1,46 @@
+"""Composition root: what is made, in which order, and in which order it goes away.
+
+Start-up of the window: 1. logging (app.cli); 2. choices kept from the last time complete the command line;
+3. the session is made, nothing is loaded yet; 4. Qt and the main window; 5. the session starts its threads
+and checks the bundle and loads the engine while the window is already there; 6. Qt's event loop. Shut-down:
+window closed, choices kept, session stopped (turn cancelled, devices closed, threads joined), Qt gone. Main
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from app.settings import StartSettings
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
+
+
+def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
+    """What loads the engine when it is called, in the thread that will use it. That raises MossVoiceError."""
+
+    def load() -> Engine:
+        from engine_runtime.bundle import Bundle
+        from engine_runtime.engine import Engine
+
+        return Engine.load(
+            Bundle.open(settings.bundle),
+            device=settings.device,
+            dtype=settings.dtype,
+            flow_steps=settings.flow_steps,
+        )
+
+    return load
+
+
+def open_window(settings: StartSettings) -> int:
+    """Run the desktop application until its window is closed; returns the exit status."""
+    from app.gui.run import run_gui, stored_start_settings
+    from app.session.session import Session
+    from app.session.session_settings import SessionSettings
+
+    settings = stored_start_settings(settings)
+    session_settings = SessionSettings(seed=settings.seed)
+    return run_gui(Session(engine_factory(settings), session_settings), session_settings)

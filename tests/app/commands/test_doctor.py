@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.commands import doctor
+
+
+@pytest.fixture(autouse=True)
+def _bundle(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(random_bundle))
+
+
+def test_it_finds_what_the_tests_themselves_need(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = {finding["what"]: finding for finding in report["findings"]}
+    assert report["missing"] == 0
+    assert found["bigvgan"]["detail"] == metadata.version("bigvgan")
+    assert found["bundle"]["status"] == "ok"
+    assert "offscreen" in found["display"]["detail"]
+    assert {"Python", "torch", "GPU"} <= found.keys()
+
+
+def test_every_note_says_what_to_do_or_why_it_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert "Everything needed is there." in capsys.readouterr().out
+
+
+def test_a_missing_library_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = metadata.version
+
+    def version(name: str) -> str:
+        if name == "soxr":
+            raise metadata.PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "MISSING soxr" in text
+    assert "packaging/bootstrap.py run" in text
+
+
+def test_a_missing_bundle_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(tmp_path / "nowhere"))
+    assert main(["doctor"]) == 1
+    assert f"no bundle folder at {tmp_path / 'nowhere'}" in capsys.readouterr().out
+
+
+def test_a_check_that_breaks_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("cannot look")
+
+    monkeypatch.setattr(doctor, "_sound", broken)
+    findings = list(doctor.examine())
+    assert any(finding.what == "sound" and "cannot look" in finding.detail for finding in findings)
+    assert any(finding.what == "torch" for finding in findings)
+
+
+def test_no_display_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    finding = next(finding for finding in doctor.examine() if finding.what == "display")
+    assert finding.status == "note"
+    assert "DISPLAY" in finding.what_to_do

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from app.cli import main
+from app.commands.inspect import count_parameters
+from engine_runtime.errors import BundleError
+
+
+def test_a_bundle_is_described(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(random_bundle)]) == 0
+    text = capsys.readouterr().out
+    assert "random: Tiny random networks" in text
+    assert "mel of 80 bands, n_fft 1920, hop 480, 0-8000 Hz" in text
+    assert "first after 8 codes, then every 5" in text
+
+
+def test_the_json_says_the_same(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(random_bundle), "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["input_sample_rate"] == 16000
+    assert about["mel"]["hop"] == 480
+    tensors = safetensors.torch.load_file(random_bundle / "lm.safetensors").values()
+    assert about["parameters"]["lm"] == sum(tensor.numel() for tensor in tensors)
+
+
+def test_the_bundle_of_the_environment_is_the_default(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(random_bundle))
+    assert main(["inspect"]) == 0
+    assert str(random_bundle) in capsys.readouterr().out
+
+
+def test_a_damaged_bundle_is_one_sentence_and_no_traceback(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(random_bundle, tmp_path / "copy"))
+    (copy / "lm.safetensors").unlink()
+    assert main(["inspect", str(copy)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("moss-voice: Bundle random lacks lm.safetensors")
+    assert "Traceback" not in captured.err
+
+
+def test_parameters_are_counted_from_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    safetensors.torch.save_file({"a": torch.zeros(3, 4), "b": torch.zeros(())}, file, metadata={"k": "v"})
+    assert count_parameters(file) == 13
+    file.write_bytes(b"\xff" * 40)
+    with pytest.raises(BundleError, match="no safetensors file"):
+        count_parameters(file)

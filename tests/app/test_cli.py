@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import cli, paths
+from app.cli import build_parser, main
+from app.commands.engine_options import start_settings
+from app.commands.window import find_display
+from engine_runtime.errors import BundleError
+
+
+@pytest.fixture(autouse=True)
+def _no_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "set_up_logging", lambda file, verbose: None)
+
+
+def _run_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(cli.inspect, "run", fail)
+    return main(["inspect"])
+
+
+@pytest.mark.parametrize("command", [[], ["talk"], ["demo"], ["bench"], ["inspect"], ["doctor"]])
+def test_every_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "usage: moss-voice" in text
+    assert len(text.splitlines()) > 5
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["talk", "--reply", "smoke"], ["bench", "--runs", "0"]])
+def test_wrong_usage_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run_with(monkeypatch, BundleError("The bundle is upside down. Turn it round.")) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "moss-voice: The bundle is upside down. Turn it round.\n"
+    assert captured.out == ""
+
+
+def test_an_unexpected_error_names_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run_with(monkeypatch, ZeroDivisionError("division by zero")) == 1
+    text = capsys.readouterr().err
+    assert text.startswith("moss-voice: Unexpected ZeroDivisionError: division by zero")
+    assert str(paths.log_file()) in text
+    assert "Traceback" not in text
+
+
+def test_an_interrupt_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _run_with(monkeypatch, KeyboardInterrupt()) == 130
+
+
+def test_the_bundle_may_be_given_before_or_after_the_command(tmp_path: Path) -> None:
+    for words in (["--bundle", str(tmp_path), "talk"], ["talk", "--bundle", str(tmp_path)]):
+        assert start_settings(build_parser().parse_args(words)).bundle == tmp_path
+    settings = start_settings(build_parser().parse_args(["--seed", "3", "talk", "--device", "cuda:1"]))
+    assert (settings.seed, settings.device, settings.dtype) == (3, "cuda:1", "float32")
+    assert settings.bundle == paths.default_bundle()
+
+
+def test_without_a_display_the_window_says_what_else_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert find_display() is None
+    assert main([]) == 1
+    assert "moss-voice talk --in question.wav" in capsys.readouterr().err
+    monkeypatch.setenv("DISPLAY", ":5")
+    assert find_display() == ":5"
+
+
+def test_it_starts_as_a_module(repository: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "app", "--version"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.startswith("moss-voice ")
+
+
+def test_a_reader_that_stops_early_is_no_error(repository: Path, random_bundle: Path) -> None:
+    command = [sys.executable, "-m", "app", "inspect", str(random_bundle)]
+    with subprocess.Popen(
+        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ), text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from engine_runtime.bench import BenchError, level_dbfs, run_bench, summarise
+from engine_runtime.engine import Engine
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
+
+RATE = 24000
+SAMPLES_PER_CODE = 1920
+
+
+@dataclass
+class ScriptedBundle:
+    samples_per_code: int = SAMPLES_PER_CODE
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers with a tone of three chunks, each after a known time."""
+
+    pcm: Pcm
+    codes: tuple[int, ...] = tuple(range(15))
+    chunk_s: float = 0.01
+    timing: TimingBus = field(default_factory=TimingBus)
+    bundle: ScriptedBundle = field(default_factory=ScriptedBundle)
+    input_sample_rate: int = 16000
+    output_sample_rate: int = RATE
+    pushed: list[int] = field(default_factory=list)
+    forgetful: bool = True
+
+    def new_conversation(self) -> object:
+        return object()
+
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedEngine:
+        self.turn_id = turn_id
+        return self
+
+    def push(self, pcm: Pcm) -> int:
+        self.pushed.append(len(pcm))
+        with self.timing.span("prefill", self.turn_id, rows=1):
+            pass
+        return 1
+
+    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+        self.timing.emit("prefill", self.turn_id, 0, 2_000_000, rows=7, rows_at_commit=7, phase="commit")
+        for index, chunk in enumerate(np.array_split(self.pcm, 3)):
+            time.sleep(self.chunk_s)
+            self.timing.emit("token2mel", self.turn_id, 0, 3_000_000)
+            yield ReplyAudio(self.turn_id, chunk, RATE, index)
+        codes = self.codes if self.forgetful else (*self.codes[:-1], self.turn_id)
+        yield ReplyDone(self.turn_id, reply, "stop", "", codes, len(self.pcm))
+
+
+def _tone(samples: int = 15 * SAMPLES_PER_CODE) -> Pcm:
+    return (0.1 * np.sin(np.arange(samples) * 0.1)).astype(np.float32)
+
+
+def _bench(engine: ScriptedEngine, **options: Any) -> Any:
+    return run_bench(cast(Engine, engine), np.zeros(4000, np.float32), runs=3, warm_up=1, **options)
+
+
+def test_times_are_those_of_the_counted_replies() -> None:
+    engine = ScriptedEngine(_tone())
+    done: list[float] = []
+    report = _bench(engine, progress=done.append)
+    assert done == [1, 2, 3, 4]
+    assert (report.replies, len(report.warm_up_ttfa_ms)) == (3, 1)
+    metrics = report.metrics
+    assert metrics["ttfa_ms"].runs == 3
+    assert 10 <= metrics["ttfa_ms"].min < 100
+    assert metrics["rtf_total"].min >= 0.03 / 1.2
+    assert metrics["rtf_steady"].runs == 3
+    assert metrics["rtf_steady"].min >= 0.02 / 0.8
+    assert metrics["first_chunk_ratio"].min >= 0.01 / 0.4
+    assert metrics["token2mel_ms"].p50 == 3
+    assert metrics["rows_at_commit"].mean == 7
+    assert metrics["prefill_rows"].max == 7
+    assert metrics["reply_s"].mean == pytest.approx(1.2)
+
+
+def test_speech_is_pushed_as_a_microphone_would() -> None:
+    engine = ScriptedEngine(_tone())
+    _bench(engine)
+    assert set(engine.pushed) == {1280, 4000 % 1280}
+
+
+@pytest.mark.parametrize(
+    ("pcm", "expected"),
+    [
+        (np.zeros(15 * SAMPLES_PER_CODE, np.float32), "silent"),
+        (np.full(15 * SAMPLES_PER_CODE, np.nan, np.float32), "not finite"),
+        (_tone(100), "100 samples where its 15 codes make 28800"),
+    ],
+)
+def test_no_time_is_given_for_a_wrong_reply(pcm: Pcm, expected: str) -> None:
+    with pytest.raises(BenchError, match=expected):
+        _bench(ScriptedEngine(pcm))
+
+
+def test_no_time_is_given_where_the_seed_does_not_hold() -> None:
+    with pytest.raises(BenchError, match="Reply 2 has other codes"):
+        _bench(ScriptedEngine(_tone(), forgetful=False))
+
+
+def test_listeners_are_removed_again() -> None:
+    engine = ScriptedEngine(_tone())
+    _bench(engine)
+    assert engine.timing._listeners == ()
+
+
+def test_a_summary_is_that_of_its_values() -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 100.0]
+    summary = summarise(values)
+    assert (summary.min, summary.p50, summary.max, summary.runs) == (1, 3, 100, 5)
+    assert summary.mean == 22
+    assert summary.std == pytest.approx(statistics.stdev(values))
+    assert summary.p95 == pytest.approx(80.8)
+    assert summarise([5.0]).std == 0
+
+
+def test_levels_are_relative_to_full_scale() -> None:
+    assert level_dbfs(np.ones(10, np.float32)) == pytest.approx(0)
+    assert level_dbfs(np.full(10, 0.1, np.float32)) == pytest.approx(-20, abs=1e-4)
+    assert level_dbfs(np.zeros(0, np.float32)) < -200
