@@ -9,14 +9,79 @@ whole mel; at the true start and end of the signal nothing is padded. Runs in th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
-from bigvgan.bigvgan import BigVGAN
+from bigvgan.alias_free_activation.torch.act import Activation1d
+from bigvgan.bigvgan import AMPBlock1, AMPBlock2, BigVGAN
 from torch import Tensor
+from torch.nn import functional as F
 
-from engine_runtime.models.bigvgan import stage_intervals
+from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
 from engine_runtime.types import Mel, Pcm
+
+EDGE = 8
+"""Samples of an activation that the mirroring of its filters at an end of the signal reaches (6, rounded
+up)."""
+
+
+class _Activation:
+    """An anti-aliased activation without copies for padding: up by two, snake, down by two.
+
+    The package repeats the edge samples before both filters. Here the filters see zeros instead, and the
+    few samples that this changes are made as the package makes them, if they are an end of the signal; else
+    they are cut off later.
+    """
+
+    def __init__(self, module: Activation1d) -> None:
+        self._plain = module
+        act = module.act
+        channels = act.alpha.shape[0]
+        frequency, magnitude = act.alpha.detach(), getattr(act, "beta", act.alpha).detach()
+        if act.alpha_logscale:
+            frequency, magnitude = frequency.exp(), magnitude.exp()
+        self._frequency, self._gain = frequency[None, :, None], 1.0 / (magnitude + 1e-9)[None, :, None]
+        self._up = (module.up_ratio * module.upsample.filter).expand(channels, -1, -1).contiguous()
+        self._down = module.downsample.lowpass.filter.expand(channels, -1, -1).contiguous()
+        self._channels, self._pad = channels, FILTER_KERNEL // 2 - 1
+
+    def __call__(self, x: Tensor, at_start: bool, at_end: bool) -> Tensor:
+        """[1, C, T] -> [1, C, T]."""
+        if x.shape[2] < 4 * EDGE:
+            return self._plain(x)  # type: ignore[no-any-return]
+        y = F.conv_transpose1d(x, self._up, stride=2, padding=self._pad, groups=self._channels)
+        y = torch.addcmul(y, (y * self._frequency).sin_().square_(), self._gain)
+        y = F.conv1d(y, self._down, stride=2, padding=self._pad, groups=self._channels)
+        if at_start:
+            y[:, :, :EDGE] = self._plain(x[:, :, : 3 * EDGE])[:, :, :EDGE]
+        if at_end:
+            y[:, :, -EDGE:] = self._plain(x[:, :, -3 * EDGE :])[:, :, -EDGE:]
+        return y
+
+
+class _Block:
+    """An AMP block of either kind: pairs of activation and convolution, summed with the input after one or
+    two."""
+
+    def __init__(self, block: AMPBlock1 | AMPBlock2) -> None:
+        activations = [_Activation(module) for module in block.activations]
+        if isinstance(block, AMPBlock1):
+            convs = [conv for pair in zip(block.convs1, block.convs2, strict=True) for conv in pair]
+            self._pairs_per_sum = 2
+        else:
+            convs, self._pairs_per_sum = list(block.convs), 1
+        self._pairs = list(zip(activations, convs, strict=True))
+
+    def __call__(self, x: Tensor, at_start: bool, at_end: bool) -> Tensor:
+        """[1, C, T] -> [1, C, T]."""
+        for first in range(0, len(self._pairs), self._pairs_per_sum):
+            h = x
+            for activation, conv in self._pairs[first : first + self._pairs_per_sum]:
+                h = conv(activation(h, at_start, at_end))
+            x = h.add_(x)
+        return x
 
 
 class BigVGANWindows:
@@ -25,33 +90,54 @@ class BigVGANWindows:
     def __init__(self, network: BigVGAN) -> None:
         self._network, self._config = network, dict(network.h)
         self._rates: list[int] = list(network.h.upsample_rates)
-        self.hop = int(np.prod(self._rates))
+        kinds = network.num_kernels
+        blocks = [_Block(block) for block in network.resblocks]
+        self._stages = [blocks[index : index + kinds] for index in range(0, len(blocks), kinds)]
+        self._last = _Activation(network.activation_post)
+        self.hop = prod(self._rates)
 
     @torch.inference_mode()
-    def __call__(self, mel: Tensor, first: int, end: int) -> Tensor:
-        """Samples [(end - first) * hop] of the frames [first, end) of the window mel [1, n_mels, frames]."""
-        network, kinds = self._network, self._network.num_kernels
+    def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
+        """Samples [(end - first) * hop] of the frames [first, end) of the window mel [1, n_mels, frames].
+
+        `at_start` and `at_end` say whether the window starts or ends where the signal does.
+        """
+        network = self._network
         wanted = iter(stage_intervals(self._config, first, end))
-        x, offset = _cut(mel, 0, next(wanted))
-        x = network.conv_pre(x)
+        window = _Window(mel, 0, at_start, at_end).cut(next(wanted))
+        window.x = network.conv_pre(window.x)
         for stage, rate in enumerate(self._rates):
-            x, offset = _cut(x, offset, next(wanted))
-            x, offset = _cut(network.ups[stage][0](x), offset * rate, next(wanted))
-            total = network.resblocks[stage * kinds](x)
-            for block in network.resblocks[stage * kinds + 1 : (stage + 1) * kinds]:
-                total += block(x)
-            x = total / kinds
-        x, offset = _cut(x, offset, next(wanted))
-        x = network.conv_post(network.activation_post(x))
+            window.cut(next(wanted))
+            window.x, window.offset = network.ups[stage][0](window.x), window.offset * rate
+            window.cut(next(wanted))
+            total, *others = (
+                block(window.x, window.at_start, window.at_end) for block in self._stages[stage]
+            )
+            for other in others:
+                total += other
+            window.x = total / network.num_kernels
+        window.cut(next(wanted))
+        x = network.conv_post(self._last(window.x, window.at_start, window.at_end))
         x = torch.tanh(x) if network.use_tanh_at_final else x.clamp(-1.0, 1.0)
-        return x[0, 0, first * self.hop - offset : end * self.hop - offset]
+        return x[0, 0, first * self.hop - window.offset : end * self.hop - window.offset]
 
 
-def _cut(x: Tensor, offset: int, wanted: tuple[int, int]) -> tuple[Tensor, int]:
-    """x [..., T] starting at `offset`, cut to the wanted positions as far as they exist, and its new
-    offset."""
-    first, last = max(wanted[0], offset), min(wanted[1], offset + x.shape[-1] - 1)
-    return x[..., first - offset : last + 1 - offset], first
+@dataclass(slots=True)
+class _Window:
+    """A stretch of some level's signal: where it starts, and whether its ends are ends of the signal."""
+
+    x: Tensor  # [1, C, T]
+    offset: int
+    at_start: bool
+    at_end: bool
+
+    def cut(self, wanted: tuple[int, int]) -> _Window:
+        """Keep the wanted positions (inclusive) as far as they exist. Returns self."""
+        length = self.x.shape[2]
+        first, last = max(wanted[0] - self.offset, 0), min(wanted[1] - self.offset, length - 1)
+        self.at_start, self.at_end = self.at_start and first == 0, self.at_end and last == length - 1
+        self.x, self.offset = self.x[:, :, first : last + 1], self.offset + first
+        return self
 
 
 class BigVGANStream:
@@ -74,23 +160,25 @@ class BigVGANStream:
         """Forget everything: the next frame is the first of a signal."""
         self._frames = self._empty
         self._done = 0  # frames of `_frames` whose samples are out
+        self._dropped = False  # whether `_frames` no longer starts with the signal
 
     def push(self, mel: Mel) -> Pcm:
         """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
         self._check(mel)
         self._frames = torch.cat((self._frames, torch.as_tensor(mel).to(self._empty)[None]), dim=2)
-        return self._emit(self._frames.shape[2] - self._right)
+        return self._emit(self._frames.shape[2] - self._right, at_end=False)
 
     def finish(self) -> Pcm:
         """The samples that were held back for their right context; the stream is as new afterwards."""
-        pcm = self._emit(self._frames.shape[2])
+        pcm = self._emit(self._frames.shape[2], at_end=True)
         self.reset()
         return pcm
 
-    def _emit(self, end: int) -> Pcm:
+    def _emit(self, end: int, at_end: bool) -> Pcm:
         if end <= self._done:
             return np.zeros(0, dtype=np.float32)
-        samples = self._windows(self._frames, self._done, end)
+        samples = self._windows(self._frames, self._done, end, not self._dropped, at_end)
         drop = max(end - self._left, 0)
         self._frames, self._done = self._frames[:, :, drop:], end - drop
+        self._dropped = self._dropped or drop > 0
         return samples.float().cpu().numpy()

@@ -93,6 +93,18 @@ def test_context_is_enough_and_not_more_than_needed(change: dict[str, object]) -
     assert np.abs(inexact - whole).max() > np.abs(exact - whole).max()
 
 
+@pytest.mark.parametrize("activation", ["snake", "snakebeta"])
+@pytest.mark.parametrize("logscale", [False, True])
+def test_every_activation_of_the_package(activation: str, logscale: bool) -> None:
+    network = build_bigvgan({**CONFIG, "activation": activation, "snake_logscale": logscale})
+    for name, parameter in lively(network).named_parameters():
+        if name.endswith((".alpha", ".beta")):
+            torch.nn.init.uniform_(parameter, 0.3, 1.5)
+    stage, mel = Vocoder(network, SPEC), mel_of(50)
+    for sizes in ([20], [3, 15]):
+        assert np.abs(np.concatenate(run(stage.stream(), mel, sizes)) - stage.vocode(mel)).max() <= 1e-5
+
+
 def test_samples_come_as_soon_as_their_context(bigvgan: Vocoder) -> None:
     parts = run(bigvgan.stream(), mel_of(52), [20, 20, 12])
     held = bigvgan.right_context_frames * SPEC.hop
