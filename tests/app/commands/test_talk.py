@@ -1,0 +1,167 @@
+"""The whole chain through the command line, on tiny random networks, with real voice activity detection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app import cli
+from app.audio.wav import read_wav, write_wav
+from app.cli import main
+from engine_runtime.errors import ExportError
+
+QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
+
+
+@pytest.fixture(autouse=True)
+def _bundle(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(random_bundle))
+    monkeypatch.setattr(cli, "set_up_logging", lambda file, verbose: None)
+
+
+def _talk(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
+    assert main(["talk", *map(str, words), "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return document
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    assert main(["talk", *map(str, words)]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("moss-voice: ")
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / name for name in ("reply.wav", "session.wav", "trace.json")}
+    options = ["--out", files["reply.wav"], "--record", files["session.wav"], "--trace", files["trace.json"]]
+    document = _talk(capsys, "--in", QUESTION, *options)
+    assert document["bundle"] == "random"
+    (turn,) = document["turns"]
+    assert turn["user"]["codes"] > 5
+    assert turn["user"]["end_s"] > turn["user"]["start_s"]
+    assert turn["reply"]["modality"] == "speech"
+    reply, rate = read_wav(files["reply.wav"])
+    assert rate == 24000
+    assert len(reply) / rate == pytest.approx(turn["reply"]["audio_s"], abs=1e-3)
+    assert len(reply) == turn["reply"]["codes"] * 1920
+    timings = turn["timings"]
+    assert set(timings) == {
+        "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
+        "endpointing_ms", "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
+    }  # fmt: skip
+    assert all(value is not None and value > 0 for value in timings.values())
+    assert timings["voice_to_voice_ms"] > timings["endpointing_ms"]
+    assert timings["prefill_rows"] > timings["rows_at_commit"]
+    names = {event["name"] for event in json.loads(files["trace.json"].read_text())["traceEvents"]}
+    assert {"encode", "prefill", "step", "token2mel", "vocoder", "first_audio", "reply"} <= names
+    assert read_wav(files["session.wav"])[0].size > len(reply)
+
+
+def test_the_same_seed_gives_the_same_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replies = []
+    for seed, name in ((3, "a"), (3, "b"), (4, "c")):
+        _talk(capsys, "--in", QUESTION, "--out", tmp_path / name, "--seed", str(seed))
+        replies.append(read_wav(tmp_path / name)[0])
+    assert np.array_equal(replies[0], replies[1])
+    assert replies[0].shape != replies[2].shape or not np.allclose(replies[0], replies[2])
+
+
+def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    document = _talk(capsys, "--text", "what is two plus three", "--reply", "text")
+    (turn,) = document["turns"]
+    assert turn["user"]["codes"] == 0
+    assert turn["reply"]["modality"] == "text"
+    assert turn["reply"]["text"]
+    assert turn["timings"]["prefill_rows"] > 10
+    assert turn["timings"]["vocoder_ms"] is None
+
+
+@pytest.mark.parametrize("kind", ["stereo", "8 bit", "96 kHz", "float"])
+def test_any_usual_wav_is_understood(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import scipy.io.wavfile
+    import scipy.signal
+
+    pcm, rate = read_wav(QUESTION)
+    samples: dict[str, tuple[int, Any]] = {
+        "stereo": (rate, (np.stack([pcm, pcm], 1) * 32767).astype(np.int16)),
+        "8 bit": (rate, (pcm * 127 + 128).astype(np.uint8)),
+        "96 kHz": (96000, (scipy.signal.resample_poly(pcm, 96000, rate) * 30000).astype(np.int16)),
+        "float": (rate, pcm),
+    }
+    scipy.io.wavfile.write(tmp_path / "q.wav", *samples[kind])
+    assert _talk(capsys, "--in", tmp_path / "q.wav")["turns"][0]["user"]["codes"] > 5
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "is empty"),
+        (b"hello, I am no sound", "not a WAV file"),
+        (b"RIFF\x10\x00\x00\x00WAVEfmt ", "is broken"),
+        (QUESTION.read_bytes()[:5000], "is cut short"),
+    ],
+)
+def test_a_broken_file_is_refused_in_words(
+    content: bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.wav").write_bytes(content)
+    out = tmp_path / "reply.wav"
+    assert expected in _refused(capsys, "--in", tmp_path / "q.wav", "--out", out)
+    assert not out.exists()
+
+
+def test_silence_is_no_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_wav(tmp_path / "q.wav", np.zeros(48000, np.float32), 16000)
+    assert "No speech was found" in _refused(capsys, "--in", tmp_path / "q.wav")
+
+
+def test_a_missing_file_and_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "There is no file" in _refused(capsys, "--in", tmp_path / "none.wav")
+    text = _refused(capsys, "--in", QUESTION, "--out", tmp_path / "no" / "reply.wav")
+    assert "no folder" in text
+
+
+def test_a_full_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import app.session.headless
+
+    def full(path: Path, replies: object) -> None:
+        raise ExportError(f"{path} was not written: the disk is full. Free some space.")
+
+    monkeypatch.setattr(app.session.headless, "_write_replies", full)
+    assert "disk is full" in _refused(capsys, "--in", QUESTION, "--out", tmp_path / "reply.wav")
+
+
+@pytest.mark.parametrize("words", [[], ["--in", str(QUESTION), "--text", "hello"]])
+def test_one_question_has_to_be_given(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Give either a recording" in _refused(capsys, *words)
+
+
+def test_an_endless_text_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    text = _refused(capsys, "--text", "why " * 2500, "--reply", "text")
+    assert "9,999 characters" in text
+    assert "Shorten it" in text
+
+
+def test_an_empty_text_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _refused(capsys, "--text", "   ", "--reply", "text")
+
+
+def test_a_bundle_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no bundle folder" in _refused(capsys, "--text", "hello", "--bundle", tmp_path / "nowhere")
+
+
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    text = _refused(capsys, "--text", "hello", "--device", "cuda")
+    assert "cuda" in text.lower()
