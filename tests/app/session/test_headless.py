@@ -1,0 +1,191 @@
+"""Conversations without window and sound card: files, report, bad input."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from app.audio.wav import write_wav
+from app.session.headless import run_file
+from app.session.session_settings import SessionSettings
+from engine_runtime.errors import AudioInputError, ExportError, MossVoiceError
+from engine_runtime.types import Modality
+from tests.app.session.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.app.session.session_driver import RATE, silence, speech, write_question
+
+
+def hold(engine: ScriptedEngine | None = None, **given: Any) -> dict[str, Any]:
+    return run_file(lambda: engine or ScriptedEngine(), vad=LoudnessVad(), **given)
+
+
+@pytest.fixture
+def two_questions(tmp_path: Path) -> Path:
+    parts = (silence(0.5), speech(1.0), silence(1.0), speech(0.6), silence(0.2))
+    return write_question(tmp_path / "two.wav", *parts)
+
+
+def test_the_report_has_every_turn(two_questions: Path) -> None:
+    document = hold(wav_in=two_questions)
+    assert json.loads(json.dumps(document)) == document
+    assert list(document) == ["bundle", "turns", "underruns"]
+    assert document["bundle"] == "scripted"
+    assert document["underruns"] == 0
+    first, second = document["turns"]
+    assert list(first) == ["user", "reply", "timings"]
+    assert first["user"] == {
+        "start_s": pytest.approx(0.5, abs=0.04), "end_s": pytest.approx(1.5, abs=0.04), "codes": 18
+    }  # fmt: skip
+    assert second["user"]["start_s"] == pytest.approx(2.5, abs=0.04)
+    assert first["reply"] == {
+        "modality": "speech",
+        "text": "word0 word1 word2 ",
+        "codes": 15,
+        "audio_s": 1.2,
+        "finish_reason": "stop",
+    }
+    assert set(first["timings"]) == {
+        "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
+        "endpointing_ms", "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
+    }  # fmt: skip
+    assert first["timings"]["endpointing_ms"] == pytest.approx(640, abs=60)
+    assert first["timings"]["voice_to_voice_ms"] >= first["timings"]["endpointing_ms"]
+    assert first["timings"]["ttfa_ms"] is None  # the scripted engine does not measure it
+
+
+def test_the_files_are_reply_record_and_trace(two_questions: Path, tmp_path: Path) -> None:
+    out, record, trace = tmp_path / "a.wav", tmp_path / "session.wav", tmp_path / "t.json"
+    hold(wav_in=two_questions, out=out, record=record, trace=trace)
+    reply, rate = soundfile.read(out, dtype="float32")
+    assert rate == OUT_RATE
+    assert len(reply) == round((1.2 + 0.5 + 1.2) * OUT_RATE)
+    both, rate = soundfile.read(record, dtype="float32")
+    user, assistant = both[:, 0], both[:, 1]
+    user_s = np.flatnonzero(np.abs(user) > 0.05) / rate
+    assistant_s = np.flatnonzero(np.abs(assistant) > 0.05) / rate
+    # One clock: question 0.5-1.5 s, reply after the end of the turn, then the rest of the file.
+    assert user_s[0] == pytest.approx(0.5, abs=0.02)
+    first_end = user_s[np.flatnonzero(np.diff(user_s) > 0.5)[0]]
+    assert first_end == pytest.approx(1.5, abs=0.02)
+    assert assistant_s[0] == pytest.approx(1.5 + 0.65, abs=0.1)
+    second_start = user_s[user_s > first_end + 0.5][0]
+    assert second_start > assistant_s[assistant_s < second_start][-1]
+    assert not (np.abs(user[np.abs(assistant) > 0.05]) > 0.05).any()
+    names = {entry["name"] for entry in json.loads(trace.read_text())["traceEvents"]}
+    assert {"vocoder", "endpointing", "voice_to_voice"} <= names
+
+
+@pytest.mark.parametrize("modality", list(Modality))
+def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
+    out = tmp_path / "a.wav"
+    document = hold(text="what is it?", settings=SessionSettings(reply=modality, seed=3), out=out)
+    (turn,) = document["turns"]
+    assert turn["user"] == {"start_s": 0.0, "end_s": 0.0, "codes": 0}
+    assert turn["reply"]["modality"] == modality.value
+    assert turn["timings"]["endpointing_ms"] is None
+    assert out.exists() == (modality is Modality.SPEECH)
+
+
+def test_the_virtual_clock_is_faster_than_real_time_and_the_real_one_is_not(tmp_path: Path) -> None:
+    path = write_question(tmp_path / "q.wav", silence(0.3), speech(0.5), silence(0.2))
+    engine = Script(chunks=1)
+    started = time.monotonic()
+    hold(ScriptedEngine(engine), wav_in=path)
+    fast_s = time.monotonic() - started
+    started = time.monotonic()
+    document = hold(ScriptedEngine(engine), wav_in=path, realtime=True)
+    slow_s = time.monotonic() - started
+    # 0.3 + 0.5 s, 0.64 s to the commit, 0.4 s of reply, 1 s of silence
+    assert slow_s > 2.7
+    assert fast_s < slow_s / 2
+    assert document["turns"][0]["timings"]["endpointing_ms"] == pytest.approx(640, abs=80)
+
+
+def test_progress_goes_from_nothing_to_all(two_questions: Path) -> None:
+    seen: list[float] = []
+    hold(wav_in=two_questions, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "subtype"), [(96_000, 2, "PCM_24"), (8_000, 1, "PCM_U8"), (44_100, 2, "FLOAT")]
+)
+def test_every_kind_of_file_is_understood(tmp_path: Path, rate: int, channels: int, subtype: str) -> None:
+    pcm = np.concatenate([silence(0.4, rate), speech(0.8, rate), silence(0.3, rate)])
+    path = tmp_path / "q.wav"
+    soundfile.write(path, np.repeat(pcm[:, None], channels, axis=1), rate, subtype=subtype)
+    (turn,) = hold(wav_in=path)["turns"]
+    assert turn["user"]["start_s"] == pytest.approx(0.4, abs=0.05)
+    assert turn["user"]["end_s"] == pytest.approx(1.2, abs=0.05)
+
+
+def test_a_silent_file_is_an_error_that_helps(tmp_path: Path) -> None:
+    write_wav(tmp_path / "silent.wav", silence(2.0), RATE)
+    with pytest.raises(AudioInputError, match=r"No speech was found .*-120 dBFS.* Record it louder"):
+        hold(wav_in=tmp_path / "silent.wav", out=tmp_path / "a.wav", record=tmp_path / "s.wav")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["silent.wav"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no sound at all"])
+def test_a_bad_file_is_told_before_the_engine_is_loaded(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.wav").write_bytes(content)
+
+    def load() -> ScriptedEngine:
+        raise AssertionError("the engine was loaded for nothing")
+
+    with pytest.raises(AudioInputError, match=r"bad\.wav"):
+        run_file(load, wav_in=tmp_path / "bad.wav", vad=LoudnessVad())
+
+
+def test_an_engine_that_cannot_be_loaded() -> None:
+    def load() -> ScriptedEngine:
+        raise MossVoiceError("The bundle is broken. Get it anew.")
+
+    with pytest.raises(MossVoiceError, match=r"The bundle is broken\. Get it anew\."):
+        run_file(load, text="hello", vad=LoudnessVad())
+
+
+def test_what_was_answered_before_an_error_is_kept(two_questions: Path, tmp_path: Path) -> None:
+    class Failing(ScriptedEngine):
+        def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Any:
+            if turn_id == 2:
+                raise MossVoiceError("The engine is out of order. Repair it.")
+            return super().open_turn(conversation, turn_id, reply)
+
+    out, record = tmp_path / "a.wav", tmp_path / "s.wav"
+    with pytest.raises(MossVoiceError, match=r"out of order\. Repair it\."):
+        hold(Failing(), wav_in=two_questions, out=out, record=record)
+    assert len(soundfile.read(out)[0]) == round(1.2 * OUT_RATE)
+    assert record.exists()
+
+
+def test_a_question_of_ten_thousand_characters() -> None:
+    with pytest.raises(MossVoiceError, match=r"10,000 characters.*Shorten it"):
+        hold(text="x" * 10_000)
+
+
+def test_files_that_cannot_be_written(two_questions: Path, tmp_path: Path) -> None:
+    for name in ("out", "record", "trace"):
+        with pytest.raises(ExportError, match="no folder"):
+            hold(wav_in=two_questions, **{name: tmp_path / "missing" / "x"})
+
+
+def test_either_a_file_or_a_text() -> None:
+    with pytest.raises(ValueError, match="either"):
+        hold()
+    with pytest.raises(ValueError, match="either"):
+        hold(wav_in=Path("a.wav"), text="b")
+
+
+def test_no_thread_is_left() -> None:
+    before = threading.active_count()
+    hold(text="hello")
+    assert threading.active_count() == before

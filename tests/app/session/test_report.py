@@ -1,0 +1,76 @@
+"""The report counts what led to the reply that was heard, and nothing that was taken back."""
+
+from __future__ import annotations
+
+from app.session.messages import Counters, EngineReady, ReplyFinished, Timing, TurnCommitted
+from app.session.report import ConversationReport
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Modality
+
+
+def timing(name: str, ms: float, **attributes: float | int | str) -> Timing:
+    return Timing(TimingEvent(name, 1, 0, round(ms * 1e6), "engine", attributes))
+
+
+def test_timings_of_a_turn_that_was_reopened() -> None:
+    report = ConversationReport()
+    first = [
+        timing("prefill", 5, phase="listen", rows=10, cached_rows=0),
+        timing("commit", 0),
+        timing("endpointing", 600),
+        timing("prefill", 3, phase="commit", rows=6, cached_rows=10, rows_at_commit=6),
+        timing("step", 90),
+        timing("first_audio", 999),
+    ]
+    second = [
+        timing("prefill", 7, phase="listen", rows=4, cached_rows=10),
+        timing("endpointing", 650),
+        timing("commit", 0),
+        timing("prefill", 2, phase="commit", rows=5, cached_rows=14, rows_at_commit=5),
+        timing("step", 2),
+        timing("step", 4),
+        timing("token2mel", 10, chunk=0),
+        timing("vocoder", 20, chunk=0),
+        timing("first_audio", 123.4567),
+        timing("voice_to_voice", 800),
+        timing("reply", 400, audio_s=1.0, rtf_total=0.4, rtf_steady=0.3, first_chunk_ratio=0.5),
+    ]
+    for event in [EngineReady("nano", 1.0, 16_000, 24_000), TurnCommitted(1, 0.5, 1.0), *first]:
+        report.add(event)
+    for event in [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0)]:
+        report.add(event)
+    report.add(ReplyFinished(1, Modality.SPEECH, 1.0, "five", 20, 12, "stop"))
+    assert report.document() == {
+        "bundle": "nano",
+        "turns": [
+            {
+                "user": {"start_s": 1.0, "end_s": 2.5, "codes": 20},
+                "reply": {
+                    "modality": "speech", "text": "five", "codes": 12, "audio_s": 1.0, "finish_reason": "stop"
+                },
+                "timings": {
+                    "prefill_ms": 14.0, "prefill_rows": 19, "rows_at_commit": 5, "step_ms": 3.0,
+                    "token2mel_ms": 10.0, "vocoder_ms": 20.0, "ttfa_ms": 123.457, "endpointing_ms": 650.0,
+                    "voice_to_voice_ms": 800.0, "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
+                },
+            }
+        ],
+        "underruns": 2,
+    }  # fmt: skip
+
+
+def test_a_turn_without_a_reply_is_not_in_the_report() -> None:
+    report = ConversationReport()
+    report.add(TurnCommitted(1, 0.5))
+    assert report.has_turns
+    assert report.document()["turns"] == []
+
+
+def test_what_was_not_measured_is_null() -> None:
+    report = ConversationReport()
+    report.add(TurnCommitted(1, 0.0))
+    report.add(ReplyFinished(1, Modality.TEXT, 0.0, "five", 0, 0, "stop"))
+    timings = report.document()["turns"][0]["timings"]
+    assert timings.pop("prefill_rows") == 0
+    assert timings.pop("rows_at_commit") == 0
+    assert set(timings.values()) == {None}
