@@ -85,7 +85,7 @@ class _Block:
 
 
 class BigVGANWindows:
-    """The network, run on a window for a part of its frames. No state of a stream."""
+    """The network with its final weights, run on a window for a part of its frames. No state of a stream."""
 
     def __init__(self, network: BigVGAN) -> None:
         self._network, self._config = network, dict(network.h)
