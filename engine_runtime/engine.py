@@ -28,6 +28,7 @@ from engine_runtime.bundle import Bundle
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation
 from engine_runtime.errors import OutOfBlocksError
+from engine_runtime.hardware import usable_device
 from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
@@ -81,7 +82,7 @@ class Engine:
         """
         stages = load_stages(
             bundle,
-            device=torch.device(device),
+            device=usable_device(device),
             dtype=getattr(torch, dtype),
             kv_blocks=kv_blocks or bundle.lm.kv_blocks,
             flow_steps=flow_steps or bundle.flow.steps,

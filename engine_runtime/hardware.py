@@ -11,6 +11,24 @@ from pathlib import Path
 
 import torch
 
+from .errors import MossVoiceError
+
+
+class AcceleratorError(MossVoiceError):
+    """A device that was asked for cannot be used."""
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of this name (cpu, cuda, cuda:1). Raises AcceleratorError where it cannot be used."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise AcceleratorError(f"{name!r} is no device. Use cpu, cuda or cuda:N.") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = ", ".join(accelerators()) or f"no CUDA device that torch {torch_build()} can use"
+        raise AcceleratorError(f"{name} is not there: this machine has {there}. Use --device cpu.")
+    return device
+
 
 def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | int | float]:
     """Everything that a measured time depends on, as plain values for the header of a report."""

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{_MARKS[finding.status]} {finding.what:<12} {finding.detail}")
         if finding.what_to_do:
             print(f"{'':21}-> {finding.what_to_do}")
-    print("Everything needed is there." if not missing else f"{len(missing)} things are missing.")
+    print(f"Missing: {', '.join(f.what for f in missing)}." if missing else "Everything needed is there.")
     return 1 if missing else 0
 
 

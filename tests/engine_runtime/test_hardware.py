@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from engine_runtime import hardware
@@ -16,6 +17,14 @@ def test_the_header_of_a_report_names_what_times_depend_on() -> None:
 
 def test_accelerators_are_those_that_torch_can_use() -> None:
     assert len(hardware.accelerators()) == torch.cuda.device_count()
+
+
+def test_only_usable_devices_are_given() -> None:
+    assert hardware.usable_device("cpu") == torch.device("cpu")
+    with pytest.raises(hardware.AcceleratorError, match="Use --device cpu"):
+        hardware.usable_device("cuda:77")
+    with pytest.raises(hardware.AcceleratorError, match="'abacus' is no device"):
+        hardware.usable_device("abacus")
 
 
 def test_the_build_of_torch_is_named() -> None:

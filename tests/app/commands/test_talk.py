@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app import cli
 from app.audio.wav import read_wav, write_wav
 from app.cli import main
 from engine_runtime.errors import ExportError
@@ -20,7 +19,6 @@ QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.w
 @pytest.fixture(autouse=True)
 def _bundle(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(random_bundle))
-    monkeypatch.setattr(cli, "set_up_logging", lambda file, verbose: None)
 
 
 def _talk(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
@@ -164,4 +162,5 @@ def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     text = _refused(capsys, "--text", "hello", "--device", "cuda")
-    assert "cuda" in text.lower()
+    assert "cuda is not there: this machine has no CUDA device" in text
+    assert "'quantum' is no device" in _refused(capsys, "--text", "hello", "--device", "quantum")
