@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+_SMALLEST = 1e-9
 _STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def round_up(value: float) -> float:
     """The next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten."""
-    if value <= 0:
-        return 1.0
+    value = max(value, _SMALLEST)
     scale = 10.0 ** math.floor(math.log10(value))
     return next(step * scale for step in (*_STEPS, 20.0) if step * scale >= value * (1 - 1e-9))
 

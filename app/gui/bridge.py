@@ -25,6 +25,7 @@ from app.session.messages import (
     ReplyFinished,
     ReplyTextDelta,
     SampleFinished,
+    SampleProgress,
     SampleStarted,
     StateChanged,
     Timing,
@@ -80,6 +81,7 @@ class SessionBridge(QObject):
     error_raised = Signal(object)
     devices_changed = Signal(object)
     sample_started = Signal(object)
+    sample_progress = Signal(object)
     sample_finished = Signal(object)
     timings = Signal(list)
     lost = Signal(str)
@@ -104,6 +106,7 @@ class SessionBridge(QObject):
             ErrorRaised: self.error_raised,
             DevicesChanged: self.devices_changed,
             SampleStarted: self.sample_started,
+            SampleProgress: self.sample_progress,
             SampleFinished: self.sample_finished,
         }
         self._timer = QTimer(self)

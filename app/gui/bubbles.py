@@ -113,6 +113,7 @@ class UserBubble(Bubble):
         super().__init__("user", theme, icons, parent)
         self.source = source
         self.seconds: float | None = None
+        self._progress: tuple[float, float] | None = None
         self.is_cancelled = False
         self.set_body(text or label)
         self.retranslate()
@@ -126,6 +127,12 @@ class UserBubble(Bubble):
         """The user goes on."""
         self.seconds = None
         self.retranslate()
+
+    def show_progress(self, heard_s: float, length_s: float) -> None:
+        """Show how much of a sample was heard."""
+        if self.seconds is None and length_s > 0:
+            self._progress = (min(heard_s, length_s), length_s)
+            self.retranslate()
 
     def cancel(self) -> None:
         """The turn was dropped."""
@@ -143,6 +150,9 @@ class UserBubble(Bubble):
         parts = [name]
         if self.is_cancelled:
             parts.append(self.tr("dropped"))
+        elif self.seconds is None and self._progress is not None:
+            heard, length = (f"{value:.1f}" for value in self._progress)
+            parts.append(self.tr("%1 of %2 s").replace("%1", heard).replace("%2", length))
         elif self.seconds is None and self.source != "text":
             parts.append(self.tr("listening …"))
         elif self.seconds:

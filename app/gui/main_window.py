@@ -102,7 +102,11 @@ class MainWindow(QMainWindow):
 
     def apply_preferences(self, preferences: Preferences) -> None:
         """Take new preferences: keep them, show them, and tell the session what concerns it."""
-        before, self.preferences = self.session_settings(), preferences
+        before = self.session_settings()
+        if preferences.seed != self.preferences.seed:
+            # Chosen later than the one of the command line.
+            self._base_settings = dataclasses.replace(self._base_settings, seed=None)
+        self.preferences = preferences
         if not self._store.save(preferences):
             self.banner.show_error(
                 self.tr("The settings could not be kept."),
@@ -188,7 +192,8 @@ class MainWindow(QMainWindow):
         bridge.playback_finished.connect(transcript.finish_playback)
         bridge.reply_finished.connect(transcript.finish_reply)
         bridge.sample_started.connect(self._announce_sample)
-        bridge.sample_finished.connect(lambda _event: transcript.announce_sample(""))
+        bridge.sample_progress.connect(transcript.show_sample_progress)
+        bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
         bridge.error_raised.connect(lambda event: self.banner.show_error(event.message, event.what_to_do))
         bridge.lost.connect(self._show_loss)
@@ -218,7 +223,13 @@ class MainWindow(QMainWindow):
 
     def _announce_sample(self, event: messages.SampleStarted) -> None:
         labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}
-        self.transcript.announce_sample(labels.get(event.path, event.path.stem))
+        label = labels.get(event.path, event.path.stem)
+        self.transcript.announce_sample(label, event.seconds)
+        self.sample_row.show_running(event.path)
+
+    def _finish_sample(self, _event: messages.SampleFinished) -> None:
+        self.transcript.announce_sample("", 0.0)
+        self.sample_row.show_running(None)
 
     def _show_loss(self, reason: str) -> None:
         self.banner.show_error(

@@ -46,7 +46,7 @@ class Preferences:
     bundle: str = ""
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
-        """The settings of a session with these choices; all else as in `base`."""
+        """The settings of a session with these choices; all else, and a seed that is set, as in `base`."""
         base = SessionSettings() if base is None else base
         turns = base.turn_taking
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
@@ -56,7 +56,7 @@ class Preferences:
             input_device=self.input_device or None,
             output_device=self.output_device or None,
             device_latency_s=self.latency_ms / 1e3,
-            seed=self.seed,
+            seed=self.seed if base.seed is None else base.seed,
             turn_taking=dataclasses.replace(
                 turns,
                 end_ms=self.endpointing_ms,
@@ -67,7 +67,7 @@ class Preferences:
         )
 
     def start_settings(self, given: StartSettings) -> StartSettings:
-        """Complete what the command line left open: bundle, flow steps and seed."""
+        """Complete what the command line left open: bundle and flow steps."""
         bundle = given.bundle
         if self.bundle and bundle == StartSettings().bundle:
             bundle = Path(self.bundle)
@@ -75,7 +75,6 @@ class Preferences:
             given,
             bundle=bundle,
             flow_steps=self.flow_steps if given.flow_steps is None else given.flow_steps,
-            seed=self.seed if given.seed is None else given.seed,
         )
 
 

@@ -15,7 +15,7 @@ from app.settings import StartSettings
 
 
 def stored_start_settings(settings: StartSettings) -> StartSettings:
-    """Complete the command line by what was chosen in the settings dialog (bundle, flow steps, seed).
+    """Complete the command line by what was chosen in the settings dialog (bundle, flow steps).
 
     For the composition root, before it loads an engine. Needs no display.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from PySide6.QtCore import QEvent, QLocale, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QWheelEvent
@@ -42,6 +43,15 @@ class SampleRow(QWidget):
         """Whether samples can be played now."""
         for button in self.buttons:
             button.setEnabled(is_ready)
+
+    def show_running(self, path: Path | None) -> None:
+        """Mark the sample that is fed now; None when there is none."""
+        for sample, button in zip(self._samples, self.buttons, strict=True):
+            is_running = sample.path == path
+            if bool(button.property("active")) != is_running:
+                button.setProperty("active", is_running)
+                button.style().unpolish(button)
+                button.style().polish(button)
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""

@@ -103,7 +103,7 @@ LIGHT = Theme(
         Stage.ENDPOINTING: "#6f7889",
         Stage.PREFILL: "#1160e0",
         Stage.STEP: "#731a8c",
-        Stage.TOKEN2MEL: "#b03a00",
+        Stage.TOKEN2MEL: "#a33000",
         Stage.VOCODER: "#0fa26a",
         Stage.DEVICE: "#ab860c",
     },
@@ -241,6 +241,7 @@ QPushButton[role="primary"]:hover {{ background: {_mix(t.accent, t.text, 0.15)};
 QPushButton[role="primary"]:focus {{ border: 2px solid {t.text}; padding: 5px 13px; }}
 QPushButton[role="primary"]:disabled {{ background: {t.sunken}; color: {t.muted}; border-color: {t.sunken}; }}
 QPushButton[role="chip"] {{ border-radius: 14px; padding: 4px 12px; background: {t.surface}; }}
+QPushButton[role="chip"][active="true"] {{ background: {t.user_bubble}; border-color: {t.accent}; }}
 QPushButton[role="chip"]:pressed {{ background: {t.sunken}; }}
 QPushButton[role="link"] {{ background: transparent; border: none; color: {t.accent}; padding: 2px 4px; }}
 QPushButton[role="link"]:focus {{ border: 1px solid {t.accent}; border-radius: 6px; padding: 1px 3px; }}

@@ -22,6 +22,7 @@ from app.session.messages import (
     PlaybackStarted,
     ReplyFinished,
     ReplyTextDelta,
+    SampleProgress,
     TurnCancelled,
     TurnCommitted,
     TurnExtended,
@@ -53,7 +54,7 @@ class Transcript(QScrollArea):
         self._theme, self._icons = theme, icons
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._hearing: UserBubble | None = None
-        self._sample_label = ""
+        self._sample_label, self._sample_seconds = "", 0.0
         self._follows = True
         self._welcome, self._welcome_title, self._welcome_text = QWidget(), QLabel(), QLabel()
         self._welcome_icon = QLabel()
@@ -72,9 +73,14 @@ class Transcript(QScrollArea):
         turn = self._turns.get(turn_id)
         return (None, None) if turn is None else (turn.user, turn.reply)
 
-    def announce_sample(self, label: str) -> None:
+    def announce_sample(self, label: str, seconds: float) -> None:
         """The next turn of a sample is this question; an empty label takes the announcement back."""
-        self._sample_label = label
+        self._sample_label, self._sample_seconds = label, seconds
+
+    def show_sample_progress(self, event: SampleProgress) -> None:
+        """Show how much of the sample was heard."""
+        if self._hearing is not None and self._hearing.source == "sample":
+            self._hearing.show_progress(event.seconds, self._sample_seconds)
 
     def open_turn(self, event: TurnOpened) -> None:
         """Show that the user speaks, or what was typed."""

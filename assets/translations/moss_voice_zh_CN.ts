@@ -851,6 +851,10 @@
         <translation>已放弃</translation>
     </message>
     <message>
+        <source>%1 of %2 s</source>
+        <translation>%1 / %2 秒</translation>
+    </message>
+    <message>
         <source>listening …</source>
         <translation>聆听中……</translation>
     </message>

@@ -1,0 +1,72 @@
+"""Fixtures of the window's tests. A warning of Qt fails the test that caused it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app import paths
+from app.gui import themes
+from app.gui.icons import Icons
+from app.gui.main_window import MainWindow
+from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.themes import LIGHT, Theme, ThemeChoice
+from tests.app.gui.scripted_session import ScriptedSession
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Warnings of Qt count, but for what the offscreen platform says of itself."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.qt_log_level_fail("WARNING"))
+            item.add_marker(pytest.mark.qt_log_ignore("This plugin does not support propagateSizeHints"))
+
+
+@pytest.fixture
+def theme() -> Theme:
+    """The light theme."""
+    return LIGHT
+
+
+@pytest.fixture
+def icons(qapp: QApplication) -> Icons:
+    """The shipped icons."""
+    return Icons(paths.assets_dir() / "icons")
+
+
+@pytest.fixture(autouse=True)
+def _styled(qapp: QApplication) -> None:
+    """Every test starts with the light theme."""
+    themes.apply(qapp, LIGHT, paths.assets_dir() / "icons")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PreferenceStore:
+    """Preferences in a file of the test: light, English."""
+    store = PreferenceStore(tmp_path / "window.ini")
+    store.save(Preferences(theme=ThemeChoice.LIGHT, language="en"))
+    return store
+
+
+@pytest.fixture
+def session() -> ScriptedSession:
+    """A session that does what the test feeds."""
+    return ScriptedSession()
+
+
+@pytest.fixture
+def window(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> Iterator[MainWindow]:
+    """A shown main window whose session was started. Closed at the end."""
+    window = MainWindow(session, store=store)
+    window.show()
+    window.begin()
+    yield window
+    window.close()
+    window.deleteLater()
+    QApplication.processEvents()

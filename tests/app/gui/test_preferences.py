@@ -1,0 +1,103 @@
+"""Preferences between runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QByteArray
+
+from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.themes import ThemeChoice
+from app.session.session_settings import SessionSettings
+from app.settings import StartSettings
+from engine_runtime.types import Modality
+
+EVERYTHING = Preferences(
+    theme=ThemeChoice.DARK,
+    language="zh_CN",
+    reply=Modality.TEXT,
+    input_device="USB, headset = 1",
+    output_device="扬声器",
+    latency_ms=80,
+    endpointing_ms=900,
+    barge_in=False,
+    seed=0,
+    flow_steps=6,
+    bundle="/somewhere/else",
+)
+
+
+@pytest.mark.parametrize("preferences", [Preferences(), EVERYTHING], ids=["default", "changed"])
+def test_what_is_saved_is_loaded(tmp_path: Path, preferences: Preferences) -> None:
+    assert PreferenceStore(tmp_path / "a.ini").save(preferences)
+    assert PreferenceStore(tmp_path / "a.ini").load() == preferences
+
+
+def test_nothing_saved_means_defaults(tmp_path: Path) -> None:
+    assert PreferenceStore(tmp_path / "none.ini").load() == Preferences()
+
+
+def test_values_that_make_no_sense_fall_back_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "edited.ini"
+    lines = [
+        "theme=purple",
+        "language=tlh",
+        "latency_ms=soon",
+        "endpointing_ms=99999",
+        "seed=-4",
+        "reply=text",
+    ]
+    file.write_text("[preferences]\n" + "\n".join(lines), encoding="utf-8")
+    assert PreferenceStore(file).load() == Preferences(reply=Modality.TEXT)
+
+
+def test_a_damaged_file_means_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "damaged.ini"
+    file.write_bytes(bytes(range(256)) * 8)
+    assert PreferenceStore(file).load() == Preferences()
+
+
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not PreferenceStore(tmp_path / "file" / "window.ini").save(Preferences())
+
+
+def test_geometry_is_kept(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path / "a.ini")
+    store.keep_bytes("geometry", QByteArray(b"\x00\x01place"))
+    assert store.save(Preferences())
+    assert PreferenceStore(tmp_path / "a.ini").kept_bytes("geometry") == QByteArray(b"\x00\x01place")
+    assert PreferenceStore(tmp_path / "a.ini").kept_bytes("splitter").isEmpty()
+
+
+def test_session_settings_follow_the_preferences() -> None:
+    settings = EVERYTHING.session_settings()
+    assert settings.reply is Modality.TEXT
+    assert settings.input_device == "USB, headset = 1"
+    assert settings.device_latency_s == pytest.approx(0.08)
+    assert settings.turn_taking.end_ms == 900
+    assert not settings.turn_taking.barge_in
+    assert settings.seed == 0
+
+
+def test_defaults_change_nothing() -> None:
+    assert Preferences().session_settings() == SessionSettings()
+
+
+@pytest.mark.parametrize("endpointing_ms", [200, 260, 2000])
+def test_every_endpointing_gives_valid_settings(endpointing_ms: int) -> None:
+    turns = Preferences(endpointing_ms=endpointing_ms).session_settings().turn_taking
+    assert turns.tail_ms <= turns.pause_ms <= turns.end_ms == endpointing_ms
+
+
+def test_the_command_line_wins() -> None:
+    assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
+    given = StartSettings(bundle=Path("given"), flow_steps=2)
+    assert EVERYTHING.start_settings(given) == given
+
+
+def test_the_next_start_uses_what_was_chosen() -> None:
+    start = EVERYTHING.start_settings(StartSettings())
+    assert start == dataclasses.replace(StartSettings(), bundle=Path("/somewhere/else"), flow_steps=6)
