@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app import paths
+from app.cli import main
+from engine_runtime.bench import DEFINITIONS
+
+QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
+
+
+def _bench(bundle: Path, *words: str) -> int:
+    return main(["bench", "--bundle", str(bundle), "--in", str(QUESTION), "--warm-up", "1", *words])
+
+
+def test_every_figure_comes_with_its_definition(
+    random_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _bench(random_bundle, "--runs", "2", "--json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    document = json.loads(lines[-1])
+    assert document["environment"]["bundle"] == "random"
+    assert set(document["metrics"]) == set(DEFINITIONS)
+    for name, summary in document["metrics"].items():
+        assert any(line.startswith(f"# {name}") and DEFINITIONS[name] in line for line in lines)
+        assert set(summary) == {"mean", "std", "min", "p50", "p95", "max", "runs"}
+        assert summary["min"] <= summary["p50"] <= summary["p95"] <= summary["max"]
+    assert document["metrics"]["ttfa_ms"]["runs"] == 2
+    assert len(document["warm_up_ttfa_ms"]) == 1
+    assert document["process"]["resident_mb"] > 100
+    assert document["process"]["start_to_ready_s"] > 0
+
+
+def test_a_conversation_in_real_time_counts_what_was_late(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(paths, "sample_questions", lambda: [QUESTION])
+    assert _bench(random_bundle, "--runs", "1", "--realtime-minutes", "0.02", "--json") == 0
+    output = capsys.readouterr().out
+    realtime = json.loads(output.splitlines()[-1])["realtime"]
+    assert realtime["turns"] == 1
+    assert realtime["underruns"] == 0
+    assert realtime["voice_to_voice_ms"]["min"] > 500
+    assert "conversation in real time" in output
+
+
+def test_an_unusable_question(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.wav").write_bytes(b"")
+    assert main(["bench", "--bundle", str(random_bundle), "--in", str(tmp_path / "q.wav")]) == 1
+    assert "is empty" in capsys.readouterr().err
