@@ -1,9 +1,8 @@
-"""Vocoder chunks against one call, HiFT's streaming protocol against stored waves, and refusals."""
+"""BigVGAN chunks against one call and against the stored wave, and refusals of both kinds."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from engine_runtime.codec.hift_stream import HiFTStream
-from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder, VocoderStream
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
-from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.types import Mel, MelSpec, Pcm
-from tests.engine_runtime.codec.test_token2mel import make_flow, prompt_of
+from tests.engine_runtime.codec.test_hift_stream import hift
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
@@ -130,70 +126,6 @@ def test_stream_is_as_new_after_finish_and_reset(bigvgan: Vocoder) -> None:
     stream.push(mel_of(30, 2))
     stream.reset()
     assert np.array_equal(np.concatenate(run(stream, mel_of(30, 1), [7])), first)
-
-
-# HiFT
-
-
-def hift() -> tuple[HiFT, dict[str, torch.Tensor]]:
-    """The stored network and its case tensors."""
-    table = dict(json.loads((GOLDEN / "hift_tiny.json").read_text())["config"])
-    istft, f0 = table.pop("istft_params"), table.pop("f0_predictor")
-    table |= {"n_fft": istft["n_fft"], "hop_len": istft["hop_len"], "f0_channels": f0["cond_channels"]}
-    tensors = load_file(GOLDEN / "hift_tiny.safetensors")
-    cases = {
-        key: value for key, value in tensors.items() if key.startswith(("off.", "stream.", "e2e.", "folded."))
-    }
-    network = HiFT(HiFTConfig.from_dict(table))
-    network.load_state_dict({key: value for key, value in tensors.items() if key not in cases})
-    return network.fold().eval(), cases
-
-
-def stored_draws(cases: dict[str, torch.Tensor]) -> Callable[[], Callable[[int], torch.Tensor]]:
-    def start() -> Callable[[int], torch.Tensor]:
-        calls = iter(range(5))
-        return lambda frames: cases[f"stream.call{next(calls)}.draw_noise"][None, : frames * 480]
-
-    return start
-
-
-def test_hift_protocol_of_stored_calls() -> None:
-    network, cases = hift()
-    stage = Vocoder(network, SPEC)
-    stream = HiFTStream(network, 8, stored_draws(cases), stage.check, torch.zeros(0))
-    mel = cases["stream.mel"].numpy()
-    parts = [stream.push(mel[:, start : start + 20]) for start in range(0, 92, 20)]
-    parts[-1] = np.concatenate((parts[-1], stream.finish()))
-    for index, part in enumerate(parts):
-        want = cases[f"stream.call{index}.wave"].numpy()
-        assert part.shape == want.shape
-        assert np.abs(part - want).max() <= 3e-3
-
-
-def test_codes_to_wave_through_the_chunked_stages() -> None:
-    """As upstream's last call differs (full attention), only the samples before it can be compared."""
-    (flow, flow_cases), (network, cases) = make_flow(), hift()
-    stage = Vocoder(network, SPEC)
-    stream = HiFTStream(network, 8, stored_draws(cases), stage.check, torch.zeros(0))
-    codes = flow_cases["in.token"].numpy().astype(np.int64)
-    mels = Token2Mel(flow, SPEC, steps=10, prompt=prompt_of(flow_cases, 10)).stream().push(codes)
-    pcm = np.concatenate([stream.push(mel) for mel in mels])
-    want = cases["e2e.wave"].numpy()
-    assert len(pcm) == 34560
-    assert np.abs(pcm - want[: len(pcm)]).max() <= 3e-3
-
-
-def test_hift_streams_any_chunks_and_repeats_with_its_seed() -> None:
-    network, cases = hift()
-    mel = cases["stream.mel"].numpy()
-    stage = Vocoder(network, SPEC, seed=3)
-    for sizes in ([20], [3], [1], [9, 2, 40]):
-        first, second = (np.concatenate(run(stage.stream(), mel, sizes)) for _ in range(2))
-        assert first.shape == (92 * 480,)
-        assert np.array_equal(first, second)
-    assert np.concatenate(run(stage.stream(), mel[:, :5], [5])).shape == (5 * 480,)
-    assert np.array_equal(stage.vocode(mel), stage.vocode(mel))
-    assert not np.array_equal(stage.vocode(mel), Vocoder(network, SPEC, seed=4).vocode(mel))
 
 
 # bad input
