@@ -69,6 +69,11 @@ class Turn:
             self._prefill(self._open_rows(), "listen", BOTH_TAILS, self._default_reserve(reply))
 
     @property
+    def _is_stopped(self) -> bool:
+        """Whether a cancel came before the reply was complete."""
+        return self._cancelled.is_set() and self._state is not _State.DONE
+
+    @property
     def is_over(self) -> bool:
         """Whether the turn is done or cancelled."""
         return self._state in (_State.DONE, _State.CANCELLED)
@@ -181,7 +186,7 @@ class Turn:
                             self._finish(self._reply)
             reply = self._reply
             for event in events:
-                if self._state is not _State.DONE and self._cancelled.is_set():
+                if self._is_stopped and not isinstance(event, ReplyDone):
                     break
                 if reply is not None:
                     reply.note_given(event)
@@ -278,7 +283,7 @@ class Turn:
     def _is_cancelled(self) -> bool:
         """Whether the turn is cancelled; carries the cancel out if it is not yet. The engine's lock is
         held."""
-        if not self._cancelled.is_set() or self._state is _State.DONE:
+        if not self._is_stopped:
             return False
         if self._state is _State.CANCELLED:
             return True

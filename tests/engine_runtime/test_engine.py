@@ -1,0 +1,432 @@
+"""The engine end to end on random weights: every way in and out, against the plain networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.conversation import Conversation
+from engine_runtime.engine import Engine
+from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError
+from engine_runtime.lm.generation import Generation, Row, speech_codes
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.timing import TimingEvent
+from engine_runtime.turn import Turn
+from engine_runtime.types import (
+    Modality,
+    Pcm,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    SamplingParams,
+)
+from engine_runtime.weights import load_weights
+
+GREEDY = SamplingParams(min_new=14, max_new=20)
+
+
+@pytest.fixture(scope="module")
+def bundle(random_bundle: Path) -> Bundle:
+    return Bundle.open(random_bundle)
+
+
+@pytest.fixture(scope="module")
+def loaded(bundle: Bundle) -> Engine:
+    return Engine.load(bundle)
+
+
+@pytest.fixture
+def engine(loaded: Engine) -> Iterator[Engine]:
+    """An engine without conversations; checks afterwards that no block was lost."""
+    engine = Engine(loaded.stages)
+    yield engine
+    sequences = [sequence for _, sequence in engine._conversations]
+    engine.stages.lm.blocks.check_integrity(sequences)
+    engine.close()
+    engine.stages.lm.blocks.check_integrity([])
+
+
+def speech(seconds: float, seed: int = 0) -> Pcm:
+    """Noise that rises and falls, at the 16 kHz of the random bundle."""
+    generator = np.random.default_rng(seed)
+    count = int(seconds * 16000)
+    swell = 0.2 + 0.2 * np.sin(np.arange(count) / 900.0 + seed)
+    return (generator.normal(0.0, 0.3, count) * swell).astype(np.float32)
+
+
+def ask(turn: Turn, question: Pcm | str, block: int = 1280) -> None:
+    """Speak or type the question."""
+    if isinstance(question, str):
+        turn.push_text(question)
+        return
+    for start in range(0, len(question), block):
+        turn.push(question[start : start + block])
+
+
+def exchange(
+    engine: Engine,
+    conversation: Conversation,
+    question: Pcm | str,
+    reply: Modality = Modality.SPEECH,
+    params: SamplingParams = GREEDY,
+    turn_id: int = 1,
+) -> list[ReplyEvent]:
+    """One whole turn."""
+    turn = engine.open_turn(conversation, turn_id, reply)
+    ask(turn, question)
+    return list(turn.commit(reply, params))
+
+
+def done(events: list[ReplyEvent]) -> ReplyDone:
+    """The last event."""
+    last = events[-1]
+    assert isinstance(last, ReplyDone)
+    assert not any(isinstance(event, ReplyDone) for event in events[:-1])
+    return last
+
+
+def sound(events: list[ReplyEvent]) -> Pcm:
+    """All PCM of a reply."""
+    pieces = [event.pcm for event in events if isinstance(event, ReplyAudio)]
+    return np.concatenate([np.zeros(0, np.float32), *pieces])
+
+
+def plain_reply(
+    bundle: Bundle, engine: Engine, rows: list[Row], params: SamplingParams = GREEDY
+) -> tuple[list[int], list[int]]:
+    """Codes and text ids after `rows` by the plain network, the whole sequence anew at every step."""
+    config = MossLMConfig.from_dict(bundle.lm.config)
+    model = MossLM(config)
+    load_weights(model, bundle.lm.weights)
+    generation = Generation(
+        rows, params, bundle.lm.special_ids, text_vocab=config.text_vocab, audio_vocab=config.audio_vocab
+    )
+    made = []
+    rows = list(rows)
+    while generation.finish_reason is None:
+        with torch.inference_mode():
+            text, audio = model(torch.tensor([rows]))
+        made.append(generation.pick(Logits(text[0, -1], audio[0, -1])))
+        rows.append(made[-1].row)
+    texts = [row.row.text for row in made if row.mode.value == "text" and not row.is_stop]
+    return list(speech_codes(made, bundle.lm.special_ids)), texts
+
+
+def said(engine: Engine, text_ids: list[int]) -> str:
+    """Text of a reply; bytes at its end that are no character are left out."""
+    return engine.stages.tokenizer.decode(text_ids).rstrip("\ufffd").strip()
+
+
+def committed_rows(engine: Engine, question: Pcm | str, reply: Modality) -> list[Row]:
+    """The rows of a first turn, put together by hand."""
+    prompt = engine.stages.prompt
+    if isinstance(question, str):
+        user = prompt.user_text(question)
+    else:
+        codes = engine.stages.speech_tokenizer.encode(question)
+        user = [*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech()]
+    return [*prompt.system(reply), *user, *prompt.end_turn(), *prompt.open_reply(reply)]
+
+
+@pytest.mark.parametrize("reply", list(Modality))
+@pytest.mark.parametrize("question", [speech(2.03), "what is two plus three?"], ids=["spoken", "typed"])
+def test_all_four_ways_equal_the_plain_network(
+    bundle: Bundle, engine: Engine, question: Pcm | str, reply: Modality
+) -> None:
+    events = exchange(engine, engine.new_conversation(), question, reply)
+    codes, texts = plain_reply(bundle, engine, committed_rows(engine, question, reply))
+    last = done(events)
+    assert last.modality is reply
+    if reply is Modality.SPEECH:
+        assert list(last.codes) == codes
+        assert last.audio_samples == len(codes) * bundle.samples_per_code == len(sound(events))
+    else:
+        assert last.text == said(engine, texts)
+        text = "".join(event.text for event in events if isinstance(event, ReplyText))
+        assert text.strip() == last.text
+        assert not any(isinstance(event, ReplyAudio) for event in events)
+
+
+def test_the_sound_of_a_reply_is_that_of_its_codes(engine: Engine) -> None:
+    events = exchange(engine, engine.new_conversation(), speech(1.0))
+    stages = engine.stages
+    codes = np.array(done(events).codes)
+    mel = stages.token2mel.convert(codes)
+    assert isinstance(stages.vocoder, Vocoder)
+    stream = stages.vocoder.stream()
+    whole = np.concatenate([stream.push(mel), stream.finish()])
+    np.testing.assert_allclose(sound(events), whole, atol=1e-4)
+    indices = [event.chunk_index for event in events if isinstance(event, ReplyAudio)]
+    assert indices == list(range(len(indices)))
+
+
+def test_the_first_sound_comes_before_the_last_code(engine: Engine) -> None:
+    seen: list[TimingEvent] = []
+    engine.timing.subscribe(seen.append)
+    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn.push(speech(1.0))
+    reply = turn.commit(Modality.SPEECH, GREEDY)
+    first = next(event for event in reply if isinstance(event, ReplyAudio))
+    flow = engine.bundle.flow
+    steps = [event for event in seen if event.name == "step"]
+    assert len(steps) == flow.first_chunk_codes + flow.look_ahead_codes - 1
+    assert first.chunk_index == 0
+    assert len(list(reply)) > 1
+
+
+def test_speech_is_prefilled_while_it_arrives(engine: Engine) -> None:
+    seen: list[TimingEvent] = []
+    engine.timing.subscribe(seen.append)
+    exchange(engine, engine.new_conversation(), speech(6.0))
+    prefills = [event.attributes for event in seen if event.name == "prefill"]
+    assert [entry["phase"] for entry in prefills] == ["listen"] * (len(prefills) - 1) + ["commit"]
+    at_commit = int(prefills[-1]["rows_at_commit"])
+    assert at_commit == prefills[-1]["rows"]
+    assert at_commit + int(prefills[-1]["cached_rows"]) == len(
+        committed_rows(engine, speech(6.0), Modality.SPEECH)
+    )
+    prompt = engine.stages.prompt
+    closing = [*prompt.end_speech(), *prompt.end_turn(), *prompt.open_reply(Modality.SPEECH)]
+    assert at_commit <= len(closing) + 1
+
+
+@pytest.mark.parametrize("block", [160, 999, 40000])
+def test_the_reply_does_not_depend_on_how_speech_was_cut(engine: Engine, block: int) -> None:
+    expected = done(exchange(engine, engine.new_conversation(), speech(2.5))).codes
+    turn = engine.open_turn(engine.new_conversation(), 1)
+    ask(turn, speech(2.5), block)
+    assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
+
+
+def test_a_follow_up_reuses_the_turns_before_and_equals_a_full_prefill(
+    bundle: Bundle, engine: Engine
+) -> None:
+    conversation = engine.new_conversation()
+    exchange(engine, conversation, speech(1.5, 1))
+    seen: list[TimingEvent] = []
+    engine.timing.subscribe(seen.append)
+    history = conversation.history()
+    warm = done(exchange(engine, conversation, speech(1.1, 2), turn_id=2))
+    first_prefill = next(event.attributes for event in seen if event.name == "prefill")
+    prompt = engine.stages.prompt
+    cut = 1 + len(prompt.end_speech()) + len(prompt.end_turn())
+    assert int(first_prefill["cached_rows"]) == len(history) - cut
+    rows = committed_rows(engine, speech(1.1, 2), Modality.SPEECH)
+    rows = [*history, *rows[len(engine.stages.prompt.system(Modality.SPEECH)) :]]
+    assert list(warm.codes) == plain_reply(bundle, engine, rows)[0]
+
+
+def test_alternating_modalities_equal_a_conversation_without_a_cache(bundle: Bundle, engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    turns = [Modality.SPEECH, Modality.TEXT, Modality.SPEECH, Modality.TEXT]
+    for number, modality in enumerate(turns):
+        question = speech(1.2, number)
+        rows = committed_rows(engine, question, modality)[len(engine.stages.prompt.system(modality)) :]
+        last = done(exchange(engine, conversation, question, modality, turn_id=number))
+        before = conversation.history()[: -conversation.exchanges[-1].num_rows]
+        codes, texts = plain_reply(bundle, engine, [*before, *rows])
+        if modality is Modality.SPEECH:
+            assert list(last.codes) == codes
+        else:
+            assert last.text == said(engine, texts)
+
+
+def test_the_commit_may_ask_for_another_modality_than_was_expected(bundle: Bundle, engine: Engine) -> None:
+    turn = engine.open_turn(engine.new_conversation(), 1, Modality.TEXT)
+    ask(turn, speech(1.3))
+    last = done(list(turn.commit(Modality.SPEECH, GREEDY)))
+    assert (
+        list(last.codes)
+        == plain_reply(bundle, engine, committed_rows(engine, speech(1.3), Modality.SPEECH))[0]
+    )
+
+
+def test_the_same_seed_gives_the_same_codes(engine: Engine) -> None:
+    def codes(seed: int) -> tuple[int, ...]:
+        params = replace(engine.bundle.lm.sampling_speech, seed=seed)
+        return done(exchange(engine, engine.new_conversation(), speech(1.0), params=params)).codes
+
+    assert codes(5) == codes(5)
+    assert codes(5) != codes(6)
+
+
+def test_the_bundle_decides_how_to_sample(engine: Engine) -> None:
+    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn.push(speech(1.0))
+    default = done(list(turn.commit(Modality.SPEECH)))
+    given = exchange(engine, engine.new_conversation(), speech(1.0), params=engine.bundle.lm.sampling_speech)
+    assert default.codes == done(given).codes
+
+
+def test_figures_of_a_reply(engine: Engine) -> None:
+    seen: list[TimingEvent] = []
+    engine.timing.subscribe(seen.append)
+    events = exchange(engine, engine.new_conversation(), speech(2.0), turn_id=7)
+    assert {event.turn_id for event in seen} == {7}
+    by_name = {event.name: event for event in seen}
+    assert set(by_name) == {
+        "encode",
+        "prefill",
+        "commit",
+        "step",
+        "token2mel",
+        "vocoder",
+        "first_audio",
+        "reply",
+    }
+    reply = by_name["reply"].attributes
+    audio_s = len(sound(events)) / engine.output_sample_rate
+    assert reply["audio_s"] == pytest.approx(audio_s)
+    assert reply["finish_reason"] == done(events).finish_reason
+    assert by_name["first_audio"].start_ns == by_name["commit"].start_ns == by_name["reply"].start_ns
+    first = next(event for event in events if isinstance(event, ReplyAudio))
+    ttfa_s = by_name["first_audio"].duration_ns / 1e9
+    assert reply["first_chunk_ratio"] == pytest.approx(ttfa_s / (first.pcm.size / engine.output_sample_rate))
+    assert 0 < float(reply["rtf_steady"]) < 10
+    assert float(reply["rtf_total"]) * audio_s <= by_name["reply"].duration_ns / 1e9
+    samples = sum(int(event.attributes["samples"]) for event in seen if event.name == "vocoder")
+    assert samples == len(sound(events))
+    frames = sum(int(event.attributes["frames"]) for event in seen if event.name == "token2mel")
+    assert frames == len(done(events).codes) * engine.stages.token2mel.frames_per_code
+    assert [event.attributes["index"] for event in seen if event.name == "step"] == list(range(1, 20))
+
+
+def test_warming_up_leaves_nothing_behind(engine: Engine) -> None:
+    seen: list[TimingEvent] = []
+    engine.timing.subscribe(seen.append)
+    engine.warm_up()
+    engine.new_conversation()
+    assert seen == []
+    expected = done(exchange(engine, engine.new_conversation(), speech(1.0))).codes
+    engine.warm_up()
+    assert done(exchange(engine, engine.new_conversation(), speech(1.0))).codes == expected
+
+
+def test_a_conversation_longer_than_the_context(bundle: Bundle) -> None:
+    short = replace(bundle, lm=replace(bundle.lm, context_rows=256))
+    engine = Engine.load(short)
+    conversation = engine.new_conversation()
+    for number in range(14):
+        last = done(exchange(engine, conversation, speech(1.5, number), turn_id=number))
+        assert len(last.codes) == 20
+        assert conversation.sequence.num_rows <= 256
+        kept = conversation.exchanges[conversation.num_forgotten :]
+        rows = committed_rows(engine, speech(1.5, number), Modality.SPEECH)
+        system = len(engine.stages.prompt.system(Modality.SPEECH))
+        before = [row for one in kept[:-1] for row in (*one.user, *one.reply)]
+        codes, _ = plain_reply(short, engine, [*rows[:system], *before, *rows[system:]])
+        assert list(last.codes) == codes
+    assert len(conversation.exchanges) == 14
+    assert 0 < conversation.num_forgotten < 14
+    engine.stages.lm.blocks.check_integrity([conversation.sequence])
+
+
+def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
+    engine = Engine.load(replace(bundle, lm=replace(bundle.lm, context_rows=128)))
+    conversation = engine.new_conversation()
+    events = exchange(engine, conversation, speech(1.5), params=SamplingParams(min_new=500, max_new=500))
+    assert done(events).finish_reason == "length"
+    assert conversation.sequence.num_rows == 128
+    assert len(sound(events)) == done(events).audio_samples > 0
+
+
+def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
+    engine = Engine.load(bundle, kv_blocks=10)
+    conversation = engine.new_conversation()
+    for number in range(6):
+        assert len(done(exchange(engine, conversation, speech(1.5, number))).codes) == 20
+    assert conversation.num_forgotten > 0
+    assert engine.stats.total == 10
+
+
+def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
+    engine = Engine.load(bundle, kv_blocks=14)
+    first, second = engine.new_conversation(), engine.new_conversation()
+    exchange(engine, first, speech(3.0, 1))
+    assert engine.stats.used > 5
+    exchange(engine, second, speech(6.5, 2))
+    assert first.sequence == Sequence()
+    alone = Engine.load(bundle, kv_blocks=14)
+    other = alone.new_conversation()
+    exchange(alone, other, speech(3.0, 1))
+    expected = done(exchange(alone, other, speech(1.0, 3))).codes
+    assert done(exchange(engine, first, speech(1.0, 3))).codes == expected
+    engine.stages.lm.blocks.check_integrity([first.sequence, second.sequence])
+
+
+def test_a_conversation_that_nobody_holds_gives_its_blocks_back(engine: Engine) -> None:
+    import gc
+
+    exchange(engine, engine.new_conversation(), speech(1.0))
+    gc.collect()
+    engine.new_conversation()
+    assert engine.stats.used == 0
+
+
+def test_ten_thousand_characters_are_refused_and_the_conversation_is_kept(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    exchange(engine, conversation, speech(1.0))
+    before = (list(conversation.exchanges), conversation.num_forgotten, engine.stats.used)
+    turn = engine.open_turn(conversation, 2)
+    with pytest.raises(ContextLengthError) as caught:
+        turn.push_text("why? " * 2000)
+    assert caught.value.what_to_do.startswith("Say or type less")
+    assert (conversation.exchanges, conversation.num_forgotten) == before[:2]
+    assert engine.stats.used <= before[2]
+    assert turn.push(speech(0.5)) == 0
+    follow_up = done(exchange(engine, conversation, speech(1.0, 4), turn_id=3)).codes
+    other = engine.new_conversation()
+    exchange(engine, other, speech(1.0))
+    assert done(exchange(engine, other, speech(1.0, 4))).codes == follow_up
+
+
+@pytest.mark.parametrize("pcm", [np.full(1600, np.nan, np.float32), np.zeros((1600, 2), np.float32)])
+def test_sound_that_is_none_ends_the_turn_only(engine: Engine, pcm: Pcm) -> None:
+    conversation = engine.new_conversation()
+    exchange(engine, conversation, speech(1.0))
+    turn = engine.open_turn(conversation, 2)
+    turn.push(speech(0.5))
+    with pytest.raises(AudioInputError):
+        turn.push(pcm)
+    assert len(conversation.exchanges) == 1
+    assert done(exchange(engine, conversation, speech(1.0))).codes
+
+
+@pytest.mark.parametrize("typed", ["", "  \n"])
+def test_nothing_said_or_typed_is_an_error(engine: Engine, typed: str) -> None:
+    conversation = engine.new_conversation()
+    with pytest.raises(AudioInputError, match="Nothing was said"):
+        engine.open_turn(conversation, 1).commit(Modality.SPEECH)
+    with pytest.raises(AudioInputError, match="The question is empty"):
+        engine.open_turn(conversation, 2).push_text(typed)
+    assert conversation.exchanges == []
+
+
+def test_a_closed_engine_says_so(bundle: Bundle) -> None:
+    engine = Engine.load(bundle)
+    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn.push(speech(0.5))
+    engine.close()
+    assert engine.stats.used == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.new_conversation()
+    assert done(list(turn.commit(Modality.SPEECH))).finish_reason == "cancelled"
+
+
+def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
+    few = replace(bundle.lm.special_ids, eosp=20)
+    with pytest.raises(BundleError, match="Use parts of one model"):
+        Engine.load(replace(bundle, lm=replace(bundle.lm, special_ids=few)))
+    encoder = replace(bundle.speech_encoder, normalisation="none")
+    with pytest.raises(BundleError, match="normalisation"):
+        Engine.load(replace(bundle, speech_encoder=encoder))
