@@ -1,0 +1,70 @@
+"""Real and virtual time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from app.session.clocks import RealClock, VirtualClock
+
+
+def event(is_set: bool) -> threading.Event:
+    made = threading.Event()
+    if is_set:
+        made.set()
+    return made
+
+
+def test_real_time_passes_by_itself() -> None:
+    clock = RealClock()
+    start_ns = clock.now_ns()
+    for _ in range(4):
+        clock.tick(event(True), is_active=True)
+    assert 20_000_000 <= clock.now_ns() - start_ns < 1_000_000_000
+
+
+def test_virtual_time_jumps_while_the_engine_is_idle() -> None:
+    clock = VirtualClock()
+    start_s = time.perf_counter()
+    for _ in range(1_000):
+        clock.tick(event(True), is_active=True)
+    assert clock.now_ns() == 10_000_000_000
+    assert time.perf_counter() - start_s < 1.0
+
+
+def test_virtual_time_is_real_time_while_the_engine_works() -> None:
+    clock = VirtualClock()
+    start_s = time.perf_counter()
+    for _ in range(20):
+        clock.tick(event(False), is_active=True)
+    assert clock.now_ns() == 200_000_000
+    assert time.perf_counter() - start_s >= 0.19
+
+
+def test_a_step_ends_early_when_the_engine_is_done() -> None:
+    clock = VirtualClock()
+    idle = event(False)
+    threading.Timer(0.002, idle.set).start()
+    start_s = time.perf_counter()
+    clock.tick(idle, is_active=False)
+    assert clock.now_ns() == 10_000_000
+    assert time.perf_counter() - start_s < 1.0
+
+
+def test_virtual_time_stands_still_when_nothing_happens() -> None:
+    clock = VirtualClock()
+    for _ in range(3):
+        clock.tick(event(True), is_active=False)
+    assert clock.now_ns() == 0
+
+
+@pytest.mark.parametrize("kind", [RealClock, VirtualClock])
+def test_time_never_goes_back(kind: type[RealClock | VirtualClock]) -> None:
+    clock = kind()
+    times = []
+    for active in (True, False, True):
+        clock.tick(event(True), is_active=active)
+        times.append(clock.now_ns())
+    assert times == sorted(times)

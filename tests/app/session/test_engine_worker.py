@@ -1,0 +1,147 @@
+"""The engine's side by itself: order of jobs, stale replies, errors."""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty
+
+import pytest
+
+from app.session.engine_jobs import (
+    Ask,
+    Close,
+    Commit,
+    Hear,
+    Heard,
+    Loaded,
+    LoadFailed,
+    OpenTurn,
+    Reply,
+    Result,
+    TurnFailed,
+)
+from app.session.engine_worker import EngineWorker
+from engine_runtime.types import Modality, ReplyDone
+from tests.app.session.scripted_engine import Script, ScriptedEngine
+from tests.app.session.session_driver import speech
+
+SPEECH = Modality.SPEECH
+
+
+class Rig:
+    """A worker in a thread; `finish` ends it and returns all results."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine = engine
+        self.worker = EngineWorker(lambda: engine, lambda loaded: None)
+        self.thread = threading.Thread(target=self.worker.run, daemon=True)
+        self.thread.start()
+
+    def finish(self) -> list[Result]:
+        self.worker.submit(Close())
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+        results: list[Result] = []
+        while True:
+            try:
+                results.append(self.worker.results.get_nowait())
+            except Empty:
+                return results
+
+
+def test_a_turn_from_speech_to_reply() -> None:
+    rig = Rig(ScriptedEngine())
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.submit(Commit(1, 5, SPEECH, None))
+    loaded, *results = rig.finish()
+    assert isinstance(loaded, Loaded)
+    assert (loaded.bundle, loaded.output_sample_rate) == ("scripted", 24_000)
+    assert results[:2] == [Heard(1, 1), Heard(1, 1)]
+    replies = [result for result in results if isinstance(result, Reply)]
+    assert {reply.commit_id for reply in replies} == {5}
+    assert isinstance(replies[-1].event, ReplyDone)
+    assert rig.engine.is_closed
+    assert rig.worker.idle.is_set()
+
+
+def test_idle_means_nothing_waits() -> None:
+    gate = threading.Event()
+    rig = Rig(ScriptedEngine(Script(gate=gate)))
+    assert rig.worker.idle.wait(5)
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    assert not rig.worker.idle.wait(0.05)
+    gate.set()
+    assert rig.worker.idle.wait(5)
+    rig.finish()
+
+
+def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
+    gate = threading.Event()
+    rig = Rig(ScriptedEngine(Script(gate=gate, chunks=1_000)))
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    while "commit" not in rig.engine.names_of(1):
+        pass
+    rig.worker.cancel(1)
+    gate.set()
+    results = rig.finish()
+    assert not [result for result in results if isinstance(result, Reply)]
+    assert rig.engine.names_of(1)[-1] == "cancel"
+
+
+def test_a_reopened_turn_is_committed_anew() -> None:
+    gate = threading.Event()
+    rig = Rig(ScriptedEngine(Script(gate=gate)))
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    rig.worker.reopen(1)
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.submit(Commit(1, 2, SPEECH, None))
+    gate.set()
+    replies = [result for result in rig.finish() if isinstance(result, Reply)]
+    assert {reply.commit_id for reply in replies} == {2}
+    assert rig.engine.names_of(1) == ["open", "commit", "reopen", "push", "commit"]
+
+
+def test_jobs_of_another_turn_are_ignored() -> None:
+    rig = Rig(ScriptedEngine())
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.submit(OpenTurn(2, SPEECH))
+    rig.worker.submit(Ask(1, "late"))
+    rig.worker.cancel(1)
+    rig.worker.submit(Ask(2, "in time"))
+    rig.finish()
+    assert rig.engine.names_of(1) == []
+    assert rig.engine.names_of(2) == ["open", "push_text"]
+
+
+@pytest.mark.parametrize("call", ["open", "push", "commit", "reply"])
+def test_a_failure_names_its_turn_and_drops_it(call: str) -> None:
+    rig = Rig(ScriptedEngine(Script(fail_on=call)))
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    failures = [result for result in rig.finish() if isinstance(result, TurnFailed)]
+    assert failures == [TurnFailed(1, "The engine is out of order.", "Repair it.")]
+    if call != "open":
+        assert rig.engine.names_of(1)[-1] == "cancel"
+
+
+def test_an_unexpected_error_while_loading() -> None:
+    def fail() -> ScriptedEngine:
+        raise FileNotFoundError("weights")
+
+    worker = EngineWorker(fail, lambda loaded: None)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    worker.submit(OpenTurn(1, SPEECH))
+    worker.submit(Close())
+    thread.join(5)
+    result = worker.results.get_nowait()
+    assert isinstance(result, LoadFailed)
+    assert "FileNotFoundError: weights" in result.message
+    assert "doctor" in result.what_to_do
+    assert worker.results.empty()

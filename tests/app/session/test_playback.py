@@ -1,0 +1,162 @@
+"""Start policy, top-up and the first and last sample of a reply."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.audio.wav_streams import WavSpeaker
+from app.session.playback import Playback
+
+RATE = 8_000
+MS = 1_000_000
+
+
+class Rig:
+    """A playback with a loudspeaker whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.heard: list[np.ndarray] = []
+        self.speaker = WavSpeaker(RATE, self.heard.append)
+        self.speaker.open(None, 0.0)
+        self.playback = Playback(self.speaker)
+        self.now_ms = 0
+        self.speaker.service(0)
+
+    def run(self, ms: int) -> None:
+        for _ in range(0, ms, 10):
+            self.playback.service(self.now_ms * MS)
+            self.now_ms += 10
+            self.speaker.service(self.now_ms * MS)
+        self.playback.service(self.now_ms * MS)
+
+    @property
+    def pcm(self) -> np.ndarray:
+        return np.concatenate(self.heard)
+
+
+def sound(ms: int, value: float = 0.5) -> np.ndarray:
+    return np.full(RATE * ms // 1_000, value, dtype=np.float32)
+
+
+def test_nothing_is_played_before_there_is_enough() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 200)
+    rig.playback.push(sound(150))
+    rig.run(100)
+    assert not rig.pcm.any()
+    assert rig.playback.level_ms == pytest.approx(150)
+    rig.playback.push(sound(100))
+    rig.run(50)
+    assert rig.playback.started_ns == 100 * MS
+    rig.playback.finish()
+    rig.run(300)
+    assert not rig.playback.is_active
+    assert np.trim_zeros(rig.pcm).tolist() == [0.5] * (RATE // 4)
+    assert rig.speaker.underruns == 0
+
+
+def test_a_short_reply_is_played_when_it_is_complete() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 500)
+    rig.playback.push(sound(60))
+    rig.run(200)
+    assert not rig.pcm.any()
+    rig.playback.finish()
+    rig.run(100)
+    assert not rig.playback.is_active
+    assert np.count_nonzero(rig.pcm) == RATE * 60 // 1_000
+
+
+def test_a_long_reply_passes_a_small_ring() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 0)
+    samples = np.linspace(0.1, 0.9, RATE * 20).astype(np.float32)
+    rig.playback.push(samples)
+    rig.playback.finish()
+    rig.run(21_000)
+    assert np.array_equal(np.trim_zeros(rig.pcm), samples)
+    assert rig.speaker.ring.dropped == 0
+    assert rig.speaker.underruns == 0
+
+
+def test_a_reply_that_comes_too_late_is_an_under_run() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(50))
+    rig.run(150)
+    assert rig.speaker.underruns == 1
+    rig.playback.push(sound(50))
+    rig.playback.finish()
+    rig.run(100)
+    assert rig.speaker.underruns == 1
+    assert not rig.playback.is_active
+
+
+def test_stop_is_silence_at_the_next_block() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(5_000))
+    rig.run(100)
+    rig.playback.stop()
+    length = len(rig.pcm)
+    rig.run(100)
+    assert not rig.pcm[length:].any()
+    assert rig.speaker.underruns == 0
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(20, 0.25))
+    rig.playback.finish()
+    rig.run(50)
+    assert set(np.unique(rig.pcm[length:])) == {0.0, 0.25}
+    assert rig.playback.started_ns is not None
+
+
+def test_the_rate_is_that_of_the_device() -> None:
+    rig = Rig()
+    rig.playback.begin(24_000, 0)
+    tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(24_000) / 24_000)).astype(np.float32)
+    for start in range(0, 24_000, 1_000):
+        rig.playback.push(tone[start : start + 1_000])
+    rig.playback.finish()
+    rig.run(1_200)
+    pcm = np.trim_zeros(rig.pcm)
+    assert len(pcm) == pytest.approx(RATE, abs=4)
+    assert np.sqrt((pcm**2).mean()) == pytest.approx(0.5 / np.sqrt(2), abs=0.01)
+
+
+def test_device_latency_counts() -> None:
+    rig = Rig()
+    rig.speaker.latency_s = 0.05
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(20))
+    rig.playback.finish()
+    rig.run(50)
+    assert rig.playback.started_ns == 50 * MS
+    assert rig.playback.is_active  # still on its way through the device
+    rig.run(50)
+    assert not rig.playback.is_active
+
+
+def test_without_a_loudspeaker_there_is_no_playback() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(500))
+    rig.run(50)
+    rig.speaker.close()
+    rig.run(10)
+    assert not rig.playback.is_active
+    assert rig.playback.level_ms == 0.0
+
+
+def test_an_empty_reply_ends_at_once() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 200)
+    rig.playback.finish()
+    rig.run(10)
+    assert not rig.playback.is_active
+    assert rig.playback.started_ns is None
+
+
+def test_push_needs_a_reply() -> None:
+    with pytest.raises(ValueError, match="no reply"):
+        Playback(WavSpeaker(RATE)).push(sound(10))

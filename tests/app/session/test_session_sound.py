@@ -1,0 +1,96 @@
+"""A whole conversation through real sound streams, with the real voice activity detection, in real time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.audio.wav import read_wav
+from app.session.messages import (
+    Counters,
+    DevicesChanged,
+    ErrorRaised,
+    Levels,
+    PlaybackFinished,
+    PlaybackStarted,
+    SessionState,
+    Start,
+    StateChanged,
+    Stop,
+    Timing,
+    TurnCommitted,
+    TurnOpened,
+)
+from app.session.session import Session
+from tests.app.pulse_server import PulseServer
+from tests.app.session.scripted_engine import Script, ScriptedEngine
+from tests.app.session.session_driver import Driver
+
+QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
+pytestmark = pytest.mark.pulse
+
+
+def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path: Path) -> None:
+    engine = ScriptedEngine(Script(step_s=0.05))
+    session = Session(lambda: engine)
+    session.start()
+    driver = Driver(session, engine)
+    session.send(Start())
+    driver.until(lambda: driver.of(StateChanged)[-1:] == [StateChanged(SessionState.LISTENING)])
+    recording = pulse_server.record(tmp_path / "heard.wav")
+    time.sleep(0.5)
+    speaking = pulse_server.speak(QUESTION)
+    driver.await_event(PlaybackFinished)
+    speaking.wait(5)
+    time.sleep(0.3)
+    recording.terminate()
+    recording.wait(5)
+    session.send(Stop())
+    driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)
+    assert session.stop()
+
+    assert driver.of(ErrorRaised) == []
+    assert driver.of(DevicesChanged)[1].input == "pulse"
+    assert len(driver.of(TurnOpened)) == 1
+    question, rate = read_wav(QUESTION)
+    assert driver.of(TurnCommitted)[0].seconds == pytest.approx(len(question) / rate - 0.3, abs=0.25)
+    # The engine heard the question, at its own rate and level.
+    heard = np.concatenate(engine.turns[0].heard)
+    assert np.abs(heard).max() == pytest.approx(np.abs(question).max(), abs=0.1)
+    # The reply of 1.2 s came out of the loudspeaker.
+    played, rate = read_wav(tmp_path / "heard.wav")
+    loud = np.flatnonzero(np.abs(played) > 0.1)
+    assert (loud[-1] - loud[0]) / rate == pytest.approx(1.2, abs=0.05)
+    assert max(event.output_dbfs for event in driver.of(Levels)) > -12
+    assert max(event.vad_probability for event in driver.of(Levels)) > 0.9
+    # Endpointing counts from the last speech in the air, voice-to-voice to the loudspeaker, with both latencies.
+    times = {event.event.name: event.event.duration_ms for event in driver.of(Timing)}
+    assert 640 <= times["endpointing"] <= 850
+    assert times["endpointing"] + 50 <= times["voice_to_voice"] <= times["endpointing"] + 350
+    assert all(event.underruns == 0 for event in driver.of(Counters))
+
+
+def test_a_lost_sound_server_is_told_and_the_conversation_goes_on(pulse_server: PulseServer) -> None:
+    engine = ScriptedEngine(Script(chunks=20))
+    session = Session(lambda: engine)
+    session.start()
+    driver = Driver(session, engine)
+    session.send(Start())
+    driver.until(lambda: driver.of(StateChanged)[-1:] == [StateChanged(SessionState.LISTENING)])
+    pulse_server.speak(QUESTION)
+    driver.await_event(PlaybackStarted)
+    pulse_server.stop()
+    error = driver.await_event(ErrorRaised)
+    assert "lost" in error.message
+    assert error.what_to_do
+    pulse_server.start()
+    driver.until(
+        lambda: driver.of(DevicesChanged)[-1].input == "pulse" and len(driver.of(DevicesChanged)) >= 3, 15
+    )
+    pulse_server.speak(QUESTION)
+    driver.await_event(PlaybackStarted, 2)
+    assert engine.conversations == 1
+    assert session.stop()
