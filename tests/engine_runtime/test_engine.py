@@ -350,13 +350,13 @@ def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
 
 
 def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
-    engine = Engine.load(bundle, kv_blocks=14)
+    engine = Engine.load(bundle, kv_blocks=12)
     first, second = engine.new_conversation(), engine.new_conversation()
     exchange(engine, first, speech(3.0, 1))
     assert engine.stats.used > 5
     exchange(engine, second, speech(6.5, 2))
     assert first.sequence == Sequence()
-    alone = Engine.load(bundle, kv_blocks=14)
+    alone = Engine.load(bundle, kv_blocks=12)
     other = alone.new_conversation()
     exchange(alone, other, speech(3.0, 1))
     expected = done(exchange(alone, other, speech(1.0, 3))).codes
