@@ -11,22 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.audio.levels import rms
 from app.audio.resample import Resampler
 from app.audio.ring import Ring
 from app.audio.streams import AudioInput
 from app.audio.wav_streams import WavMicrophone
 from app.dialog.utterance import UtteranceBuffer
 from app.dialog.vad import Vad
-from engine_runtime.types import Pcm
 
 
 @dataclass(frozen=True, slots=True)
 class VadFrame:
-    """A frame of the stream, by sample index at the rate of the Vad, and how likely it is speech."""
+    """A frame of the stream, by sample index at the rate of the Vad, how likely it is speech, and its RMS
+    level."""
 
     start: int
     end: int
     probability: float
+    level: float
 
 
 class Capture:
@@ -88,7 +90,7 @@ class Capture:
             self._peak_probability = max(self._peak_probability, probability)
             start = self.utterance.end
             self.utterance.append(frame)
-            yield VadFrame(start, start + size, probability)
+            yield VadFrame(start, start + size, probability, rms(frame))
 
     def source_index(self, sample: float) -> float:
         """The index in the source's ring that belongs to `sample`."""
@@ -121,13 +123,3 @@ class Capture:
     def ms_of(self, sample: float) -> float:
         """Samples of the stream as milliseconds."""
         return sample * 1000.0 / self.sample_rate
-
-
-def dbfs(level: float) -> float:
-    """RMS amplitude as decibels below full scale, -120 for silence."""
-    return max(20.0 * float(np.log10(max(level, 1e-6))), -120.0)
-
-
-def rms(pcm: Pcm) -> float:
-    """Root mean square of `pcm` [n], 0 if it is empty."""
-    return float(np.sqrt(np.dot(pcm, pcm) / len(pcm))) if len(pcm) else 0.0

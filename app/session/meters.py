@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from app.audio.levels import dbfs, rms
 from app.audio.streams import AudioInput, AudioOutput
 from app.audio.wav_streams import WavMicrophone
-from app.session.capture import Capture, dbfs, rms
+from app.session.capture import Capture
 from app.session.messages import Counters, Event, Levels, PlaybackLevel, SampleProgress
 from app.session.playback import Playback
 from engine_runtime.timing import TimingBus

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from app.audio.levels import rms
 from app.audio.resample import Resampler
 from app.audio.streams import AudioOutput
 from engine_runtime.types import Pcm
@@ -27,6 +28,7 @@ class Playback:
         self._waiting_samples = 0
         self._start_samples = 0
         self._first_index = 0
+        self._metered_to = 0
         self._is_complete = False
         self._is_flowing = False
         self.is_active = False
@@ -89,6 +91,12 @@ class Playback:
                 self.started_ns = handed_ns + round(self._out.latency_s * 1e9)
         if self._is_complete and not self._waiting and self._is_heard(now_ns):
             self.is_active = False
+
+    def take_played_level(self) -> float:
+        """RMS of what the device took since the last call, 0 if that was nothing."""
+        ring = self._out.ring
+        count, self._metered_to = ring.consumed - self._metered_to, ring.consumed
+        return rms(ring.recent(count)) if count > 0 else 0.0
 
     def _queue(self, pcm: Pcm) -> None:
         if len(pcm):

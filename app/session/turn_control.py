@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from app.audio.resample import Resampler
 from app.dialog.conversation import Transcript
+from app.dialog.echo_guard import EchoGuard
 from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
@@ -84,6 +85,7 @@ class TurnControl:
         self._clock = clock
         self._emit = emit
         self._turn_taking = TurnTaking(settings.turn_taking)
+        self._echo_guard = EchoGuard()
         self._turn: _Turn | None = None
         self._turn_count = 0
         self._commit_count = 0
@@ -121,9 +123,10 @@ class TurnControl:
     def hear(self, frame: VadFrame) -> None:
         """The next frame of the microphone."""
         capture = self._capture
-        events = self._turn_taking.update(
-            frame.probability, capture.ms_of(frame.start), capture.ms_of(frame.end)
-        )
+        may_be_echo = self._echo_guard.update(frame.level, self._playback.take_played_level())
+        is_own_voice = may_be_echo and not self._turn_taking.is_hearing and not capture.is_file
+        probability = 0.0 if is_own_voice else frame.probability
+        events = self._turn_taking.update(probability, capture.ms_of(frame.start), capture.ms_of(frame.end))
         for event in events:
             self._on_turn_event(event)
         if self._turn_taking.is_hearing:

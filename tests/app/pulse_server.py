@@ -70,6 +70,24 @@ class PulseServer:
         environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
         return subprocess.Popen(command, env=os.environ | environment)
 
+    def hear_itself(self) -> None:
+        """An open loudspeaker: from now on the microphone hears what is played."""
+        loop = (
+            "load-module",
+            "module-loopback",
+            "source=speaker.monitor",
+            "sink=question",
+            "latency_msec=60",
+        )
+        environment = {
+            name: value
+            for name, value in self.environment.items()
+            if name not in ("PULSE_SINK", "PULSE_SOURCE")
+        }
+        subprocess.run(
+            ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=5
+        )
+
     def remove(self) -> None:
         """Stop the daemon and remove its files."""
         self.stop()

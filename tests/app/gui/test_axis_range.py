@@ -10,7 +10,8 @@ from app.gui.axis_range import AxisRange, round_up
 
 
 @pytest.mark.parametrize(
-    ("value", "bound"), [(0, 1e-9), (0.9, 1), (1, 1), (1.1, 1.5), (6.1, 8), (9, 10), (101, 150), (0.034, 0.04)]
+    ("value", "bound"),
+    [(0, 1e-9), (0.9, 1), (1, 1), (1.1, 1.5), (6.1, 8), (9, 10), (101, 150), (0.034, 0.04)],
 )
 def test_round_up_gives_round_bounds(value: float, bound: float) -> None:
     assert round_up(value) == pytest.approx(bound)

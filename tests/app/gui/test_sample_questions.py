@@ -16,10 +16,11 @@ def wav(folder: Path, name: str) -> Path:
 
 def test_samples_come_in_the_order_of_the_list(tmp_path: Path) -> None:
     b, a = wav(tmp_path, "b.wav"), wav(tmp_path, "a.wav")
-    (tmp_path / "samples.toml").write_text(
-        '[[sample]]\nfile = "b.wav"\nenglish = "Who?"\nchinese = "谁？"\n[[sample]]\nfile = "a.wav"\nenglish = "Why?"\n',
-        encoding="utf-8",
+    tables = (
+        '[[sample]]\nfile = "b.wav"\nenglish = "Who?"\nchinese = "谁？"',
+        '[[sample]]\nfile = "a.wav"\nenglish = "Why?"',
     )
+    (tmp_path / "samples.toml").write_text("\n".join(tables), encoding="utf-8")
     samples = load_samples(tmp_path)
     assert [sample.path for sample in samples] == [b, a]
     assert [sample.label("en") for sample in samples] == ["Who?", "Why?"]

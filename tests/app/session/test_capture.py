@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.audio.levels import dbfs
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavMicrophone
-from app.session.capture import Capture, dbfs, rms
+from app.session.capture import Capture
 from tests.app.session.scripted_engine import LoudnessVad
 from tests.app.session.session_driver import silence, speech
 
@@ -76,9 +77,3 @@ def test_nothing_is_captured_without_a_source() -> None:
     assert not capture.is_file
     with pytest.raises(ValueError, match="no source"):
         capture.spoken_at_ns(0)
-
-
-def test_levels() -> None:
-    assert rms(np.zeros(0, dtype=np.float32)) == 0.0
-    assert dbfs(rms(np.full(100, 0.1, dtype=np.float32))) == pytest.approx(-20.0, abs=1e-4)
-    assert dbfs(0.0) == -120.0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.session.messages import (
     Counters,
@@ -21,36 +24,47 @@ from app.session.messages import (
     StateChanged,
     Stop,
     Timing,
+    TurnCancelled,
     TurnCommitted,
     TurnOpened,
 )
 from app.session.session import Session
+from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent
 from tests.app.pulse_server import PulseServer
-from tests.app.session.scripted_engine import Script, ScriptedEngine
+from tests.app.session.scripted_engine import OUT_RATE, Script, ScriptedEngine, ScriptedTurn
 from tests.app.session.session_driver import Driver
 
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
 pytestmark = pytest.mark.pulse
 
 
-def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path: Path) -> None:
-    engine = ScriptedEngine(Script(step_s=0.05))
+@contextmanager
+def talking(engine: ScriptedEngine) -> Iterator[Driver]:
+    """A session that listens on the real devices."""
     session = Session(lambda: engine)
     session.start()
     driver = Driver(session, engine)
-    session.send(Start())
-    driver.until(lambda: driver.of(StateChanged)[-1:] == [StateChanged(SessionState.LISTENING)])
-    recording = pulse_server.record(tmp_path / "heard.wav")
-    time.sleep(0.5)
-    speaking = pulse_server.speak(QUESTION)
-    driver.await_event(PlaybackFinished)
-    speaking.wait(5)
-    time.sleep(0.3)
-    recording.terminate()
-    recording.wait(5)
-    session.send(Stop())
-    driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)
-    assert session.stop()
+    try:
+        session.send(Start())
+        driver.until(lambda: driver.of(StateChanged)[-1:] == [StateChanged(SessionState.LISTENING)])
+        yield driver
+    finally:
+        assert session.stop()
+
+
+def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path: Path) -> None:
+    engine = ScriptedEngine(Script(step_s=0.05))
+    with talking(engine) as driver:
+        recording = pulse_server.record(tmp_path / "heard.wav")
+        time.sleep(0.5)
+        speaking = pulse_server.speak(QUESTION)
+        driver.await_event(PlaybackFinished)
+        speaking.wait(5)
+        time.sleep(0.3)
+        recording.terminate()
+        recording.wait(5)
+        driver.session.send(Stop())
+        driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)
 
     assert driver.of(ErrorRaised) == []
     assert driver.of(DevicesChanged)[1].input == "pulse"
@@ -66,7 +80,7 @@ def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path
     assert (loud[-1] - loud[0]) / rate == pytest.approx(1.2, abs=0.05)
     assert max(event.output_dbfs for event in driver.of(Levels)) > -12
     assert max(event.vad_probability for event in driver.of(Levels)) > 0.9
-    # Endpointing counts from the last speech in the air, voice-to-voice to the loudspeaker, with both latencies.
+    # Endpointing counts from the last speech in the air, voice-to-voice ends at the loudspeaker.
     times = {event.event.name: event.event.duration_ms for event in driver.of(Timing)}
     assert 640 <= times["endpointing"] <= 850
     assert times["endpointing"] + 50 <= times["voice_to_voice"] <= times["endpointing"] + 350
@@ -75,22 +89,51 @@ def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path
 
 def test_a_lost_sound_server_is_told_and_the_conversation_goes_on(pulse_server: PulseServer) -> None:
     engine = ScriptedEngine(Script(chunks=20))
-    session = Session(lambda: engine)
-    session.start()
-    driver = Driver(session, engine)
-    session.send(Start())
-    driver.until(lambda: driver.of(StateChanged)[-1:] == [StateChanged(SessionState.LISTENING)])
-    pulse_server.speak(QUESTION)
-    driver.await_event(PlaybackStarted)
-    pulse_server.stop()
-    error = driver.await_event(ErrorRaised)
-    assert "lost" in error.message
-    assert error.what_to_do
-    pulse_server.start()
-    driver.until(
-        lambda: driver.of(DevicesChanged)[-1].input == "pulse" and len(driver.of(DevicesChanged)) >= 3, 15
-    )
-    pulse_server.speak(QUESTION)
-    driver.await_event(PlaybackStarted, 2)
+    with talking(engine) as driver:
+        pulse_server.speak(QUESTION)
+        driver.await_event(PlaybackStarted)
+        pulse_server.stop()
+        error = driver.await_event(ErrorRaised)
+        assert "lost" in error.message
+        assert error.what_to_do
+        pulse_server.start()
+        opened = ["", "pulse", "", "pulse"]
+        driver.until(lambda: [event.input for event in driver.of(DevicesChanged)] == opened, 15)
+        pulse_server.speak(QUESTION)
+        driver.await_event(PlaybackStarted, 2)
     assert engine.conversations == 1
-    assert session.stop()
+
+
+class SpeakingEngine(ScriptedEngine):
+    """Answers with speech, which an open loudspeaker would take for the user's."""
+
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
+        turn = super().open_turn(conversation, turn_id, reply)
+        pcm, rate = read_wav(QUESTION)
+        resampler = Resampler(rate, OUT_RATE)
+        spoken = 0.25 * np.concatenate([resampler.push(pcm), resampler.finish()])
+
+        def speak(_: Modality) -> Iterator[ReplyEvent]:
+            for chunk in range(3):
+                yield ReplyAudio(turn_id, spoken, OUT_RATE, chunk)
+            yield ReplyDone(turn_id, Modality.SPEECH, "stop", "", (), 3 * len(spoken))
+
+        turn._reply = speak  # type: ignore[method-assign]
+        return turn
+
+
+def test_the_assistant_does_not_interrupt_itself_but_the_user_can(pulse_server: PulseServer) -> None:
+    with talking(SpeakingEngine()) as driver:
+        pulse_server.hear_itself()
+        pulse_server.speak(QUESTION)
+        driver.await_event(PlaybackFinished)
+        assert max(event.input_dbfs for event in driver.of(Levels)[-40:]) > -40  # the echo was there
+        time.sleep(0.5)
+        driver.events += driver.session.poll()
+        assert len(driver.of(TurnOpened)) == 1
+        assert driver.of(TurnCancelled) == []
+        pulse_server.speak(QUESTION)
+        driver.await_event(PlaybackStarted, 2)
+        time.sleep(1.0)
+        pulse_server.speak(QUESTION)
+        assert driver.await_event(TurnCancelled).reason == "barge_in"
