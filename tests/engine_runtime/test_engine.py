@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -430,3 +433,11 @@ def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
     encoder = replace(bundle.speech_encoder, normalisation="none")
     with pytest.raises(BundleError, match="normalisation"):
         Engine.load(replace(bundle, speech_encoder=encoder))
+
+
+def test_waiting_threads_do_not_take_the_cores_from_others() -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP", "GOMP"))}
+    code = "import engine_runtime, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done_process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done_process.stdout.split() == ["passive", "False"]
