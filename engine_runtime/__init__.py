@@ -6,6 +6,6 @@ Usable alone as a library: no Qt, no audio device, no thread of its own.
 
 import os
 
-# NOTE: OpenMP reads this once, when torch is first imported. Its threads otherwise spin while they wait for each
-# other. Where a window and audio want the same two cores, that turns a decode step of 3 ms into one of 100 ms.
+# NOTE: OpenMP reads this once, when torch is first imported. Its threads otherwise spin while they wait for
+# each other. Where a window and audio want the same two cores, that turns a decode step of 3 ms into 100 ms.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
