@@ -1,20 +1,19 @@
 """Errors that reach a user. Every message says what is wrong and what to do.
 
-    MossVoiceError
-    ├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
-    │   └── MelMismatchError two stages disagree about the mel spectrogram between them
-    ├── AudioInputError      a WAV or device that gives no usable audio
-    ├── AudioDeviceError     a sound device that is missing, busy or lost
-    ├── OutOfBlocksError     the KV pool holds no free block for the conversation
-    ├── ContextLengthError   a prompt longer than the model's context
-    ├── ExecutorError        a forward step that was refused or failed, names the tensor
-    └── ExportError          a file that could not be written (disk full, no permission)
+MossVoiceError
+├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
+│   └── MelMismatchError two stages disagree about the mel spectrogram between them
+├── AudioInputError      a WAV or device that gives no usable audio
+├── AudioDeviceError     a sound device that is missing, busy or lost
+├── OutOfBlocksError     the KV pool holds no free block for the conversation
+├── ContextLengthError   a prompt longer than the model's context
+├── ExecutorError        a forward step that was refused or failed, names the tensor
+└── ExportError          a file that could not be written (disk full, no permission)
 """
 
 from __future__ import annotations
 
 import re
-
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 

@@ -62,7 +62,9 @@ class TimingBus:
         return event
 
     @contextmanager
-    def span(self, name: str, turn_id: int, **attributes: float | int | str) -> Iterator[dict[str, float | int | str]]:
+    def span(
+        self, name: str, turn_id: int, **attributes: float | int | str
+    ) -> Iterator[dict[str, float | int | str]]:
         """Measure a block; the yielded dict takes attributes that are known only at its end."""
         start_ns = self.clock_ns()
         yield attributes

@@ -1,1 +1,2 @@
-"""The networks, under the state-dict names of the released checkpoints; plain forward passes without caches."""
+"""The networks, under the state-dict names of the released checkpoints; plain forward passes without
+caches."""

@@ -99,7 +99,12 @@ def test_it_starts_as_a_module(repository: Path) -> None:
 def test_a_reader_that_stops_early_is_no_error(repository: Path, random_bundle: Path) -> None:
     command = [sys.executable, "-m", "app", "inspect", str(random_bundle)]
     with subprocess.Popen(
-        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ), text=True
+        command,
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
