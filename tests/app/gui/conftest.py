@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -69,4 +70,11 @@ def window(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> It
     yield window
     window.close()
     window.deleteLater()
-    QApplication.processEvents()
+
+
+@pytest.fixture(autouse=True)
+def _swept(qapp: QApplication) -> Iterator[None]:
+    """Widgets that a test has given up are gone before the next one: a style sheet visits all there are."""
+    yield
+    qapp.processEvents()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)

@@ -1,0 +1,180 @@
+"""The latency view with the timings of a conversation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.gui.definitions import define, number, stage_name, tooltip
+from app.gui.latency_view import LatencyView
+from app.gui.metrics import MAX_POINTS, Metric, Stage
+from app.gui.plots import with_gaps
+from app.gui.themes import DARK, Theme
+from app.gui.tiles import FigureTile
+from engine_runtime.timing import TimingEvent
+from tests.app.gui.scripted_session import all_timings
+
+
+@pytest.fixture
+def view(qtbot: QtBot, theme: Theme) -> LatencyView:
+    view = LatencyView(theme)
+    qtbot.addWidget(view)
+    view.resize(960, 780)
+    view.show()
+    return view
+
+
+def tile(view: LatencyView, metric: Metric) -> FigureTile:
+    return next(tile for tile in view.tiles if tile.figure is metric)
+
+
+def test_tiles_show_last_value_and_percentiles(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    for metric in (each.figure for each in view.tiles):
+        summary = view.metrics.summary(metric)
+        assert summary is not None
+        shown = tile(view, metric)
+        unit = define(metric).unit
+        assert shown._value.text() == number(summary.last, unit)
+        assert number(summary.p50, unit) in shown._below.text()
+        assert number(summary.p95, unit) in shown._below.text()
+
+
+def test_every_tile_explains_its_figure(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    for each in view.tiles:
+        definition = define(each.figure)
+        assert definition.text in each.toolTip()
+        assert definition.text in each.accessibleDescription()
+
+
+def test_the_figures_asked_for_are_all_there(view: LatencyView) -> None:
+    shown = {tile.figure for tile in view.tiles}
+    shown |= {curve.metric for plot in view.plots.values() for curve in plot.style_of_plot.curves}
+    assert shown >= {
+        Metric.PREFILL,
+        Metric.PREFILL_ROWS,
+        Metric.TOKEN2MEL,
+        Metric.VOCODER,
+        Metric.RTF_TOTAL,
+        Metric.RTF_STEADY,
+        Metric.TTFA,
+        Metric.VOICE_TO_VOICE,
+        Metric.PLAYBACK,
+    }
+
+
+def test_curves_hold_the_series(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    x, y = view.plots["response"]._curves[Metric.TTFA].getData()
+    np.testing.assert_array_equal(y, view.metrics.series[Metric.TTFA].y)
+    assert len(x) == len(y)
+    top = view.plots["response"].plot.getPlotItem().getViewBox().viewRange()[1][1]
+    assert top >= view.metrics.series[Metric.VOICE_TO_VOICE].y.max()
+
+
+def test_never_more_points_than_agreed(view: LatencyView) -> None:
+    view.add_events(TimingEvent("step", 1, index, 1_000_000, "engine") for index in range(5000))
+    view.add_events(
+        TimingEvent("playback_buffer", 1, index * 50_000_000, 0, "dialog", {"level_ms": 100.0})
+        for index in range(5000)
+    )
+    view.redraw()
+    for plot in view.plots.values():
+        for curve in plot._curves.values():
+            x, _ = curve.getData()
+            assert x is None or len(x) <= MAX_POINTS
+
+
+def test_curves_are_cheap_to_draw(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    for plot in view.plots.values():
+        for curve in plot._curves.values():
+            assert curve.opts["antialias"] is False
+            assert curve.opts["skipFiniteCheck"] is True
+            assert curve.opts["pen"].width() <= 1
+        assert plot.plot.getPlotItem().getViewBox().autoRangeEnabled() == [False, False]
+
+
+def test_nothing_is_drawn_while_hidden(qtbot: QtBot, view: LatencyView) -> None:
+    view.hide()
+    view.add_events(all_timings())
+    qtbot.wait(250)
+    assert tile(view, Metric.TTFA)._value.text() == "–"
+    view.show()
+    qtbot.waitUntil(lambda: tile(view, Metric.TTFA)._value.text() != "–", timeout=2000)
+
+
+def test_waterfall_and_its_sum(view: LatencyView) -> None:
+    assert "no spoken reply" in view._waterfall_sum.text()
+    view.add_events(all_timings())
+    view.redraw()
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    assert number(waterfall.end_ms, "ms") in view._waterfall_sum.text()
+    described = view.waterfall.accessibleDescription()
+    for stage in Stage:
+        assert f"{stage_name(stage)} {number(waterfall.total_ms(stage), 'ms')} ms" in described
+
+
+def test_waterfall_is_painted_in_the_colours_of_its_stages(view: LatencyView, theme: Theme) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    QApplication.processEvents()
+    picture = view.waterfall.grab().toImage()
+    colours = {
+        picture.pixelColor(x, y).name() for x in range(picture.width()) for y in range(picture.height())
+    }
+    assert set(theme.stages.values()) <= colours
+
+
+def test_clear_starts_over(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    view.clear()
+    assert tile(view, Metric.TTFA)._value.text() == "–"
+    view.add_events([TimingEvent("first_audio", 1, 0, 250_000_000, "engine")])
+    view.redraw()
+    assert tile(view, Metric.TTFA)._value.text() == "250"
+
+
+def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    view.set_theme(DARK)
+    view.resize(600, 780)
+    QApplication.processEvents()
+    assert view._columns == 2
+    pen = view.plots["chunks"]._curves[Metric.TOKEN2MEL].opts["pen"]
+    assert pen.color().name() == DARK.stages[Stage.TOKEN2MEL]
+
+
+def test_gaps_of_a_time_series_drop_to_zero() -> None:
+    x, y = np.array([0.0, 0.1, 5.0, 5.1]), np.array([50.0, 60.0, 70.0, 80.0])
+    drawn_x, drawn_y = with_gaps(x, y)
+    assert drawn_y.tolist() == [50.0, 60.0, 0.0, 0.0, 70.0, 80.0]
+    assert (np.diff(drawn_x) > 0).all()
+    same_x, _ = with_gaps(x[:2], y[:2])
+    assert same_x is not drawn_x
+    assert same_x.tolist() == [0.0, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"), [(1234.5, "ms", "1234"), (12.34, "ms", "12.3"), (0.318, "", "0.32")]
+)
+def test_numbers_are_short(value: float, unit: str, text: str) -> None:
+    assert number(value, unit) == text
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_every_metric_is_defined(metric: Metric) -> None:
+    definition = define(metric)
+    assert definition.name
+    assert definition.text.endswith((".", "starves.", "chunk."))
+    assert definition.name in tooltip(metric, None)

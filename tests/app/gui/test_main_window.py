@@ -1,0 +1,301 @@
+"""The window as a whole: events in, commands out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QFileDialog
+from pytestqt.qtbot import QtBot
+
+from app.gui.main_window import MainWindow
+from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.sample_questions import SampleQuestion
+from app.gui.sample_row import SampleRow
+from app.gui.themes import DARK, LIGHT, ThemeChoice
+from app.session import messages
+from app.session.messages import Counters, DevicesChanged, ErrorRaised, SessionState, StateChanged, Timing
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Modality
+from tests.app.gui.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
+
+
+@pytest.fixture
+def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
+    session.feed(*opening())
+    window.bridge.poll()
+    session.commands.clear()
+    return window
+
+
+def test_the_session_is_started_with_the_preferences(window: MainWindow, session: ScriptedSession) -> None:
+    assert session.is_started
+    assert session.commands == [messages.ApplySettings(window.preferences.session_settings())]
+
+
+def test_a_whole_conversation_is_shown(ready: MainWindow, session: ScriptedSession) -> None:
+    for events in conversation():
+        session.feed(*events)
+        ready.bridge.poll()
+    ready.latency.redraw()
+    assert ready.transcript.turn_count == len(EXCHANGES)
+    for turn_id, exchange in enumerate(EXCHANGES, start=1):
+        _, reply = ready.transcript.bubbles(turn_id)
+        assert reply is not None
+        assert reply.body.text() == exchange.answer
+        assert reply.again.isVisibleTo(reply) == (exchange.modality is Modality.SPEECH)
+    assert not ready.banner.isVisible()
+    assert len(ready.events) > 100
+
+
+def test_nothing_can_be_asked_before_the_engine_is_ready(
+    window: MainWindow, session: ScriptedSession
+) -> None:
+    session.commands.clear()
+    window.composer.edit.setPlainText("hello")
+    window.composer.send()
+    assert session.commands == []
+    assert window.composer.edit.toPlainText() == "hello"
+
+
+def test_a_typed_question_is_asked_with_enter(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    qtbot.keyClicks(ready.composer.edit, "two plus three")
+    qtbot.keyClick(ready.composer.edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+    qtbot.keyClicks(ready.composer.edit, "is what")
+    qtbot.keyClick(ready.composer.edit, Qt.Key.Key_Return)
+    assert session.commands == [messages.AskText("two plus three\nis what")]
+    assert ready.composer.edit.toPlainText() == ""
+
+
+def test_a_text_that_is_too_long_is_kept_and_explained(ready: MainWindow, session: ScriptedSession) -> None:
+    text = "x" * 10_000
+    ready.composer.edit.setPlainText(text)
+    ready.composer.send()
+    assert session.commands == []
+    assert ready.composer.edit.toPlainText() == text
+    assert "10000" in ready.banner.message
+    assert ready.banner.advice
+
+
+def test_start_stop_mute(qtbot: QtBot, ready: MainWindow, session: ScriptedSession) -> None:
+    session.feed(StateChanged(SessionState.STOPPED))
+    ready.bridge.poll()
+    qtbot.mouseClick(ready.controls.start_button, Qt.MouseButton.LeftButton)
+    session.feed(StateChanged(SessionState.LISTENING))
+    ready.bridge.poll()
+    qtbot.mouseClick(ready.controls.mute_button, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(ready.controls.mute_button, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(ready.controls.start_button, Qt.MouseButton.LeftButton)
+    assert session.commands == [
+        messages.Start(),
+        messages.Mute(True),
+        messages.Mute(False),
+        messages.Stop(),
+    ]
+
+
+def test_start_while_loading_waits_for_the_engine(
+    qtbot: QtBot, window: MainWindow, session: ScriptedSession
+) -> None:
+    session.commands.clear()
+    qtbot.mouseClick(window.controls.start_button, Qt.MouseButton.LeftButton)
+    assert session.commands == [messages.Start()]
+    assert window.controls.is_running
+
+
+@pytest.mark.parametrize(
+    ("key", "modifier", "command"),
+    [
+        (Qt.Key.Key_Escape, Qt.KeyboardModifier.NoModifier, messages.CancelTurn()),
+        (Qt.Key.Key_R, Qt.KeyboardModifier.ControlModifier, messages.RescanDevices()),
+        (Qt.Key.Key_M, Qt.KeyboardModifier.ControlModifier, messages.Mute(True)),
+        (Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier, messages.NewConversation()),
+        (Qt.Key.Key_Space, Qt.KeyboardModifier.ControlModifier, messages.Stop()),
+    ],
+)
+def test_shortcuts(
+    qtbot: QtBot,
+    ready: MainWindow,
+    session: ScriptedSession,
+    key: Qt.Key,
+    modifier: Qt.KeyboardModifier,
+    command: messages.Command,
+) -> None:
+    qtbot.waitExposed(ready)
+    ready.activateWindow()
+    qtbot.keyClick(ready, key, modifier)
+    assert session.commands == [command]
+
+
+def test_devices_are_listed_and_chosen(
+    ready: MainWindow, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    box = ready.controls.input_box
+    box.setCurrentIndex(box.findData("USB headset"))
+    box.activated.emit(box.currentIndex())
+    assert session.commands == [messages.SetDevices("USB headset", None)]
+    assert store.load().input_device == "USB headset"
+    session.feed(DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse"))
+    ready.bridge.poll()
+    assert box.currentData() == "USB headset", "a device that is away for now is still the chosen one"
+
+
+def test_reply_as_text(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    qtbot.mouseClick(ready.controls.text_button, Qt.MouseButton.LeftButton)
+    assert session.commands == [messages.SetReply(Modality.TEXT)]
+    assert store.load().reply is Modality.TEXT
+
+
+def test_play_again(ready: MainWindow, session: ScriptedSession) -> None:
+    ready.transcript.play_again.emit(3)
+    assert session.commands == [messages.PlayAgain(3)]
+
+
+def test_errors_are_shown_in_words_and_can_be_dismissed(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    session.feed(ErrorRaised("The microphone was lost.", "Plug it in again."))
+    ready.bridge.poll()
+    assert (ready.banner.message, ready.banner.advice) == ("The microphone was lost.", "Plug it in again.")
+    assert ready.banner.isVisible()
+    qtbot.mouseClick(ready.banner.close_button, Qt.MouseButton.LeftButton)
+    assert not ready.banner.isVisible()
+
+
+def test_a_session_that_is_lost_is_explained(ready: MainWindow) -> None:
+    ready.bridge.lost.emit("thread ended")
+    assert "thread ended" in ready.banner.message
+    assert not ready.controls.start_button.isEnabled()
+
+
+def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> None:
+    session.feed(Counters(2, 480))
+    ready.bridge.poll()
+    assert "2" in ready.controls.underruns.text()
+    assert "480" in ready.controls.dropped.text()
+    assert ready.controls.underruns.property("alert")
+
+
+def test_theme_is_switched_and_kept(ready: MainWindow, store: PreferenceStore) -> None:
+    assert ready.theme is LIGHT
+    ready.toggle_theme()
+    assert ready.theme is DARK
+    assert store.load().theme is ThemeChoice.DARK
+    assert ready.latency.plots["rtf"].plot.backgroundBrush().color().name() == DARK.surface
+    ready.toggle_theme()
+    assert ready.theme is LIGHT
+
+
+def test_language_is_switched_live(ready: MainWindow, session: ScriptedSession) -> None:
+    for events in conversation(EXCHANGES[:2]):
+        session.feed(*events)
+    ready.bridge.poll()
+    ready.latency.redraw()
+    english = ready.controls.start_button.text()
+    ready.toggle_language()
+    QApplication.processEvents()
+    assert ready.controls.start_button.text() == "停止"
+    assert ready.header.badge._word.text() == "聆听中"
+    user, reply = ready.transcript.bubbles(2)
+    assert user is not None
+    assert "您说" in user.caption.text()
+    assert reply is not None
+    assert reply.again.text() == "再听一遍"
+    assert ready.latency.tiles[0]._name.text() == "声到声"
+    ready.toggle_language()
+    QApplication.processEvents()
+    assert ready.controls.start_button.text() == english == "Stop"
+    assert ready.latency.tiles[0]._name.text() == "Voice to voice"
+
+
+def test_changed_settings_reach_the_session_once(ready: MainWindow, session: ScriptedSession) -> None:
+    ready.apply_preferences(Preferences(theme=ThemeChoice.DARK, language="en", endpointing_ms=900, seed=4))
+    assert session.commands == [messages.ApplySettings(ready.session_settings())]
+    assert ready.session_settings().turn_taking.end_ms == 900
+    assert ready.session_settings().seed == 4
+    ready.apply_preferences(ready.preferences)
+    assert len(session.commands) == 1
+
+
+def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, tmp_path: Path) -> None:
+    path = tmp_path / "who.wav"
+    question = SampleQuestion(path, "Who are you?", "你是谁？")
+    ready._samples[:] = [question]
+    ready.sample_row = SampleRow([question], ready.theme, ready._icons)
+    ready._play_sample(question)
+    assert session.commands == [messages.PlaySample(path)]
+    session.feed(messages.SampleStarted(path, 1.2), messages.TurnOpened(1, "sample"))
+    ready.bridge.poll()
+    user, _ = ready.transcript.bubbles(1)
+    assert user is not None
+    assert user.body.text() == "Who are you?"
+
+
+def test_new_conversation_empties_the_view(ready: MainWindow, session: ScriptedSession) -> None:
+    for events in conversation(EXCHANGES[:2]):
+        session.feed(*events)
+    ready.bridge.poll()
+    ready.start_new_conversation()
+    assert ready.transcript.turn_count == 0
+    assert session.commands == [messages.NewConversation()]
+
+
+def test_timings_are_exported(
+    ready: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.feed(Timing(TimingEvent("step", 1, 10, 4_000_000, "engine", {"index": 3})))
+    ready.bridge.poll()
+    for export, name, content in (
+        (ready._export_csv, "a.csv", b"step"),
+        (ready._export_trace, "a.json", b"traceEvents"),
+        (ready._export_picture, "a.png", b"PNG"),
+    ):
+        monkeypatch.setattr(
+            QFileDialog, "getSaveFileName", lambda *_, chosen=name: (str(tmp_path / chosen), "")
+        )
+        export()
+        assert content in (tmp_path / name).read_bytes()
+    assert not ready.banner.isVisible()
+
+
+def test_an_export_that_fails_is_explained(
+    ready: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone" / "a.csv"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(gone), ""))
+    ready._export_csv()
+    assert str(gone) in ready.banner.message
+    assert ready.banner.advice
+
+
+def test_an_export_that_nobody_wants_after_all_does_nothing(
+    ready: MainWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: ("", ""))
+    ready._export_csv()
+    assert not ready.banner.isVisible()
+
+
+def test_closing_stops_the_session_and_keeps_the_geometry(
+    window: MainWindow, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    window.resize(1000, 700)
+    window.close()
+    assert session.is_stopped
+    assert not store.kept_bytes("geometry").isEmpty()
+    assert not window.bridge._timer.isActive()
+
+
+def test_every_control_has_a_name_for_screen_readers(ready: MainWindow) -> None:
+    from PySide6.QtWidgets import QAbstractButton, QComboBox, QPlainTextEdit
+
+    for kind in (QAbstractButton, QComboBox, QPlainTextEdit):
+        for control in ready.findChildren(kind):
+            if control.isVisible() and control.focusPolicy() is not Qt.FocusPolicy.NoFocus:
+                named = control.accessibleName() or (isinstance(control, QAbstractButton) and control.text())
+                assert named, control

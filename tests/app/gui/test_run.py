@@ -1,0 +1,47 @@
+"""The window from start to end, as the program runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+
+from app.gui import preferences
+from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.run import run_gui, stored_start_settings
+from app.settings import StartSettings
+from tests.app.gui.scripted_session import ScriptedSession, opening
+
+
+def test_the_window_runs_until_it_is_closed(
+    qapp: QApplication, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch, store: PreferenceStore
+) -> None:
+    monkeypatch.setattr(preferences, "default_file", lambda: store.file)
+    session.feed(*opening())
+    seen: list[str] = []
+
+    def close() -> None:
+        for widget in qapp.topLevelWidgets():
+            if widget.isVisible():
+                seen.append(type(widget).__name__)
+                widget.close()
+        qapp.quit()
+
+    QTimer.singleShot(300, close)
+    assert run_gui(session) == 0
+    assert "MainWindow" in seen
+    assert session.is_started
+    assert session.is_stopped
+
+
+def test_the_next_start_takes_the_bundle_of_the_dialog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preferences, "default_file", lambda: tmp_path / "window.ini")
+    assert stored_start_settings(StartSettings()) == StartSettings()
+    PreferenceStore().save(Preferences(bundle="/a/bundle", flow_steps=5))
+    wanted = dataclasses.replace(StartSettings(), bundle=Path("/a/bundle"), flow_steps=5)
+    assert stored_start_settings(StartSettings()) == wanted

@@ -1,0 +1,245 @@
+"""The conversation on screen, event by event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QSignalSpy
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.gui.icons import Icons
+from app.gui.metrics import TurnTimes
+from app.gui.themes import DARK, Theme
+from app.gui.transcript import MOST_TURNS, Transcript
+from app.session.messages import (
+    CancelReason,
+    Levels,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyFinished,
+    ReplyTextDelta,
+    SampleProgress,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+)
+from engine_runtime.types import Modality
+
+
+@pytest.fixture
+def transcript(qtbot: QtBot, theme: Theme, icons: Icons) -> Transcript:
+    view = Transcript(theme, icons)
+    qtbot.addWidget(view)
+    view.resize(460, 600)
+    view.show()
+    return view
+
+
+def ask(transcript: Transcript, turn_id: int, text: str) -> None:
+    transcript.open_turn(TurnOpened(turn_id, "text", text))
+    transcript.commit_turn(TurnCommitted(turn_id, 0.0))
+
+
+def answer(transcript: Transcript, turn_id: int, text: str, seconds: float = 1.6) -> None:
+    transcript.finish_reply(ReplyFinished(turn_id, Modality.SPEECH, seconds, text, 10, 20, "stop"))
+
+
+def test_a_spoken_turn_shows_its_length_and_loudness(transcript: Transcript) -> None:
+    transcript.open_turn(TurnOpened(1, "voice"))
+    for level in (-20.0, -30.0, -25.0):
+        transcript.show_levels(Levels(level, -120.0, 0.9))
+    transcript.commit_turn(TurnCommitted(1, 2.34))
+    transcript.show_levels(Levels(-10.0, -120.0, 0.0))
+    user, reply = transcript.bubbles(1)
+    assert user is not None
+    assert user.strip.levels == (-20.0, -30.0, -25.0)
+    assert "2.3 s" in user.caption.text()
+    assert reply is not None
+    assert "thinking" in reply.caption.text()
+
+
+def test_a_typed_question_is_shown_as_it_was_typed(transcript: Transcript) -> None:
+    ask(transcript, 1, "<b>what</b> is\ntwo & two?")
+    user, _ = transcript.bubbles(1)
+    assert user is not None
+    assert user.body.text() == "<b>what</b> is\ntwo & two?"
+    assert user.body.textFormat() is Qt.TextFormat.PlainText
+
+
+def test_reply_text_grows(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    for piece in ("two", " plus", " three"):
+        transcript.add_reply_text(ReplyTextDelta(1, piece, True))
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.body.text() == "two plus three"
+    assert "thinking" not in reply.caption.text()
+
+
+def test_a_spoken_reply_can_be_played_again(qtbot: QtBot, transcript: Transcript) -> None:
+    ask(transcript, 4, "?")
+    _, reply = transcript.bubbles(4)
+    assert reply is not None
+    assert not reply.again.isVisible()
+    answer(transcript, 4, "five")
+    spy = QSignalSpy(transcript.play_again)
+    qtbot.mouseClick(reply.again, Qt.MouseButton.LeftButton)
+    assert spy.at(0) == [4]
+    assert "1.6 s" in reply.caption.text()
+
+
+def test_a_text_reply_cannot(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    transcript.finish_reply(ReplyFinished(1, Modality.TEXT, 0.0, "Paris.", 0, 0, "stop"))
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert not reply.again.isVisible()
+    assert reply.body.text() == "Paris."
+
+
+def test_playing_is_shown_and_drawn_once(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    transcript.start_playback(PlaybackStarted(1))
+    transcript.show_levels(Levels(-120.0, -18.0, 0.0))
+    answer(transcript, 1, "five")
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.is_playing
+    transcript.finish_playback(PlaybackFinished(1))
+    transcript.start_playback(PlaybackStarted(1))
+    transcript.show_levels(Levels(-120.0, -18.0, 0.0))
+    assert reply.strip.levels == (-18.0,)
+
+
+def test_only_one_reply_plays(transcript: Transcript) -> None:
+    for turn_id in (1, 2):
+        ask(transcript, turn_id, "?")
+        answer(transcript, turn_id, "five")
+        transcript.start_playback(PlaybackStarted(turn_id))
+    playing = [
+        turn_id for turn_id in (1, 2) if (reply := transcript.bubbles(turn_id)[1]) and reply.is_playing
+    ]
+    assert playing == [2]
+
+
+def test_a_turn_that_goes_on_takes_its_reply_back(transcript: Transcript) -> None:
+    transcript.open_turn(TurnOpened(1, "voice"))
+    transcript.commit_turn(TurnCommitted(1, 1.0))
+    transcript.add_reply_text(ReplyTextDelta(1, "too soon", True))
+    transcript.extend_turn(TurnExtended(1))
+    user, reply = transcript.bubbles(1)
+    assert reply is None
+    assert user is not None
+    assert "listening" in user.caption.text()
+    transcript.commit_turn(TurnCommitted(1, 3.0))
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.body.text() == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"), [("barge_in", "interrupted"), ("user", "stopped"), ("error", "failed")]
+)
+def test_a_cancelled_reply_stays_and_says_why(
+    transcript: Transcript, reason: CancelReason, word: str
+) -> None:
+    ask(transcript, 1, "?")
+    transcript.add_reply_text(ReplyTextDelta(1, "half of", True))
+    transcript.cancel_turn(TurnCancelled(1, reason))
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert word in reply.caption.text()
+    assert reply.body.text() == "half of"
+
+
+def test_a_cough_leaves_no_trace(transcript: Transcript) -> None:
+    transcript.open_turn(TurnOpened(1, "voice"))
+    transcript.cancel_turn(TurnCancelled(1, "too_short"))
+    assert transcript.turn_count == 0
+
+
+def test_a_turn_dropped_before_its_reply_is_marked(transcript: Transcript) -> None:
+    transcript.open_turn(TurnOpened(1, "voice"))
+    transcript.cancel_turn(TurnCancelled(1, "stopped"))
+    user, _ = transcript.bubbles(1)
+    assert user is not None
+    assert "dropped" in user.caption.text()
+
+
+def test_a_sample_is_named_and_its_progress_shown(transcript: Transcript) -> None:
+    transcript.announce_sample("Who are you?", 1.5)
+    transcript.open_turn(TurnOpened(1, "sample"))
+    transcript.show_sample_progress(SampleProgress(0.7))
+    user, _ = transcript.bubbles(1)
+    assert user is not None
+    assert user.body.text() == "Who are you?"
+    assert "0.7 of 1.5 s" in user.caption.text()
+
+
+def test_events_of_unknown_turns_are_passed_over(transcript: Transcript) -> None:
+    transcript.add_reply_text(ReplyTextDelta(9, "stale", True))
+    transcript.commit_turn(TurnCommitted(9, 1.0))
+    transcript.extend_turn(TurnExtended(9))
+    transcript.cancel_turn(TurnCancelled(9, "user"))
+    transcript.start_playback(PlaybackStarted(9))
+    transcript.finish_playback(PlaybackFinished(9))
+    answer(transcript, 9, "stale")
+    assert transcript.turn_count == 0
+
+
+def test_figures_stand_below_the_reply(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    answer(transcript, 1, "five")
+    transcript.show_times(TurnTimes(1, ttfa_ms=312.4, rtf_total=0.318))
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.figures.text().split() == ["TTFA", "312", "ms", "RTF", "0.32"]
+
+
+def test_old_turns_leave(transcript: Transcript) -> None:
+    for turn_id in range(1, MOST_TURNS + 6):
+        transcript.open_turn(TurnOpened(turn_id, "text", "?"))
+    assert transcript.turn_count == MOST_TURNS
+    assert transcript.bubbles(5) == (None, None)
+    assert transcript.bubbles(6)[0] is not None
+
+
+def test_a_long_text_stays_within_the_view(transcript: Transcript) -> None:
+    ask(transcript, 1, "word " * 2000)
+    ask(transcript, 2, "w" * 10_000)
+    QApplication.processEvents()
+    for turn_id in (1, 2):
+        user, _ = transcript.bubbles(turn_id)
+        assert user is not None
+        assert user.width() <= transcript.viewport().width()
+
+
+def test_the_newest_stays_in_sight_unless_scrolled_up(transcript: Transcript) -> None:
+    bar = transcript.verticalScrollBar()
+    for turn_id in range(1, 12):
+        ask(transcript, turn_id, "a question")
+        answer(transcript, turn_id, "an answer")
+        QApplication.processEvents()
+    assert bar.maximum() > 0
+    assert bar.value() == bar.maximum()
+    bar.setValue(0)
+    ask(transcript, 12, "a question")
+    QApplication.processEvents()
+    assert bar.value() == 0
+
+
+def test_a_change_of_theme_reaches_every_bubble(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    answer(transcript, 1, "five")
+    transcript.set_theme(DARK)
+    assert all(bubble is not None and bubble.look_theme is DARK for bubble in transcript.bubbles(1))
+
+
+def test_clear_forgets_everything(transcript: Transcript) -> None:
+    ask(transcript, 1, str(Path("a")))
+    transcript.clear()
+    assert transcript.turn_count == 0

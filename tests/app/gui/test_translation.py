@@ -1,0 +1,79 @@
+"""Translations: complete, up to date, and switched live."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QCoreApplication
+from PySide6.QtWidgets import QApplication
+
+from app import paths
+from app.gui import translation
+from app.gui.translation import Translation
+
+TS = paths.assets_dir() / "translations" / "moss_voice_zh_CN.ts"
+
+
+def sources(file: Path) -> set[tuple[str, str]]:
+    root = ElementTree.parse(file).getroot()
+    return {
+        (context.findtext("name", ""), message.findtext("source", ""))
+        for context in root.iter("context")
+        for message in context.iter("message")
+    }
+
+
+def test_every_text_is_translated() -> None:
+    for message in ElementTree.parse(TS).getroot().iter("message"):
+        text = message.find("translation")
+        assert text is not None
+        assert text.text, message.findtext("source")
+        assert text.get("type") is None, message.findtext("source")
+
+
+def test_placeholders_survive_translation() -> None:
+    for message in ElementTree.parse(TS).getroot().iter("message"):
+        source, text = message.findtext("source", ""), message.findtext("translation", "")
+        assert sorted(re.findall(r"%\d", source)) == sorted(re.findall(r"%\d", text)), source
+
+
+def test_the_translation_knows_every_text_of_the_code(tmp_path: Path) -> None:
+    tool = shutil.which("pyside6-lupdate") or str(Path(sys.executable).parent / "pyside6-lupdate")
+    if not Path(tool).is_file():
+        pytest.skip("pyside6-lupdate is not installed")
+    fresh = tmp_path / "fresh.ts"
+    files = [str(file) for file in sorted(Path(translation.__file__).parent.glob("*.py"))]
+    subprocess.run([tool, *files, "-ts", str(fresh)], check=True, capture_output=True)
+    assert sources(fresh) == sources(TS)
+
+
+def test_the_compiled_file_is_that_of_the_texts(qapp: QApplication) -> None:
+    translator = Translation(qapp, TS.parent)
+    translator.use("zh_CN")
+    try:
+        for message in ElementTree.parse(TS).getroot().iter("context"):
+            context = message.findtext("name", "")
+            first = next(message.iter("message"))
+            source, text = first.findtext("source", ""), first.findtext("translation", "")
+            comment = first.findtext("comment")
+            assert QCoreApplication.translate(context, source, comment) == text
+    finally:
+        translator.remove()
+
+
+def test_english_needs_no_file(qapp: QApplication, tmp_path: Path) -> None:
+    translator = Translation(qapp, tmp_path)
+    assert translator.use("en") == "en"
+    assert QCoreApplication.translate("ControlBar", "Start") == "Start"
+
+
+def test_choices_are_resolved() -> None:
+    assert translation.resolve("en") == "en"
+    assert translation.resolve("zh_CN") == "zh_CN"
+    assert translation.resolve("system") in ("en", "zh_CN")
