@@ -93,6 +93,8 @@ class Series:
     def __init__(self, capacity: int = MAX_POINTS) -> None:
         self.capacity = capacity
         self.total = 0
+        self._summary: Summary | None = None
+        self._summarised = 0
         # Every value is written twice, a capacity apart, so that the newest `capacity` values are one slice.
         self._store: NDArray[np.float64] = np.zeros((2, 2 * capacity))
 
@@ -119,11 +121,14 @@ class Series:
 
     def summary(self) -> Summary | None:
         """Statistics over the values held (percentiles interpolate linearly); None when there are none."""
-        if not self.total:
-            return None
-        y = self.y
-        p50, p95 = np.percentile(y, (50, 95))
-        return Summary(len(y), float(y[-1]), float(y.mean()), float(p50), float(p95), float(y.max()))
+        if self.total and self._summarised != self.total:
+            y = self.y
+            p50, p95 = np.percentile(y, (50, 95))
+            self._summarised = self.total
+            self._summary = Summary(
+                len(y), float(y[-1]), float(y.mean()), float(p50), float(p95), float(y.max())
+            )
+        return self._summary
 
     def _window(self, row: int) -> NDArray[np.float64]:
         start = 0 if self.total <= self.capacity else self.total % self.capacity
