@@ -106,6 +106,13 @@ class Prompt:
 
     def __init__(self, tokenizer: TextTokenizer, special: SpecialIds, texts: PromptTexts) -> None:
         self._tokenizer, self._special, self._texts = tokenizer, special, texts
+        self._end_turn = self._as_rows([special.im_end, *tokenizer.encode("\n")])
+        self._open_reply = self._open(texts.assistant_role)
+        system_texts = {Modality.SPEECH: texts.system_speech, Modality.TEXT: texts.system_text}
+        self._system = {
+            modality: [*self._open("system", text), *self._end_turn]
+            for modality, text in system_texts.items()
+        }
 
     def text_rows(self, text: str) -> list[Row]:
         """Rows of plain text."""
@@ -117,9 +124,7 @@ class Prompt:
 
     def system(self, modality: Modality) -> list[Row]:
         """The system turn that asks for replies of this modality."""
-        is_speech = modality is Modality.SPEECH
-        text = self._texts.system_speech if is_speech else self._texts.system_text
-        return [*self._open("system", text), *self.end_turn()]
+        return list(self._system[modality])
 
     def user_text(self, text: str) -> list[Row]:
         """A typed user turn without its end."""
@@ -135,12 +140,14 @@ class Prompt:
 
     def end_turn(self) -> list[Row]:
         """End of any turn."""
-        return self._as_rows([self._special.im_end, *self._tokenizer.encode("\n")])
+        return list(self._end_turn)
 
     def open_reply(self, modality: Modality) -> list[Row]:
         """Beginning of the reply; the model goes on from here."""
-        sosp = [self._special.sosp] if modality is Modality.SPEECH else []
-        return [*self._open(self._texts.assistant_role), *self._as_rows(sosp)]
+        return [
+            *self._open_reply,
+            *(self._as_rows([self._special.sosp]) if modality is Modality.SPEECH else ()),
+        ]
 
     def _open(self, role: str, content: str = "") -> list[Row]:
         return self._as_rows([self._special.im_start, *self._tokenizer.encode(f"{role}\n{content}")])
