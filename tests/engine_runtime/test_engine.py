@@ -426,6 +426,15 @@ def test_a_closed_engine_says_so(bundle: Bundle) -> None:
     assert done(list(turn.commit(Modality.SPEECH))).finish_reason == "cancelled"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_language_model(bundle: Bundle, dtype: str) -> None:
+    engine = Engine.load(bundle, dtype=dtype)
+    events = exchange(engine, engine.new_conversation(), speech(1.0))
+    assert engine.stages.lm.cache.pool.dtype == getattr(torch, dtype)
+    assert len(sound(events)) == 20 * bundle.samples_per_code
+    assert np.isfinite(sound(events)).all()
+
+
 def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
     few = replace(bundle.lm.special_ids, eosp=20)
     with pytest.raises(BundleError, match="Use parts of one model"):

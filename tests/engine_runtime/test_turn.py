@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -9,14 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.torch_executor import TorchExecutor
+from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
+from engine_runtime.weights import load_weights
 from tests.engine_runtime.test_engine import GREEDY, ask, done, exchange, sound, speech
 from tests.scripted_lm import scripted
 
@@ -368,3 +377,55 @@ def test_events_carry_their_turn(engine: Engine) -> None:
     events = exchange(engine, engine.new_conversation(), speech(1.0), turn_id=42)
     assert {event.turn_id for event in events} == {42}
     assert isinstance(events[-1], ReplyDone)
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine, seed: int) -> None:
+    choose, engine = random.Random(seed), Engine(loaded.stages)
+    conversations = [engine.new_conversation() for _ in range(2)]
+    for number in range(12):
+        conversation = choose.choice(conversations)
+        turn = engine.open_turn(conversation, number, choose.choice(list(Modality)))
+        for _ in range(choose.randint(1, 3)):
+            ask(turn, speech(choose.choice((0.2, 0.5, 0.81)), number), choose.choice((800, 5000)))
+            fate = choose.choice(("go on", "reply", "interrupt", "reopen", "cancel", "leave"))
+            if fate == "cancel":
+                turn.cancel()
+            if fate in ("cancel", "leave"):
+                break
+            if fate == "go on":
+                continue
+            reply = turn.commit(choose.choice(list(Modality)), replace(GREEDY, max_new=16))
+            for _, _event in zip(range(choose.randint(0, 40)), reply, strict=False):
+                check(engine)
+            if fate == "reply":
+                list(reply)
+                break
+            if fate == "interrupt":
+                turn.cancel()
+                break
+            turn.reopen()
+        check(engine)
+    for conversation in conversations:
+        if conversation.turn is not None:
+            conversation.turn.settle()
+        fresh = Engine(replace(loaded.stages, lm=fresh_pool(loaded)))
+        copy = fresh.new_conversation()
+        copy.exchanges, copy.num_forgotten = list(conversation.exchanges), conversation.num_forgotten
+        expected = done(exchange(fresh, copy, speech(0.7))).codes
+        assert done(exchange(engine, conversation, speech(0.7))).codes == expected
+    engine.close()
+    check(engine)
+
+
+def fresh_pool(engine: Engine) -> PagedLM:
+    """The same language model over an empty pool of its own."""
+    lm = engine.stages.lm
+    assert isinstance(lm.executor, TorchExecutor)
+    config, limits = engine.stages.lm_config, lm.executor.limits
+    model = MossLM(config)
+    load_weights(model, engine.bundle.lm.weights)
+    cache = KVCache(config, limits.num_blocks, limits.tokens_per_block)
+    executor = TorchExecutor(model, cache, max_seq_len=limits.max_seq_len)
+    return PagedLM(executor, cache, BlockManager(limits.num_blocks, limits.tokens_per_block))
