@@ -20,6 +20,7 @@ from app.gui.bridge import SessionBridge, SessionLike
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
 from app.gui.error_banner import ErrorBanner
+from app.gui.error_texts import in_words
 from app.gui.export import EventLog, ask_and_save
 from app.gui.header_bar import HeaderBar
 from app.gui.icons import Icons
@@ -195,7 +196,7 @@ class MainWindow(QMainWindow):
         bridge.sample_progress.connect(transcript.show_sample_progress)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
-        bridge.error_raised.connect(lambda event: self.banner.show_error(event.message, event.what_to_do))
+        bridge.error_raised.connect(self._show_error)
         bridge.lost.connect(self._show_loss)
         bridge.timings.connect(self._take_timings)
 
@@ -230,6 +231,9 @@ class MainWindow(QMainWindow):
     def _finish_sample(self, _event: messages.SampleFinished) -> None:
         self.transcript.announce_sample("", 0.0)
         self.sample_row.show_running(None)
+
+    def _show_error(self, event: messages.ErrorRaised) -> None:
+        self.banner.show_error(in_words(event.message), in_words(event.what_to_do))
 
     def _show_loss(self, reason: str) -> None:
         self.banner.show_error(
@@ -292,7 +296,7 @@ class MainWindow(QMainWindow):
         assert callable(save)
         error = ask_and_save(self, title, name, kinds, save)
         if isinstance(error, MossVoiceError):
-            self.banner.show_error(error.what_is_wrong, error.what_to_do)
+            self.banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
 
     def _add_shortcuts(self) -> dict[str, QShortcut]:
         actions = {

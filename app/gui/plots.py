@@ -202,6 +202,9 @@ class LivePlot(QFrame):
         if self.style_of_plot.reference is not None:
             place = {"position": 0.97, "anchors": [(1, 0), (1, 0)]}
             lines[None] = pg.InfiniteLine(self.style_of_plot.reference, angle=0, label="", labelOpts=place)
+            small = QFont(self.font())
+            small.setPointSizeF(8.0)
+            lines[None].label.setFont(small)
         for line in lines.values():
             self.plot.addItem(line, ignoreBounds=True)
         return lines

@@ -298,6 +298,145 @@
     </message>
 </context>
 <context>
+    <name>Errors</name>
+    <message>
+        <source>There is no engine to answer.</source>
+        <translation>没有可以回答的引擎。</translation>
+    </message>
+    <message>
+        <source>Start the program with a bundle that works.</source>
+        <translation>请用可用的模型包启动程序。</translation>
+    </message>
+    <message>
+        <source>The question is empty.</source>
+        <translation>问题是空的。</translation>
+    </message>
+    <message>
+        <source>Type a question first.</source>
+        <translation>请先输入问题。</translation>
+    </message>
+    <message>
+        <source>Shorten it, or ask it in parts.</source>
+        <translation>请缩短，或分几次提问。</translation>
+    </message>
+    <message>
+        <source>The question has %1 characters, more than the %2 that fit.</source>
+        <translation>问题有 %1 个字符，超过了上限 %2 个。</translation>
+    </message>
+    <message>
+        <source>That reply has no sound to play again.</source>
+        <translation>该回复没有可以重播的声音。</translation>
+    </message>
+    <message>
+        <source>Choose a spoken reply of this conversation.</source>
+        <translation>请选择本次对话中的语音回复。</translation>
+    </message>
+    <message>
+        <source>No microphone was found.</source>
+        <translation>没有找到麦克风。</translation>
+    </message>
+    <message>
+        <source>No loudspeaker was found.</source>
+        <translation>没有找到扬声器。</translation>
+    </message>
+    <message>
+        <source>Connect one and look for devices again.</source>
+        <translation>请连接设备后重新查找。</translation>
+    </message>
+    <message>
+        <source>The microphone %1 cannot be opened.</source>
+        <translation>无法打开麦克风 %1。</translation>
+    </message>
+    <message>
+        <source>The loudspeaker %1 cannot be opened.</source>
+        <translation>无法打开扬声器 %1。</translation>
+    </message>
+    <message>
+        <source>Check that no other program keeps it for itself, or choose another one.</source>
+        <translation>请确认它没有被其他程序独占，或另选一个。</translation>
+    </message>
+    <message>
+        <source>The sound device %1 was lost.</source>
+        <translation>声音设备 %1 断开了。</translation>
+    </message>
+    <message>
+        <source>It is tried again by itself; check its cable or choose another one.</source>
+        <translation>程序会自动重试；请检查连线或另选一个。</translation>
+    </message>
+    <message>
+        <source>The sound system does not answer (%1).</source>
+        <translation>声音系统没有响应（%1）。</translation>
+    </message>
+    <message>
+        <source>Check that it runs.</source>
+        <translation>请检查它是否在运行。</translation>
+    </message>
+    <message>
+        <source>The sound system hangs and cannot be closed.</source>
+        <translation>声音系统卡住，无法关闭。</translation>
+    </message>
+    <message>
+        <source>Restart this program to use sound again.</source>
+        <translation>请重新启动本程序以恢复声音。</translation>
+    </message>
+    <message>
+        <source>Sound cannot be used: the PortAudio library is missing.</source>
+        <translation>无法使用声音：缺少 PortAudio 库。</translation>
+    </message>
+    <message>
+        <source>There is no file %1.</source>
+        <translation>没有文件 %1。</translation>
+    </message>
+    <message>
+        <source>Check the name.</source>
+        <translation>请检查文件名。</translation>
+    </message>
+    <message>
+        <source>%1 is not a WAV file.</source>
+        <translation>%1 不是 WAV 文件。</translation>
+    </message>
+    <message>
+        <source>%1 was not written: the disk is full.</source>
+        <translation>%1 未能写入：磁盘已满。</translation>
+    </message>
+    <message>
+        <source>Free some space or choose another folder.</source>
+        <translation>请腾出一些空间，或另选文件夹。</translation>
+    </message>
+    <message>
+        <source>%1 was not written: no permission.</source>
+        <translation>%1 未能写入：没有权限。</translation>
+    </message>
+    <message>
+        <source>Choose a folder that you may write to.</source>
+        <translation>请选择可以写入的文件夹。</translation>
+    </message>
+    <message>
+        <source>%1 was not written: there is no folder %2.</source>
+        <translation>%1 未能写入：没有文件夹 %2。</translation>
+    </message>
+    <message>
+        <source>Make it first.</source>
+        <translation>请先创建它。</translation>
+    </message>
+    <message>
+        <source>There is no bundle folder at %1.</source>
+        <translation>%1 处没有模型包文件夹。</translation>
+    </message>
+    <message>
+        <source>%1 is missing.</source>
+        <translation>缺少 %1。</translation>
+    </message>
+    <message>
+        <source>Copy or download the bundle again.</source>
+        <translation>请重新复制或下载模型包。</translation>
+    </message>
+    <message>
+        <source>The log file tells more.</source>
+        <translation>日志文件中有更多信息。</translation>
+    </message>
+</context>
+<context>
     <name>Export</name>
     <message>
         <source>Choose another folder, or free some space.</source>

@@ -1,0 +1,73 @@
+"""Errors of the session in the language of the window.
+
+Session and engine word their errors in English, once, for window, command line and log. Those that a user of
+the window meets are listed here as templates; a text that fits one is translated with its values put in, any
+other is shown as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication
+
+_CONTEXT = "Errors"
+
+_LISTED: tuple[Any, ...] = (
+    QT_TRANSLATE_NOOP("Errors", "There is no engine to answer."),
+    QT_TRANSLATE_NOOP("Errors", "Start the program with a bundle that works."),
+    QT_TRANSLATE_NOOP("Errors", "The question is empty."),
+    QT_TRANSLATE_NOOP("Errors", "Type a question first."),
+    QT_TRANSLATE_NOOP("Errors", "Shorten it, or ask it in parts."),
+    QT_TRANSLATE_NOOP("Errors", "The question has %1 characters, more than the %2 that fit."),
+    QT_TRANSLATE_NOOP("Errors", "That reply has no sound to play again."),
+    QT_TRANSLATE_NOOP("Errors", "Choose a spoken reply of this conversation."),
+    QT_TRANSLATE_NOOP("Errors", "No microphone was found."),
+    QT_TRANSLATE_NOOP("Errors", "No loudspeaker was found."),
+    QT_TRANSLATE_NOOP("Errors", "Connect one and look for devices again."),
+    QT_TRANSLATE_NOOP("Errors", "The microphone %1 cannot be opened."),
+    QT_TRANSLATE_NOOP("Errors", "The loudspeaker %1 cannot be opened."),
+    QT_TRANSLATE_NOOP("Errors", "Check that no other program keeps it for itself, or choose another one."),
+    QT_TRANSLATE_NOOP("Errors", "The sound device %1 was lost."),
+    QT_TRANSLATE_NOOP("Errors", "It is tried again by itself; check its cable or choose another one."),
+    QT_TRANSLATE_NOOP("Errors", "The sound system does not answer (%1)."),
+    QT_TRANSLATE_NOOP("Errors", "Check that it runs."),
+    QT_TRANSLATE_NOOP("Errors", "The sound system hangs and cannot be closed."),
+    QT_TRANSLATE_NOOP("Errors", "Restart this program to use sound again."),
+    QT_TRANSLATE_NOOP("Errors", "Sound cannot be used: the PortAudio library is missing."),
+    QT_TRANSLATE_NOOP("Errors", "There is no file %1."),
+    QT_TRANSLATE_NOOP("Errors", "Check the name."),
+    QT_TRANSLATE_NOOP("Errors", "%1 is not a WAV file."),
+    QT_TRANSLATE_NOOP("Errors", "%1 was not written: the disk is full."),
+    QT_TRANSLATE_NOOP("Errors", "Free some space or choose another folder."),
+    QT_TRANSLATE_NOOP("Errors", "%1 was not written: no permission."),
+    QT_TRANSLATE_NOOP("Errors", "Choose a folder that you may write to."),
+    QT_TRANSLATE_NOOP("Errors", "%1 was not written: there is no folder %2."),
+    QT_TRANSLATE_NOOP("Errors", "Make it first."),
+    QT_TRANSLATE_NOOP("Errors", "There is no bundle folder at %1."),
+    QT_TRANSLATE_NOOP("Errors", "%1 is missing."),
+    QT_TRANSLATE_NOOP("Errors", "Copy or download the bundle again."),
+    QT_TRANSLATE_NOOP("Errors", "The log file tells more."),
+)
+TEMPLATES: tuple[str, ...] = tuple(map(str, _LISTED))
+
+
+def in_words(text: str) -> str:
+    """The text in the language of the window; unchanged where no template fits."""
+    for template, pattern in _patterns():
+        if (match := pattern.fullmatch(text)) is not None:
+            translated = QCoreApplication.translate(_CONTEXT, template)
+            for index, value in enumerate(match.groups(), start=1):
+                translated = translated.replace(f"%{index}", value)
+            return translated
+    return text
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    parts = ((template, re.split(r"%\d", template)) for template in TEMPLATES)
+    return tuple(
+        (template, re.compile("(.+)".join(map(re.escape, pieces)), re.S)) for template, pieces in parts
+    )

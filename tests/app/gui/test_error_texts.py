@@ -1,0 +1,63 @@
+"""Errors in the language of the window."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app import paths
+from app.gui.error_texts import TEMPLATES, in_words
+from app.gui.translation import Translation
+
+
+@pytest.fixture
+def _chinese(qapp: QApplication) -> Iterator[None]:
+    translation = Translation(qapp, paths.assets_dir() / "translations")
+    translation.use("zh_CN")
+    yield
+    translation.remove()
+
+
+@pytest.fixture(scope="module")
+def sources() -> str:
+    """All code of session, audio and engine with strings on several lines joined."""
+    root = Path(paths.__file__).parent.parent
+    files = [file for folder in ("app", "engine_runtime") for file in sorted((root / folder).rglob("*.py"))]
+    code = "\n".join(file.read_text("utf-8") for file in files if file.parent.name != "gui")
+    return re.sub(r'"\s*\n\s*f?"', "", code)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_templates_are_those_of_the_code(template: str, sources: str) -> None:
+    fixed = re.sub(r"The (microphone|loudspeaker) %1|No (microphone|loudspeaker) ", "", template)
+    for piece in re.split(r"%\d", fixed):
+        assert piece.strip(" .") in sources
+
+
+def test_english_stays_as_it_is() -> None:
+    for template in TEMPLATES:
+        text = template.replace("%1", "3").replace("%2", "four")
+        assert in_words(text) == text
+
+
+@pytest.mark.usefixtures("_chinese")
+def test_values_are_put_into_the_translation() -> None:
+    text = in_words("The question has 10,000 characters, more than the 2,000 that fit.")
+    assert re.search("[\u4e00-\u9fff]", text)
+    assert "10,000" in text
+    assert "2,000" in text
+
+
+@pytest.mark.usefixtures("_chinese")
+def test_unknown_texts_are_shown_as_they_are() -> None:
+    assert in_words("Something else (%1) failed.") == "Something else (%1) failed."
+
+
+@pytest.mark.usefixtures("_chinese")
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_template_is_translated(template: str) -> None:
+    assert re.search("[\u4e00-\u9fff]", in_words(template.replace("%1", "3").replace("%2", "4")))
