@@ -234,6 +234,8 @@ class MainWindow(QMainWindow):
 
     def _show_error(self, event: messages.ErrorRaised) -> None:
         self.banner.show_error(in_words(event.message), in_words(event.what_to_do))
+        # A start that failed brings no new state: show the one that still holds.
+        self.controls.show_state(self.header.badge.state)
 
     def _show_loss(self, reason: str) -> None:
         self.banner.show_error(

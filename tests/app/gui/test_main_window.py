@@ -167,6 +167,18 @@ def test_errors_are_shown_in_words_and_can_be_dismissed(
     assert not ready.banner.isVisible()
 
 
+def test_a_start_that_fails_leaves_the_start_button(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    session.feed(StateChanged(SessionState.STOPPED))
+    ready.bridge.poll()
+    qtbot.mouseClick(ready.controls.start_button, Qt.MouseButton.LeftButton)
+    session.feed(ErrorRaised("No microphone was found.", "Connect one and look for devices again."))
+    ready.bridge.poll()
+    assert ready.controls.start_button.text() == "Start"
+    assert not ready.controls.is_running
+
+
 def test_a_session_that_is_lost_is_explained(ready: MainWindow) -> None:
     ready.bridge.lost.emit("thread ended")
     assert "thread ended" in ready.banner.message
