@@ -121,6 +121,7 @@ class UserBubble(Bubble):
     def commit(self, seconds: float) -> None:
         """The turn is over."""
         self.seconds = seconds
+        self.strip.trim()
         self.retranslate()
 
     def reopen(self) -> None:

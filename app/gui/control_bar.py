@@ -84,6 +84,9 @@ class ControlBar(QFrame):
     def show_state(self, state: SessionState) -> None:
         """Follow the session."""
         self._state = state
+        if state in (SessionState.STOPPED, SessionState.ERROR):
+            self.input_meter.reset()
+            self.output_meter.reset()
         self._wants_run = state in _RUNNING or (self._wants_run and state is SessionState.LOADING)
         self.retranslate()
 

@@ -56,6 +56,12 @@ class LevelMeter(QWidget):
         self.setAccessibleDescription(shown)
         self.update()
 
+    def reset(self) -> None:
+        """Nothing is measured any more."""
+        self._peak = LOWEST_DBFS
+        self.show_level(LOWEST_DBFS)
+        self.update()
+
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         self._theme = theme

@@ -51,6 +51,12 @@ class WaveStrip(QWidget):
             self._levels = [max(pair) for pair in zip(self._levels[::2], self._levels[1::2], strict=False)]
         self.update()
 
+    def trim(self) -> None:
+        """Leave out the silence at the end."""
+        while self._levels and self._levels[-1] <= _QUIET_DBFS:
+            self._levels.pop()
+        self.update()
+
     def clear(self) -> None:
         """Start over."""
         self._levels.clear()

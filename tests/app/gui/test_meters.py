@@ -25,6 +25,16 @@ def test_a_level_is_shown_and_said(qtbot: QtBot, theme: Theme) -> None:
     assert meter.accessibleDescription() == "-23 dBFS"
 
 
+def test_a_meter_that_measures_nothing_is_empty(qtbot: QtBot, theme: Theme) -> None:
+    meter = LevelMeter(theme)
+    qtbot.addWidget(meter)
+    empty = meter.grab().toImage()
+    meter.show_level(-12.0)
+    assert meter.grab().toImage() != empty
+    meter.reset()
+    assert meter.grab().toImage() == empty
+
+
 def test_the_meter_paints_more_for_more(qtbot: QtBot, theme: Theme) -> None:
     meter = LevelMeter(theme)
     qtbot.addWidget(meter)

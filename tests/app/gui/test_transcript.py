@@ -50,7 +50,7 @@ def answer(transcript: Transcript, turn_id: int, text: str, seconds: float = 1.6
 
 def test_a_spoken_turn_shows_its_length_and_loudness(transcript: Transcript) -> None:
     transcript.open_turn(TurnOpened(1, "voice"))
-    for level in (-20.0, -30.0, -25.0):
+    for level in (-20.0, -30.0, -25.0, -70.0, -120.0):
         transcript.show_levels(Levels(level, -120.0, 0.9))
     transcript.commit_turn(TurnCommitted(1, 2.34))
     transcript.show_levels(Levels(-10.0, -120.0, 0.0))
