@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import main
+from app.session.session import Session
+from app.settings import StartSettings
+from engine_runtime.errors import BundleError
+
+
+def test_nothing_is_read_before_the_engine_thread_asks(tmp_path: Path) -> None:
+    load = main.engine_factory(StartSettings(bundle=tmp_path / "nowhere"))
+    with pytest.raises(BundleError, match="no bundle folder"):
+        load()
+
+
+def test_the_engine_is_loaded_as_the_settings_say(random_bundle: Path) -> None:
+    engine = main.engine_factory(StartSettings(bundle=random_bundle, flow_steps=1))()
+    try:
+        assert engine.bundle.path == random_bundle
+        assert engine.input_sample_rate == engine.bundle.speech_encoder.sample_rate
+        assert engine.output_sample_rate == engine.bundle.vocoder.mel.sample_rate
+    finally:
+        engine.close()
+
+
+def test_the_window_gets_a_session_that_is_not_started(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import app.gui.run
+
+    given: dict[str, Any] = {}
+
+    def run_gui(session: Session, settings: object) -> int:
+        given.update(session=session, settings=settings, events=session.poll())
+        return 7
+
+    monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
+    assert main.open_window(StartSettings(bundle=random_bundle, seed=5)) == 7
+    assert given["settings"].seed == 5
+    assert given["events"] == []
+    assert given["session"].stop()
