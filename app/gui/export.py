@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from PySide6.QtCore import QCoreApplication
+from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QFileDialog, QWidget
 
+from app.gui.error_banner import ErrorBanner
+from app.gui.error_texts import in_words
+from app.gui.snapshot import save_png
 from app.session.trace import write_chrome_trace, write_csv
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingEvent
@@ -17,44 +20,54 @@ MOST_EVENTS = 200_000
 """Events kept for an export, the newest: several hours of conversation."""
 
 
-class EventLog:
-    """The timing events of a session, for export."""
+class Export(QObject):
+    """The timing events of a session, and the three ways to save them.
 
-    def __init__(self) -> None:
-        self._events: deque[TimingEvent] = deque(maxlen=MOST_EVENTS)
+    Attributes:
+        events: what was measured, the newest `MOST_EVENTS`.
+    """
 
-    def extend(self, events: Iterable[TimingEvent]) -> None:
+    def __init__(self, window: QWidget, view: QWidget, banner: ErrorBanner) -> None:
+        super().__init__(window)
+        self.events: deque[TimingEvent] = deque(maxlen=MOST_EVENTS)
+        self._window, self._view, self._banner = window, view, banner
+
+    def add(self, events: Iterable[TimingEvent]) -> None:
         """Keep more events."""
-        self._events.extend(events)
+        self.events.extend(events)
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._events.clear()
+    def save_csv(self) -> None:
+        """Ask for a file and write one line per event."""
+        self._ask_and_save(
+            self.tr("Timings as CSV"),
+            "moss-voice.csv",
+            "CSV (*.csv)",
+            lambda path: write_csv(path, self.events),
+        )
 
-    def __len__(self) -> int:
-        return len(self._events)
+    def save_trace(self) -> None:
+        """Ask for a file and write the events for chrome://tracing and Perfetto."""
+        self._ask_and_save(
+            self.tr("Timings as Chrome trace"),
+            "moss-voice-trace.json",
+            "JSON (*.json)",
+            lambda path: write_chrome_trace(path, self.events),
+        )
 
-    def save_csv(self, path: Path) -> None:
-        """One line per event. Raises ExportError if the file cannot be written."""
-        write_csv(path, list(self._events))
+    def save_picture(self) -> None:
+        """Ask for a file and save a picture of the latency view."""
+        self._ask_and_save(
+            self.tr("Latency view as PNG"),
+            "moss-voice-latency.png",
+            "PNG (*.png)",
+            lambda path: save_png(self._view, path),
+        )
 
-    def save_trace(self, path: Path) -> None:
-        """For chrome://tracing and Perfetto. Raises ExportError if the file cannot be written."""
-        write_chrome_trace(path, list(self._events))
-
-
-def ask_and_save(
-    parent: QWidget, title: str, name: str, kinds: str, save: Callable[[Path], None]
-) -> MossVoiceError | None:
-    """Ask for a file and write it; returns the error to show, None if it was written or nobody wanted it."""
-    chosen, _ = QFileDialog.getSaveFileName(parent, title, str(Path.home() / name), kinds)
-    if not chosen:
-        return None
-    try:
-        save(Path(chosen))
-    except MossVoiceError as error:
-        return error
-    except OSError as error:
-        advice = QCoreApplication.translate("Export", "Choose another folder, or free some space.")
-        return MossVoiceError(f"{error.strerror or error}: {chosen}. {advice}")
-    return None
+    def _ask_and_save(self, title: str, name: str, kinds: str, save: Callable[[Path], None]) -> None:
+        chosen, _ = QFileDialog.getSaveFileName(self._window, title, str(Path.home() / name), kinds)
+        if not chosen:
+            return
+        try:
+            save(Path(chosen))
+        except MossVoiceError as error:
+            self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from pathlib import Path
 
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
@@ -21,7 +20,7 @@ from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
-from app.gui.export import EventLog, ask_and_save
+from app.gui.export import Export
 from app.gui.header_bar import HeaderBar
 from app.gui.icons import Icons
 from app.gui.latency_view import LatencyView
@@ -30,14 +29,12 @@ from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
 from app.gui.settings_dialog import SettingsDialog
 from app.gui.shortcuts_dialog import ShortcutsDialog
-from app.gui.snapshot import save_png
 from app.gui.themes import ThemeChoice
 from app.gui.transcript import Transcript
 from app.gui.translation import Translation
 from app.session import messages
 from app.session.messages import SessionState
 from app.session.session_settings import SessionSettings
-from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 
@@ -70,7 +67,6 @@ class MainWindow(QMainWindow):
         themes.apply_font(application)
         themes.apply(application, self.theme, self._icons.folder)
         self.bridge = SessionBridge(session, self)
-        self.events = EventLog()
         self._devices: messages.DevicesChanged | None = None
         self._samples = load_samples(assets / "samples")
         self.header = HeaderBar(self.theme, self._icons)
@@ -80,6 +76,7 @@ class MainWindow(QMainWindow):
         self.composer = Composer(self.theme, self._icons)
         self.latency = LatencyView(self.theme)
         self.controls = ControlBar(self.theme, self._icons)
+        self.export = Export(self, self.latency, self.banner)
         self.controls.show_reply(self.preferences.reply)
         self._lay_out()
         self._connect_session()
@@ -207,7 +204,7 @@ class MainWindow(QMainWindow):
         self.sample_row.set_ready(state in _ANSWERABLE)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:
-        self.events.extend(events)
+        self.export.add(events)
         self.latency.add_events(events)
         for turn_id in {event.turn_id for event in events if event.name in ("first_audio", "reply")}:
             if (times := self.latency.metrics.turn(turn_id)) is not None:
@@ -262,9 +259,9 @@ class MainWindow(QMainWindow):
         header.language_toggled.connect(self.toggle_language)
         header.settings_wanted.connect(self.open_settings)
         header.help_wanted.connect(self._show_shortcuts)
-        header.csv_wanted.connect(self._export_csv)
-        header.trace_wanted.connect(self._export_trace)
-        header.picture_wanted.connect(self._export_picture)
+        header.csv_wanted.connect(self.export.save_csv)
+        header.trace_wanted.connect(self.export.save_trace)
+        header.picture_wanted.connect(self.export.save_picture)
 
     def _choose_devices(self, input_device: str, output_device: str) -> None:
         self.preferences = dataclasses.replace(
@@ -281,25 +278,6 @@ class MainWindow(QMainWindow):
     def _play_sample(self, sample: SampleQuestion) -> None:
         self.bridge.send(messages.PlaySample(sample.path))
 
-    def _export_csv(self) -> None:
-        self._export(self.tr("Timings as CSV"), "moss-voice.csv", "CSV (*.csv)", self.events.save_csv)
-
-    def _export_trace(self) -> None:
-        name = "moss-voice-trace.json"
-        self._export(self.tr("Timings as Chrome trace"), name, "JSON (*.json)", self.events.save_trace)
-
-    def _export_picture(self) -> None:
-        def save(path: Path) -> None:
-            save_png(self.latency, path)
-
-        self._export(self.tr("Latency view as PNG"), "moss-voice-latency.png", "PNG (*.png)", save)
-
-    def _export(self, title: str, name: str, kinds: str, save: object) -> None:
-        assert callable(save)
-        error = ask_and_save(self, title, name, kinds, save)
-        if isinstance(error, MossVoiceError):
-            self.banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
-
     def _add_shortcuts(self) -> dict[str, QShortcut]:
         actions = {
             "Ctrl+Space": self.controls.toggle,
@@ -308,7 +286,7 @@ class MainWindow(QMainWindow):
             "Ctrl+L": self.composer.edit.setFocus,
             "Ctrl+N": self.start_new_conversation,
             "Ctrl+R": lambda: self.bridge.send(messages.RescanDevices()),
-            "Ctrl+E": self._export_csv,
+            "Ctrl+E": self.export.save_csv,
             "Ctrl+T": self.toggle_theme,
             "Ctrl+,": self.open_settings,
             "F1": self._show_shortcuts,

@@ -439,8 +439,16 @@
 <context>
     <name>Export</name>
     <message>
-        <source>Choose another folder, or free some space.</source>
-        <translation>请另选文件夹，或腾出一些空间。</translation>
+        <source>Timings as CSV</source>
+        <translation>计时导出为 CSV</translation>
+    </message>
+    <message>
+        <source>Timings as Chrome trace</source>
+        <translation>计时导出为 Chrome trace</translation>
+    </message>
+    <message>
+        <source>Latency view as PNG</source>
+        <translation>延迟视图导出为 PNG</translation>
     </message>
 </context>
 <context>
@@ -607,18 +615,6 @@
     <message>
         <source>Close the window and start the program again. The log says more.</source>
         <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
-    </message>
-    <message>
-        <source>Timings as CSV</source>
-        <translation>计时导出为 CSV</translation>
-    </message>
-    <message>
-        <source>Timings as Chrome trace</source>
-        <translation>计时导出为 Chrome trace</translation>
-    </message>
-    <message>
-        <source>Latency view as PNG</source>
-        <translation>延迟视图导出为 PNG</translation>
     </message>
     <message>
         <source>Window</source>

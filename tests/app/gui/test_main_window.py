@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QFileDialog
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gui.main_window import MainWindow
@@ -15,8 +15,7 @@ from app.gui.sample_questions import SampleQuestion
 from app.gui.sample_row import SampleRow
 from app.gui.themes import DARK, LIGHT, ThemeChoice
 from app.session import messages
-from app.session.messages import Counters, DevicesChanged, ErrorRaised, SessionState, StateChanged, Timing
-from engine_runtime.timing import TimingEvent
+from app.session.messages import Counters, DevicesChanged, ErrorRaised, SessionState, StateChanged
 from engine_runtime.types import Modality
 from tests.app.gui.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
 
@@ -46,7 +45,7 @@ def test_a_whole_conversation_is_shown(ready: MainWindow, session: ScriptedSessi
         assert reply.body.text() == exchange.answer
         assert reply.again.isVisibleTo(reply) == (exchange.modality is Modality.SPEECH)
     assert not ready.banner.isVisible()
-    assert len(ready.events) > 100
+    assert len(ready.export.events) > 100
 
 
 def test_nothing_can_be_asked_before_the_engine_is_ready(
@@ -255,42 +254,6 @@ def test_new_conversation_empties_the_view(ready: MainWindow, session: ScriptedS
     ready.start_new_conversation()
     assert ready.transcript.turn_count == 0
     assert session.commands == [messages.NewConversation()]
-
-
-def test_timings_are_exported(
-    ready: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session.feed(Timing(TimingEvent("step", 1, 10, 4_000_000, "engine", {"index": 3})))
-    ready.bridge.poll()
-    for export, name, content in (
-        (ready._export_csv, "a.csv", b"step"),
-        (ready._export_trace, "a.json", b"traceEvents"),
-        (ready._export_picture, "a.png", b"PNG"),
-    ):
-        monkeypatch.setattr(
-            QFileDialog, "getSaveFileName", lambda *_, chosen=name: (str(tmp_path / chosen), "")
-        )
-        export()
-        assert content in (tmp_path / name).read_bytes()
-    assert not ready.banner.isVisible()
-
-
-def test_an_export_that_fails_is_explained(
-    ready: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone" / "a.csv"
-    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(gone), ""))
-    ready._export_csv()
-    assert str(gone) in ready.banner.message
-    assert ready.banner.advice
-
-
-def test_an_export_that_nobody_wants_after_all_does_nothing(
-    ready: MainWindow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: ("", ""))
-    ready._export_csv()
-    assert not ready.banner.isVisible()
 
 
 def test_closing_stops_the_session_and_keeps_the_geometry(

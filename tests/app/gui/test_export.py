@@ -1,0 +1,56 @@
+"""Export of timings and of the latency view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QFileDialog
+
+from app.gui.export import MOST_EVENTS
+from app.gui.main_window import MainWindow
+from app.session.messages import Timing
+from engine_runtime.timing import TimingEvent
+from tests.app.gui.scripted_session import ScriptedSession
+
+
+def test_timings_are_exported(
+    window: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.feed(Timing(TimingEvent("step", 1, 10, 4_000_000, "engine", {"index": 3})))
+    window.bridge.poll()
+    for export, name, content in (
+        (window.export.save_csv, "a.csv", b"step"),
+        (window.export.save_trace, "a.json", b"traceEvents"),
+        (window.export.save_picture, "a.png", b"PNG"),
+    ):
+        monkeypatch.setattr(
+            QFileDialog, "getSaveFileName", lambda *_, chosen=name: (str(tmp_path / chosen), "")
+        )
+        export()
+        assert content in (tmp_path / name).read_bytes()
+    assert not window.banner.isVisible()
+
+
+def test_an_export_that_fails_is_explained(
+    window: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone" / "a.csv"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(gone), ""))
+    window.export.save_csv()
+    assert str(gone) in window.banner.message
+    assert window.banner.advice
+
+
+def test_an_export_that_nobody_wants_after_all_does_nothing(
+    window: MainWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: ("", ""))
+    window.export.save_csv()
+    assert not window.banner.isVisible()
+
+
+def test_the_newest_events_are_kept(window: MainWindow) -> None:
+    window.export.add(TimingEvent("step", 1, index, 1, "engine") for index in range(MOST_EVENTS + 10))
+    assert len(window.export.events) == MOST_EVENTS
+    assert window.export.events[-1].start_ns == MOST_EVENTS + 9
