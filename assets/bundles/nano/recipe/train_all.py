@@ -2,7 +2,7 @@
 
     python train_all.py WORK OUT [--scale 1.0] [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12] [--refine 5]
 
-Minutes for each stage. With one GPU the vocoder shares it with the others; with more, it has its own.
+Minutes for each stage. With one GPU all but the tokenizer share it; with more, the vocoder has its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def main() -> None:
         parser.add_argument(f"--{stage}", type=float, default=minutes)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    gpu = {name: index % args.gpus for index, name in enumerate(("tokenizer", "vocoder", "flow"))}
+    gpu = {name: index % args.gpus for index, name in enumerate(("tokenizer", "vocoder"))}
+    gpu["flow"] = gpu["vocoder"]
     paths = [str(args.work.resolve()), str(args.out.resolve())]
 
     def stage(name: str, script: str, minutes: float, device: int, *more: str) -> Stage:
@@ -56,8 +57,10 @@ def main() -> None:
 
     synthesis = Stage("synthesize", ["synthesize.py", paths[0], "--scale", args.scale], args.out, 0)
     synthesis.wait()
-    vocoder = stage("vocoder", "train_vocoder.py", args.vocoder, gpu["vocoder"])
+    # On one GPU the vocoder waits: the others need the tokenizer, and it needs nobody.
+    vocoder = stage("vocoder", "train_vocoder.py", args.vocoder, gpu["vocoder"]) if args.gpus > 1 else None
     stage("tokenizer", "train_tokenizer.py", args.tokenizer, gpu["tokenizer"]).wait()
+    vocoder = vocoder or stage("vocoder", "train_vocoder.py", args.vocoder, gpu["vocoder"])
     flow = stage("flow", "train_flow.py", args.flow, gpu["flow"])
     lm = stage("lm", "train_lm.py", args.lm, gpu["tokenizer"])
     flow.wait()

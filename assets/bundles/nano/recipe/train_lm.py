@@ -363,6 +363,8 @@ def main() -> None:
         if count % 500 == 0:
             log.append({"step": count, "s": round(elapsed), "text": round(losses[0].item(), 4), "audio": round(losses[1].item(), 4)})
             print(log[-1], flush=True)
+        if count % 5000 == 0:
+            print(f"after {count} steps:", {k: v for k, v in evaluation.run(model).items() if "/" not in k}, flush=True)
     pool.terminate()
     average.apply()
     model.eval()

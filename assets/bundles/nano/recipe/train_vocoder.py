@@ -18,6 +18,7 @@ import corpus
 import numpy as np
 import torch
 import torch.nn.functional as F
+from fast_activation import use_fast_activations
 from graphed import Average, Step, adamw, cosine, set_rate
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -206,7 +207,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--flow", action="store_true")
     parser.add_argument("--init", type=Path, help="folder of an earlier call, to go on from")
     parser.add_argument("--pool", type=int, default=4096)
@@ -222,6 +223,8 @@ def main() -> None:
     discriminators, multi_mel = Discriminators().to(device), MultiMel().to(device)
     if args.init:
         continue_from(args.init, generator, discriminators)
+    torch._dynamo.config.recompile_limit = 64  # the activation is compiled for each width and length
+    use_fast_activations(generator, compiled=device == "cuda")
     print("vocoder:", sum(p.numel() for p in generator.parameters()), "parameters, context", receptive_field(CONFIG), flush=True)
     g_optimiser = adamw(list(generator.parameters()), device, (0.8, 0.99), 0.01)
     d_optimiser = adamw(list(discriminators.parameters()), device, (0.8, 0.99), 0.01)
@@ -282,8 +285,10 @@ def main() -> None:
     with torch.no_grad():
         spectral = multi_mel(generator(mel)[:, 0], wave).item()
     print("multi-mel", round(spectral, 3), "steps", count, flush=True)
-    generator.remove_weight_norm()
-    save_file({k: v.detach().half().cpu().contiguous() for k, v in generator.state_dict().items()}, args.out / "vocoder.safetensors")
+    plain = build_bigvgan(CONFIG, weight_norm=True)
+    plain.load_state_dict(generator.state_dict())
+    plain.remove_weight_norm()
+    save_file({k: v.detach().half().cpu().contiguous() for k, v in plain.state_dict().items()}, args.out / "vocoder.safetensors")
     (args.out / "vocoder_log.json").write_text(json.dumps({"multi_mel": spectral, "steps": count, "log": log}))
 
 

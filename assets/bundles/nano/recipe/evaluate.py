@@ -1,0 +1,185 @@
+"""Judge of the recipe: held-out questions through the real chain (that of `moss-voice talk`), heard by an independent ear.
+
+    python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--minutes 20]
+
+Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged: text must be
+the answer word for word; speech must be recognised word for word by pocketsphinx with the grammar of possible answers.
+`copy synthesis` compares the assistant's own speech before and after mel and vocoder, and after codes, flow and vocoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import domain
+import numpy as np
+import recogniser
+import soundfile
+import voices
+
+from app.session.headless import run_file
+from app.session.session_settings import SessionSettings
+from engine_runtime.bundle import Bundle
+from engine_runtime.codec.features import CodecMel
+from engine_runtime.engine import Engine
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import Modality
+
+LEAD_S, GAP_S, TAIL_S = 0.4, 1.6, 1.0
+
+
+class SharedEngine:
+    """One engine for all conversations: the session's close leaves it open."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def close(self) -> None:
+        """Nothing: the next conversation uses it again."""
+
+
+def write_question(path: Path, waves: list[np.ndarray]) -> None:
+    """Questions with pauses between them."""
+    parts = [np.zeros(int(LEAD_S * voices.RATE), np.float32)]
+    for wave in waves:
+        parts += [wave, np.zeros(int(GAP_S * voices.RATE), np.float32)]
+    parts.append(np.zeros(int(TAIL_S * voices.RATE), np.float32))
+    soundfile.write(path, np.concatenate(parts), voices.RATE, subtype="PCM_16")
+
+
+class Judge:
+    """Asks and counts."""
+
+    def __init__(self, bundle: Path) -> None:
+        self.engine = SharedEngine(Engine.load(Bundle.open(bundle)))
+        self.right: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        self.wrong: list[dict[str, str]] = []
+
+    def ask(self, mode: str, group: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> None:
+        """`mode` is s2t, s2s or t2s. Only the last turn of a dialogue is judged."""
+        wanted = domain.normalise(domain.sentence(dialogue.turns[-1].units))
+        reply = Modality.TEXT if mode == "s2t" else Modality.SPEECH
+        with tempfile.TemporaryDirectory() as folder:
+            question, out = Path(folder) / "q.wav", Path(folder) / "a.wav"
+            source: dict[str, Any] = {}
+            if mode == "t2s":
+                if len(dialogue.turns) > 1:
+                    return  # one typed question makes a whole conversation of `talk`
+                source["text"] = dialogue.turns[0].question.capitalize() + "?"
+            else:
+                write_question(question, voices.render_many([(turn.question, rendition) for turn in dialogue.turns]))
+                source["wav_in"] = question
+            try:
+                report = run_file(lambda _timing=None: self.engine, settings=SessionSettings(reply=reply), out=out, **source)
+                turns = report["turns"]
+                text = domain.normalise(turns[-1]["reply"]["text"]) if len(turns) == len(dialogue.turns) else "(turns were missed)"
+                heard = text
+                if mode != "s2t":
+                    pcm, rate = soundfile.read(out, dtype="float32")
+                    own = pcm[-round(turns[-1]["reply"]["audio_s"] * rate) :]
+                    heard = recogniser.recognise(own, rate, dialogue.skill) if len(own) > rate // 5 else ""
+            except MossVoiceError as error:
+                text = heard = f"({error})"
+        ok = heard == wanted
+        self.right[(mode, group, dialogue.skill)].append(int(ok))
+        if not ok:
+            self.wrong.append({"mode": mode, "voice": group, "asked": " / ".join(t.question for t in dialogue.turns),
+                               "wanted": wanted, "heard": heard, "subtitle": text})  # fmt: skip
+
+    def table(self) -> dict[str, Any]:
+        """Shares of right answers: by mode and voice group, and by skill."""
+        found: dict[str, Any] = {}
+        for mode, group in sorted({(m, g) for m, g, _ in self.right}):
+            parts = {s: v for (m, g, s), v in self.right.items() if (m, g) == (mode, group)}
+            single = [x for s, v in parts.items() if s != "follow_up" for x in v]
+            found[f"{mode} {group}"] = {
+                "right": round(float(np.mean(single)), 3) if single else None, "questions": len(single),
+                "skills": {s: f"{sum(v)}/{len(v)}" for s, v in sorted(parts.items())},
+            }  # fmt: skip
+        return found
+
+
+def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
+    """Recognition of the assistant's speech: as synthesised, after mel + vocoder, after codes + flow + vocoder."""
+    import torch
+
+    units = sorted({unit for d in dialogues for unit in d.turns[-1].units})
+    waves = dict(zip(units, voices.render_units(units), strict=True))
+    stages = engine.stages
+    mel_of = CodecMel(stages.vocoder.mel)
+    right = {"original": 0, "mel + vocoder": 0, "codes + flow + vocoder": 0}
+    for dialogue in dialogues:
+        wave = np.concatenate([waves[unit] for unit in dialogue.turns[-1].units])
+        wave = np.concatenate([wave, np.zeros(voices.ASSISTANT_RATE // 4, np.float32)])
+        wanted = " ".join(dialogue.turns[-1].units)
+        with torch.inference_mode():
+            mel = mel_of(torch.from_numpy(wave)).numpy()
+        codes = stages.speech_tokenizer.encode(voices.resample(wave, voices.ASSISTANT_RATE, voices.RATE))
+        made = stages.token2mel.convert(codes)
+        for name, pcm in (("original", wave), ("mel + vocoder", stages.vocoder.vocode(mel)), ("codes + flow + vocoder", stages.vocoder.vocode(made))):
+            right[name] += recogniser.recognise(pcm, voices.ASSISTANT_RATE, dialogue.skill) == wanted
+    return {name: f"{count}/{len(dialogues)}" for name, count in right.items()}
+
+
+def balanced(dialogues: list[domain.Dialogue], count: int, rng: random.Random) -> list[domain.Dialogue]:
+    """About the same number of every skill."""
+    by_skill: dict[str, list[domain.Dialogue]] = defaultdict(list)
+    for dialogue in dialogues:
+        by_skill[dialogue.skill].append(dialogue)
+    for pile in by_skill.values():
+        rng.shuffle(pile)
+    chosen: list[domain.Dialogue] = []
+    while len(chosen) < count and any(by_skill.values()):
+        chosen += [pile.pop() for pile in by_skill.values() if pile]
+    return chosen[:count]
+
+
+def main() -> None:
+    """Run all and write the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--unseen", type=int, default=100)
+    parser.add_argument("--follow-ups", type=int, default=40)
+    parser.add_argument("--copies", type=int, default=60)
+    args = parser.parse_args()
+    rng, judge, start = random.Random(11), Judge(args.bundle), time.time()
+    held_out = [d for d in domain.all_dialogues() if d.held_out]
+    single = [d for d in held_out if len(d.turns) == 1]
+    seen = balanced(single, args.questions, rng)
+    unseen = balanced(single, args.unseen, rng)
+    follow_ups = rng.sample([d for d in held_out if len(d.turns) > 1], args.follow_ups)
+    names = list(voices.HELD_OUT_VOICES)
+    for index in range(max(len(seen), len(unseen), len(follow_ups))):
+        voice = voices.seen_voice(rng)
+        if index < len(seen):
+            for mode in ("s2t", "t2s", "s2s"):
+                judge.ask(mode, "seen", seen[index], voice)
+        if index < len(unseen):
+            name = names[index % len(names)]
+            for mode in ("s2t", "s2s"):
+                judge.ask(mode, name, unseen[index], voices.held_out_voice(name))
+        if index < len(follow_ups):
+            for mode in ("s2t", "s2s"):
+                judge.ask(mode, "seen", follow_ups[index], voice)
+        if index % 10 == 9:
+            summary = {k: (v["right"], v["questions"]) for k, v in judge.table().items()}
+            print(f"[{time.time() - start:.0f} s] {index + 1}: {summary}", flush=True)
+    report = {"table": judge.table(), "copy_synthesis": copy_synthesis(judge.engine, balanced(single, args.copies, rng)), "wrong": judge.wrong}
+    args.report.write_text(json.dumps(report, indent=1))
+    print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
