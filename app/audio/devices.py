@@ -6,7 +6,9 @@ PortAudio library (empty lists and a reason). Dialog thread; `rescan` needs all 
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,3 +116,24 @@ def rescan() -> None:
     sounddevice = portaudio()
     sounddevice._terminate()
     sounddevice._initialize()
+
+
+def divert_messages() -> Callable[[], None]:
+    """Send what native code writes to stderr nowhere until the returned function is called.
+
+    A PortAudio thread whose sound server died can write the same message for ever, a hundred megabytes a
+    second.
+    """
+    try:
+        saved = os.dup(2)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # there is no stderr, as in a windowed program on Windows
+        return lambda: None
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+    def restore() -> None:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+    return restore

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.audio.devices import rescan
+from app.audio.devices import divert_messages, rescan
 from app.audio.streams import AudioInput, AudioOutput
 from engine_runtime.errors import MossVoiceError
 
@@ -150,8 +150,13 @@ class DeviceSupervisor:
             self.audio_in.close()
             self.audio_out.close()
 
-        if not (self.audio_in.name or self.audio_out.name) or self._run_bounded(close_both, _CLOSE_LIMIT_S):
+        if not (self.audio_in.name or self.audio_out.name):
             return []
+        restore_messages = divert_messages()
+        if self._run_bounded(close_both, _CLOSE_LIMIT_S):
+            restore_messages()
+            return []
+        # Its messages stay diverted, since the thread that hangs may go on writing them.
         self._is_hung = True
         return [
             DeviceNotice(

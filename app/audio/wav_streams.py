@@ -34,7 +34,7 @@ class WavMicrophone:
         self.name = ""
         self.latency_s = 0.0
         self.is_held = False
-        self._path = path
+        self.path = path
         self._listener = listener
         self._origin_ns: int | None = None
         self._given = 0
@@ -75,7 +75,7 @@ class WavMicrophone:
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start the file's time at the next `service`; the arguments mean nothing to a file."""
-        self.name = self._path.name
+        self.name = self.path.name
         self._origin_ns = None
 
     def close(self) -> None:

@@ -12,12 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.audio.devices import DeviceList
-from app.audio.supervisor import DeviceNotice, DeviceSupervisor
-from app.audio.wav_streams import WavMicrophone
+from app.audio.supervisor import DeviceSupervisor
 from app.session import messages
 from app.session.capture import Capture
 from app.session.clocks import Clock
@@ -27,13 +25,11 @@ from app.session.messages import Command, ErrorRaised, Event, SessionState, Stat
 from app.session.meters import Meters
 from app.session.playback import Playback
 from app.session.session_settings import SessionSettings
+from app.session.sources import Sources
 from app.session.turn_control import TurnControl
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Pcm
 
-_SILENCE_AFTER_FILE_NS = 1_000_000_000
-"""A file counts as heard this long after its end if no turn is open: longer than speech needs to be
-noticed."""
 _MAX_FAILURES = 3
 _log = logging.getLogger(__name__)
 
@@ -54,33 +50,27 @@ class DialogLoop:
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.stopping = threading.Event()
-        playback = Playback(supervisor.audio_out)
-        self.turns = TurnControl(worker, capture, playback, clock, emit, settings)
         self._worker = worker
         self._capture = capture
-        self._supervisor = supervisor
-        self._playback = playback
+        self._playback = Playback(supervisor.audio_out)
         self._clock = clock
         self._emit = emit
-        self._find_devices = find_devices
-        self._sample_listener = sample_listener
-        self._meters = Meters(capture, playback, supervisor.audio_in, supervisor.audio_out, emit)
+        self.turns = TurnControl(worker, capture, self._playback, clock, emit, settings)
+        self._sources = Sources(
+            supervisor, capture, emit, find_devices, self.turns.cancel_speech, sample_listener
+        )
+        self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._waiting: deque[messages.AskText | messages.PlaySample] = deque()
         """What was asked before the engine was ready."""
         self._state: SessionState | None = None
         self._is_loaded = False
         self._has_failed = False
-        self._is_listening = False
-        self._is_muted = False
-        self._sample: WavMicrophone | None = None
-        self._sample_path = Path()
-        self._quiet_since_ns = 0
         self._failures = 0
 
     def run(self) -> None:
         """Body of the dialog thread."""
         self._report_state()
-        self._report_devices()
+        self._sources.report()
         while not self.stopping.is_set():
             try:
                 self.step()
@@ -88,30 +78,29 @@ class DialogLoop:
             except Exception as error:
                 self._survive(error)
             self._clock.tick(self._worker.idle, is_active=self._is_active)
-        self.turns.cancel("stopped")
-        self._end_sample()
-        self._supervisor.close()
+        self._stop()
         self._report_state(SessionState.STOPPED)
 
     def step(self) -> None:
         """One round."""
         now_ns = self._clock.now_ns()
+        turns, sources = self.turns, self._sources
         self._take_commands()
-        self._service_devices(now_ns)
+        sources.service(now_ns, is_answering=turns.state not in (None, SessionState.HEARING))
         self._take_results()
-        for frame in self._capture.frames(is_muted=self._is_muted and self._sample is None):
+        for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._is_loaded:
-                self.turns.hear(frame)
-        self.turns.service(now_ns)
-        if self._sample is not None and self._is_sample_over(self._sample, now_ns):
-            self._end_sample()
-        self._close_unused_devices()
-        self._meters.service(now_ns, self.turns.timing, self.turns.turn_id, is_active=self._is_active)
+                turns.hear(frame)
+        turns.service(now_ns)
+        sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
+        if turns.state is None:
+            sources.close_unused()
+        self._meters.service(now_ns, turns.timing, turns.turn_id, is_active=self._is_active)
         self._report_state()
 
     @property
     def _is_active(self) -> bool:
-        return self._is_listening or self._sample is not None or self._playback.is_active
+        return self._sources.is_listening or self._sources.has_sample or self._playback.is_active
 
     # ---- commands ----
 
@@ -127,14 +116,14 @@ class DialogLoop:
                 self._emit(ErrorRaised(error.what_is_wrong, error.what_to_do))
 
     def _carry_out(self, command: Command) -> None:
-        turns = self.turns
+        turns, sources = self.turns, self._sources
         match command:
             case messages.Start():
                 self._start()
             case messages.Stop():
                 self._stop()
             case messages.Mute(on):
-                self._is_muted = on
+                sources.is_muted = on
             case messages.SetDevices(audio_in, audio_out):
                 self._apply(replace(turns.settings, input_device=audio_in, output_device=audio_out))
             case messages.ApplySettings(settings):
@@ -142,155 +131,61 @@ class DialogLoop:
             case messages.SetReply(modality):
                 turns.apply(replace(turns.settings, reply=modality))
             case messages.RescanDevices():
-                self._notify(self._supervisor.refresh())
-                self._reattach()
-                self._report_devices()
+                sources.look_again()
             case messages.CancelTurn():
                 turns.cancel("user")
-                if self._sample is not None:
-                    self._end_sample()
+                sources.end_sample()
             case messages.NewConversation():
-                self._end_sample()
+                sources.end_sample()
                 turns.new_conversation()
             case messages.PlayAgain(turn_id):
-                self._open_output()
+                sources.open_output(turns.settings)
                 turns.repeat(turn_id)
             case messages.AskText() | messages.PlaySample():
                 self._ask(command)
 
     def _ask(self, command: messages.AskText | messages.PlaySample) -> None:
         if self._has_failed:
-            self._emit(
-                ErrorRaised("There is no engine to answer.", "Start the program with a bundle that works.")
-            )
+            self._refuse()
         elif not self._is_loaded:
             self._waiting.append(command)
         elif isinstance(command, messages.AskText):
-            self._open_output()
+            self._sources.open_output(self.turns.settings)
             self.turns.ask(command.text)
         else:
-            self._begin_sample(command.path)
+            sample = self._sources.load_sample(command.path)
+            self.turns.cancel("replaced")
+            self._sources.open_output(self.turns.settings)
+            self._sources.begin_sample(sample, self._clock.now_ns())
 
     def _start(self) -> None:
         if self._has_failed:
-            self._emit(
-                ErrorRaised("There is no engine to talk to.", "Start the program with a bundle that works.")
-            )
+            self._refuse()
             return
-        self._is_listening = True
-        self._open_devices()
+        self._sources.is_listening = True
+        self._sources.open(self.turns.settings)
 
     def _stop(self) -> None:
         self.turns.cancel("stopped")
         self._waiting.clear()
-        self._end_sample()
-        self._is_listening = False
-        self._notify(self._supervisor.close())
-        self._capture.attach(None)
-        self._report_devices()
+        self._sources.is_listening = False
+        self._sources.end_sample()
+        self._sources.close()
 
     def _apply(self, settings: SessionSettings) -> None:
         before = self.turns.settings
         self.turns.apply(settings)
-        if _device_choice(before) != _device_choice(settings):
-            if self._is_listening:
-                self._open_devices()
-            else:
-                self._notify(self._supervisor.close())
-                self._report_devices()
-
-    # ---- devices and sources ----
-
-    def _open_devices(self) -> None:
-        settings = self.turns.settings
-        self._notify(
-            self._supervisor.open(
-                settings.device_latency_s,
-                input_device=settings.input_device,
-                output_device=settings.output_device,
-                with_input=self._is_listening,
-            )
-        )
-        self._reattach()
-        self._report_devices()
-
-    def _open_output(self) -> None:
-        """A loudspeaker for a reply while nobody listens."""
-        if not self._is_listening and not self._supervisor.is_output_open:
-            self._open_devices()
-
-    def _close_unused_devices(self) -> None:
-        if not self._is_active and self.turns.state is None and self._supervisor.is_output_open:
-            self._notify(self._supervisor.close())
-
-    def _reattach(self) -> None:
-        """Listen to what is the source now; speech that was not finished on another one is dropped."""
-        if self._sample is not None:
+        if _device_choice(before) == _device_choice(settings):
             return
-        if self.turns.state is SessionState.HEARING:
-            self.turns.cancel("stopped")
-        self._capture.attach(self._supervisor.audio_in if self._supervisor.is_input_open else None)
+        if self._sources.is_listening:
+            self._sources.open(settings)
+        else:
+            self._sources.close()  # the next reply opens what was chosen
 
-    def _service_devices(self, now_ns: int) -> None:
-        notices = self._supervisor.service(now_ns)
-        if notices:
-            if not self._supervisor.is_input_open and self.turns.state is SessionState.HEARING:
-                self.turns.cancel("error")
-            self._notify(notices)
-            self._report_devices()
-            self._reattach()
-        if self._sample is not None:
-            self._sample.is_held = self.turns.state not in (None, SessionState.HEARING)
-            self._sample.service(now_ns)
-            if self._supervisor.is_input_open:  # what the microphone hears meanwhile is not wanted
-                ring = self._supervisor.audio_in.ring
-                ring.read(ring.available)
-        elif self._capture.has_moved:
-            self._reattach()
-
-    def _notify(self, notices: list[DeviceNotice]) -> None:
-        for notice in notices:
-            if notice.is_error:
-                self._emit(ErrorRaised(notice.message, notice.what_to_do))
-
-    def _report_devices(self) -> None:
-        found = self._find_devices()
+    def _refuse(self) -> None:
         self._emit(
-            messages.DevicesChanged(
-                tuple(device.name for device in found.inputs),
-                tuple(device.name for device in found.outputs),
-                self._supervisor.audio_in.name,
-                self._supervisor.audio_out.name,
-            )
+            ErrorRaised("There is no engine to answer.", "Start the program with a bundle that works.")
         )
-
-    # ---- samples ----
-
-    def _begin_sample(self, path: Path) -> None:
-        sample = WavMicrophone(path, self._sample_listener)
-        self.turns.cancel("replaced")
-        self._end_sample()
-        self._open_output()
-        sample.open(None, 0.0)
-        self._sample, self._sample_path = sample, path
-        self._quiet_since_ns = self._clock.now_ns()
-        self._capture.attach(sample)
-        self._emit(messages.SampleStarted(path, sample.seconds))
-
-    def _is_sample_over(self, sample: WavMicrophone, now_ns: int) -> bool:
-        if not sample.is_finished or self.turns.state is not None:
-            self._quiet_since_ns = now_ns
-        return now_ns - self._quiet_since_ns >= _SILENCE_AFTER_FILE_NS
-
-    def _end_sample(self) -> None:
-        sample, self._sample = self._sample, None
-        if sample is None:
-            return
-        sample.close()
-        if self.turns.state is SessionState.HEARING:
-            self.turns.cancel("stopped")
-        self._reattach()
-        self._emit(messages.SampleFinished(self._sample_path))
 
     # ---- the engine ----
 
@@ -335,8 +230,8 @@ class DialogLoop:
             return SessionState.ERROR
         if not self._is_loaded:
             return SessionState.LOADING
-        is_hearing_something = self._is_listening or self._sample is not None
-        return self.turns.state or (SessionState.LISTENING if is_hearing_something else SessionState.STOPPED)
+        is_listening = self._sources.is_listening or self._sources.has_sample
+        return self.turns.state or (SessionState.LISTENING if is_listening else SessionState.STOPPED)
 
     def _survive(self, error: Exception) -> None:
         """A round failed: say so, give up what was in progress, and give up for good if it happens again and
@@ -352,10 +247,7 @@ class DialogLoop:
         self.turns.cancel("error")
         if is_fatal:
             self._has_failed = True
-            self._end_sample()
-            self._supervisor.close()
-            self._capture.attach(None)
-            self._is_listening = False
+            self._stop()
             self._report_state()
 
 

@@ -141,6 +141,8 @@ class _Conversation:
             elif text is not None:
                 self._session.send(messages.AskText(text))
             while not self._is_over:
+                if not self._session.is_running:
+                    raise ConversationError("The conversation broke off. The log file tells more.")
                 time.sleep(_POLL_S)
                 for event in self._session.poll():
                     self._take(event)

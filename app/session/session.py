@@ -111,6 +111,11 @@ class Session:
             thread.join(max(give_up_s - time.monotonic(), 0.0))
         return not any(thread.is_alive() for thread in self._threads)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether both threads live: from `start` until `stop`, or until one of them failed."""
+        return self._is_started and all(thread.is_alive() for thread in self._threads)
+
     def send(self, command: Command) -> None:
         """Hand over a command; never blocks. Commands are carried out in order; what cannot be done is
         answered with ErrorRaised."""

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.audio.resample import Resampler
 from app.dialog.conversation import Transcript
 from app.dialog.echo_guard import EchoGuard
 from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
-from app.session.engine_jobs import Ask, Commit, Forget, Hear, Heard, Loaded, OpenTurn, Reply, TurnFailed
+from app.session.engine_jobs import Ask, Commit, Forget, Heard, Loaded, OpenTurn, Reply, TurnFailed
 from app.session.engine_worker import EngineWorker
 from app.session.messages import (
     CancelReason,
@@ -36,11 +35,9 @@ from app.session.messages import (
 )
 from app.session.playback import Playback
 from app.session.session_settings import SessionSettings
+from app.session.speech_feed import SpeechFeed
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
-
-_PUSH_MS = 80
-"""Speech is handed to the engine in blocks of at least this much."""
 
 
 @dataclass(slots=True)
@@ -90,7 +87,7 @@ class TurnControl:
         self._turn_count = 0
         self._commit_count = 0
         self._engine: Loaded | None = None
-        self._to_engine = Resampler(capture.sample_rate, capture.sample_rate)
+        self._feed = SpeechFeed(capture, worker)
 
     # ---- what the loop asks ----
 
@@ -111,7 +108,7 @@ class TurnControl:
     def use_engine(self, engine: Loaded) -> None:
         """The engine is ready."""
         self._engine = engine
-        self._to_engine = Resampler(self._capture.sample_rate, engine.input_sample_rate)
+        self._feed.set_rate(engine.input_sample_rate)
 
     def apply(self, settings: SessionSettings) -> None:
         """Use these settings from the next frame and turn on."""
@@ -129,8 +126,8 @@ class TurnControl:
         events = self._turn_taking.update(probability, capture.ms_of(frame.start), capture.ms_of(frame.end))
         for event in events:
             self._on_turn_event(event)
-        if self._turn_taking.is_hearing:
-            self._give_speech(at_least=capture.samples_of(_PUSH_MS))
+        if self._turn is not None and self._turn_taking.is_hearing:
+            self._feed.give(self._turn.turn_id, self._speech_end_ms)
 
     def ask(self, text: str) -> None:
         """A typed question; it replaces the turn in progress."""
@@ -183,6 +180,11 @@ class TurnControl:
         self._stop(turn, reason)
         self._turn_taking.end_turn()
 
+    def cancel_speech(self) -> None:
+        """Drop the turn in progress if the user is still speaking: its source is gone."""
+        if self.state is SessionState.HEARING:
+            self.cancel("stopped")
+
     def new_conversation(self) -> None:
         """Forget everything said so far."""
         self.cancel("replaced")
@@ -213,13 +215,13 @@ class TurnControl:
         if turn.had_playback and not turn.is_heard and self._playback.started_ns is not None:
             turn.is_heard = True
             self._turn_taking.reply_heard()
-            self._capture.utterance.close()
+            self._feed.close()
             self._emit(PlaybackStarted(turn.turn_id))
             self._time_voice_to_voice(turn, self._playback.started_ns)
         if turn.is_answered and not self._playback.is_active:
             self._turn = None
             self._turn_taking.end_turn()
-            self._capture.utterance.close()
+            self._feed.close()
             if turn.is_heard or turn.is_repetition:
                 self._emit(PlaybackFinished(turn.turn_id))
 
@@ -244,31 +246,19 @@ class TurnControl:
 
     def _open_voice(self, event: TurnEvent) -> None:
         turn = self._new_turn()
-        capture = self._capture
-        pre_roll_ms = self.settings.turn_taking.pre_roll_ms
-        capture.utterance.open(capture.samples_of(max(event.speech_start_ms - pre_roll_ms, 0.0)))
-        self._to_engine.reset()
-        source: TurnSource = "sample" if capture.is_file else "voice"
+        self._feed.open(event.speech_start_ms - self.settings.turn_taking.pre_roll_ms)
+        source: TurnSource = "sample" if self._capture.is_file else "voice"
         self._emit(TurnOpened(turn.turn_id, source))
         self.transcript.open(turn.turn_id, turn.modality)
         self._worker.submit(OpenTurn(turn.turn_id, turn.modality))
 
-    def _give_speech(self, at_least: int) -> None:
-        turn = self._turn
-        if turn is None:
-            return
-        tail_ms = self.settings.turn_taking.tail_ms
-        up_to = self._capture.samples_of(self._turn_taking.speech_end_ms + tail_ms)
-        if self._capture.utterance.ready(up_to) >= at_least:
-            pcm = self._to_engine.push(self._capture.utterance.take(up_to))
-            if len(pcm):
-                self._worker.submit(Hear(turn.turn_id, pcm))
+    @property
+    def _speech_end_ms(self) -> float:
+        """Up to where the audio belongs to the turn, as far as one knows."""
+        return self._turn_taking.speech_end_ms + self.settings.turn_taking.tail_ms
 
     def _commit_voice(self, turn: _Turn, event: TurnEvent) -> None:
-        self._give_speech(at_least=1)
-        rest = self._to_engine.finish()
-        if len(rest):
-            self._worker.submit(Hear(turn.turn_id, rest))
+        self._feed.finish(turn.turn_id, self._speech_end_ms)
         capture = self._capture
         start = capture.samples_of(event.speech_start_ms)
         end = capture.samples_of(event.speech_end_ms)
@@ -291,7 +281,6 @@ class TurnControl:
         self._playback.stop()
         self._worker.reopen(turn.turn_id)
         self.transcript.take_back_reply(turn.turn_id)
-        self._to_engine.reset()
         self._emit(TurnExtended(turn.turn_id))
 
     # ---- the reply ----
@@ -357,7 +346,7 @@ class TurnControl:
     def _stop(self, turn: _Turn, reason: CancelReason) -> None:
         self._turn = None
         self._playback.stop()
-        self._capture.utterance.close()
+        self._feed.close()
         if turn.is_repetition:
             self._emit(PlaybackFinished(turn.turn_id))
             return

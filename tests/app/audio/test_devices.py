@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from app.audio import devices
-from app.audio.devices import Device, choose, list_devices
+from app.audio.devices import Device, choose, divert_messages, list_devices
 from engine_runtime.errors import AudioDeviceError
 
 
@@ -113,3 +114,12 @@ def test_a_sound_system_that_fails_is_a_reason_and_no_crash(monkeypatch: pytest.
         devices, "portaudio", lambda: SimpleNamespace(query_hostapis=fail, query_devices=fail)
     )
     assert "Error querying device -1" in list_devices().problem
+
+
+def test_messages_can_be_diverted(capfd: pytest.CaptureFixture[str]) -> None:
+    os.write(2, b"before ")
+    restore = divert_messages()
+    os.write(2, b"meanwhile ")
+    restore()
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "before after"

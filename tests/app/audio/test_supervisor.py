@@ -150,7 +150,9 @@ def test_a_sound_system_that_is_away_is_tried_again(rig: Rig) -> None:
     assert len(rig.supervisor.service(5 * S)) == 1
 
 
-def test_a_sound_system_that_hangs_is_left_alone(rig: Rig) -> None:
+def test_a_sound_system_that_hangs_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("app.audio.supervisor.divert_messages", lambda: lambda: said.append("restored"))
     rig.open()
     rig.closes = False
     rig.microphone.lost = True
@@ -158,6 +160,7 @@ def test_a_sound_system_that_hangs_is_left_alone(rig: Rig) -> None:
     assert any("hangs" in notice.message and "Restart" in notice.what_to_do for notice in notices)
     assert rig.supervisor.service(100 * S) == []
     assert rig.supervisor.refresh() == []
+    assert said == []
     assert "scan" not in rig.log
 
 

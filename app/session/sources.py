@@ -1,0 +1,167 @@
+"""Where sound comes from and goes to at this moment: the devices, or a file in the microphone's place.
+
+In: what the user wants (listen or not, which devices, which file). Out: an attached capture, an open
+loudspeaker, notices and events. Dialog thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from app.audio.devices import DeviceList
+from app.audio.supervisor import DeviceNotice, DeviceSupervisor
+from app.audio.wav_streams import WavMicrophone
+from app.session.capture import Capture
+from app.session.messages import DevicesChanged, ErrorRaised, Event, SampleFinished, SampleStarted
+from app.session.session_settings import SessionSettings
+from engine_runtime.types import Pcm
+
+_SILENCE_AFTER_FILE_NS = 1_000_000_000
+"""A file counts as heard this long after its end if no turn is open: longer than speech needs to be
+noticed."""
+
+
+class Sources:
+    """The devices and the sample of one session."""
+
+    def __init__(
+        self,
+        supervisor: DeviceSupervisor,
+        capture: Capture,
+        emit: Callable[[Event], None],
+        find_devices: Callable[[], DeviceList],
+        drop_speech: Callable[[], None],
+        sample_listener: Callable[[Pcm], None] | None = None,
+    ) -> None:
+        """`drop_speech` is called before the source changes: a turn that is being spoken cannot go on."""
+        self.is_listening = False
+        """Whether the microphone is wanted."""
+        self.is_muted = False
+        self._supervisor = supervisor
+        self._capture = capture
+        self._emit = emit
+        self._find_devices = find_devices
+        self._drop_speech = drop_speech
+        self._sample_listener = sample_listener
+        self._sample: WavMicrophone | None = None
+        self._quiet_since_ns = 0
+
+    @property
+    def has_sample(self) -> bool:
+        """Whether a file takes the microphone's place."""
+        return self._sample is not None
+
+    @property
+    def hears_silence(self) -> bool:
+        """Whether what is captured counts as silence."""
+        return self.is_muted and self._sample is None
+
+    # ---- devices ----
+
+    def open(self, settings: SessionSettings) -> None:
+        """Open the loudspeaker and, while listening, the microphone."""
+        self._notify(
+            self._supervisor.open(
+                settings.device_latency_s,
+                input_device=settings.input_device,
+                output_device=settings.output_device,
+                with_input=self.is_listening,
+            )
+        )
+        self._attach()
+        self.report()
+
+    def open_output(self, settings: SessionSettings) -> None:
+        """A loudspeaker for a reply while nobody listens."""
+        if not self.is_listening and not self._supervisor.is_output_open:
+            self.open(settings)
+
+    def close(self) -> None:
+        """Close the devices; a sample goes on."""
+        self._notify(self._supervisor.close())
+        self._attach()
+        self.report()
+
+    def close_unused(self) -> None:
+        """Close a loudspeaker that was opened for one reply."""
+        if not self.is_listening and self._sample is None and self._supervisor.is_output_open:
+            self._notify(self._supervisor.close())
+
+    def look_again(self) -> None:
+        """Find devices that came or went."""
+        self._notify(self._supervisor.refresh())
+        self._attach()
+        self.report()
+
+    def report(self) -> None:
+        """Tell which devices there are and which are in use."""
+        found = self._find_devices()
+        self._emit(
+            DevicesChanged(
+                tuple(device.name for device in found.inputs),
+                tuple(device.name for device in found.outputs),
+                self._supervisor.audio_in.name,
+                self._supervisor.audio_out.name,
+            )
+        )
+
+    def service(self, now_ns: int, *, is_answering: bool) -> None:
+        """Advance everything; while a turn `is_answering`, a sample waits."""
+        notices = self._supervisor.service(now_ns)
+        if notices:
+            self._notify(notices)
+            self._attach()
+            self.report()
+        if self._sample is not None:
+            self._sample.is_held = is_answering
+            self._sample.service(now_ns)
+            if self._supervisor.is_input_open:  # what the microphone hears meanwhile is not wanted
+                ring = self._supervisor.audio_in.ring
+                ring.read(ring.available)
+        elif self._capture.has_moved:
+            self._attach()
+
+    # ---- samples ----
+
+    def load_sample(self, path: Path) -> WavMicrophone:
+        """A file that is ready to be heard. AudioInputError if it cannot be used."""
+        return WavMicrophone(path, self._sample_listener)
+
+    def begin_sample(self, sample: WavMicrophone, now_ns: int) -> None:
+        """Listen to a file from now on."""
+        self.end_sample()
+        sample.open(None, 0.0)
+        self._sample = sample
+        self._quiet_since_ns = now_ns
+        self._capture.attach(sample)
+        self._emit(SampleStarted(sample.path, sample.seconds))
+
+    def end_finished_sample(self, now_ns: int, *, has_turn: bool) -> None:
+        """End the sample once it was heard and its turns are answered."""
+        if self._sample is None:
+            return
+        if not self._sample.is_finished or has_turn:
+            self._quiet_since_ns = now_ns
+        if now_ns - self._quiet_since_ns >= _SILENCE_AFTER_FILE_NS:
+            self.end_sample()
+
+    def end_sample(self) -> None:
+        """Give the microphone its place back."""
+        sample, self._sample = self._sample, None
+        if sample is None:
+            return
+        sample.close()
+        self._attach()
+        self._emit(SampleFinished(sample.path))
+
+    def _attach(self) -> None:
+        """Listen to what is the source now."""
+        if self._sample is None:
+            self._drop_speech()
+            self._capture.attach(self._supervisor.audio_in if self._supervisor.is_input_open else None)
+
+    def _notify(self, notices: list[DeviceNotice]) -> None:
+        for notice in notices:
+            if notice.is_error:
+                self._emit(ErrorRaised(notice.message, notice.what_to_do))

@@ -1,0 +1,55 @@
+"""The user's speech on its way to the engine while it is spoken: pre-roll, blocks, tail, the engine's rate.
+
+In: the utterance buffer of the capture, and how far the speech reaches. Out: `Hear` jobs. Dialog thread.
+"""
+
+from __future__ import annotations
+
+from app.audio.resample import Resampler
+from app.session.capture import Capture
+from app.session.engine_jobs import Hear
+from app.session.engine_worker import EngineWorker
+
+_BLOCK_MS = 80
+"""Speech is handed over in blocks of at least this much."""
+
+
+class SpeechFeed:
+    """One turn at a time."""
+
+    def __init__(self, capture: Capture, worker: EngineWorker) -> None:
+        self._capture = capture
+        self._worker = worker
+        self._resampler = Resampler(capture.sample_rate, capture.sample_rate)
+
+    def set_rate(self, sample_rate: int) -> None:
+        """The rate that the engine wants."""
+        self._resampler = Resampler(self._capture.sample_rate, sample_rate)
+
+    def open(self, start_ms: float) -> None:
+        """A turn begins; its audio starts at `start_ms`, or as far back as is kept."""
+        self._capture.utterance.open(self._capture.samples_of(max(start_ms, 0.0)))
+        self._resampler.reset()
+
+    def give(self, turn_id: int, up_to_ms: float) -> None:
+        """Hand over what there is before `up_to_ms`, once it is a block."""
+        self._give(turn_id, up_to_ms, self._capture.samples_of(_BLOCK_MS))
+
+    def finish(self, turn_id: int, up_to_ms: float) -> None:
+        """Hand over all that is left before `up_to_ms`; later speech may still continue the turn."""
+        self._give(turn_id, up_to_ms, 1)
+        rest = self._resampler.finish()
+        if len(rest):
+            self._worker.submit(Hear(turn_id, rest))
+
+    def close(self) -> None:
+        """The turn can no longer be continued: what was held back is forgotten."""
+        self._capture.utterance.close()
+
+    def _give(self, turn_id: int, up_to_ms: float, at_least: int) -> None:
+        up_to = self._capture.samples_of(up_to_ms)
+        if self._capture.utterance.ready(up_to) < at_least:
+            return
+        pcm = self._resampler.push(self._capture.utterance.take(up_to))
+        if len(pcm):
+            self._worker.submit(Hear(turn_id, pcm))
