@@ -6,6 +6,7 @@ PortAudio library (empty lists and a reason). Dialog thread; `rescan` needs all 
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable
@@ -116,6 +117,13 @@ def rescan() -> None:
     sounddevice = portaudio()
     sounddevice._terminate()
     sounddevice._initialize()
+
+
+def leave_portaudio_behind() -> None:
+    """Let the process end without closing PortAudio, which would wait for ever for a stream that hangs."""
+    sounddevice = sys.modules.get("sounddevice")
+    if sounddevice is not None:
+        atexit.unregister(sounddevice._exit_handler)
 
 
 def divert_messages() -> Callable[[], None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.audio.devices import divert_messages, rescan
+from app.audio.devices import divert_messages, leave_portaudio_behind, rescan
 from app.audio.streams import AudioInput, AudioOutput
 from engine_runtime.errors import MossVoiceError
 
@@ -158,6 +158,7 @@ class DeviceSupervisor:
             return []
         # Its messages stay diverted, since the thread that hangs may go on writing them.
         self._is_hung = True
+        leave_portaudio_behind()
         return [
             DeviceNotice(
                 "The sound system hangs and cannot be closed.", "Restart this program to use sound again."

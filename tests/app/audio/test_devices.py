@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -123,3 +124,18 @@ def test_messages_can_be_diverted(capfd: pytest.CaptureFixture[str]) -> None:
     restore()
     os.write(2, b"after")
     assert capfd.readouterr().err == "before after"
+
+
+def test_a_process_can_end_without_closing_portaudio() -> None:
+    if list_devices().problem:
+        pytest.skip(list_devices().problem)
+    code = """
+import sounddevice
+from app.audio.devices import leave_portaudio_behind
+sounddevice._terminate = lambda: print("closed")
+leave_portaudio_behind()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == ""

@@ -153,6 +153,7 @@ def test_a_sound_system_that_is_away_is_tried_again(rig: Rig) -> None:
 def test_a_sound_system_that_hangs_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("app.audio.supervisor.divert_messages", lambda: lambda: said.append("restored"))
+    monkeypatch.setattr("app.audio.supervisor.leave_portaudio_behind", lambda: said.append("left"))
     rig.open()
     rig.closes = False
     rig.microphone.lost = True
@@ -160,7 +161,7 @@ def test_a_sound_system_that_hangs_is_left_alone(rig: Rig, monkeypatch: pytest.M
     assert any("hangs" in notice.message and "Restart" in notice.what_to_do for notice in notices)
     assert rig.supervisor.service(100 * S) == []
     assert rig.supervisor.refresh() == []
-    assert said == []
+    assert said == ["left"]
     assert "scan" not in rig.log
 
 
