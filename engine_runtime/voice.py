@@ -40,26 +40,29 @@ class ReplyVoice:
         return pieces
 
     def _vocode(self, mels: list[Mel], start_ns: int) -> list[Pcm]:
+        """PCM of chunks that were made together since `start_ns`; each gets its share of that time."""
         pieces = []
+        made_ns = self._timing.clock_ns() - start_ns
+        all_frames = sum(mel.shape[1] for mel in mels)
         for mel in mels:
             frames = mel.shape[1]
-            now_ns = self._timing.clock_ns()
-            audio_ms = 1000.0 * frames / self._mel.frame_rate
+            share_ns = made_ns * frames // max(all_frames, 1)
             self._timing.emit(
                 "token2mel",
                 self._turn_id,
                 start_ns,
-                now_ns - start_ns,
+                share_ns,
                 chunk=self._chunk,
                 frames=frames,
-                audio_ms=audio_ms,
+                audio_ms=1000.0 * frames / self._mel.frame_rate,
             )
+            start_ns += share_ns
+            vocoder_start_ns = self._timing.clock_ns()
             pcm = self._to_pcm.push(mel)
-            self._time_vocoder(now_ns, pcm)
+            self._time_vocoder(vocoder_start_ns, pcm)
             if pcm.size:
                 pieces.append(pcm)
             self._chunk += 1
-            start_ns = self._timing.clock_ns()
         return pieces
 
     def _time_vocoder(self, start_ns: int, pcm: Pcm) -> None:
