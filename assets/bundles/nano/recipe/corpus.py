@@ -142,3 +142,31 @@ def augment(wave: Tensor, generator: torch.Generator, rate: int = 16_000, streng
     wave = wave + noise * (uniform(batch, 1) < 0.7)
     peak = wave.abs().amax(1, keepdim=True).clamp_min(1e-3)
     return wave / peak * 10 ** ((-20 + 19 * uniform(batch, 1)) / 20)
+
+
+def warp_mel(mel: Tensor, generator: torch.Generator, share: float = 0.5, sample_rate: int = 16_000) -> Tensor:
+    """Other vocal tracts: the frequency axis of some log-mels [B, n_mels, T] stretched by 0.84 to 1.19.
+
+    Bands are read at the warped frequency, linearly interpolated (vocal tract length perturbation).
+    """
+    batch, bands, _ = mel.shape
+    device = mel.device
+    amount = torch.exp((torch.rand(batch, 1, device=device, generator=generator) - 0.5) * 0.35)
+    amount = torch.where(torch.rand(batch, 1, device=device, generator=generator) < share, amount, 1.0)
+    top = _mel_scale(torch.tensor(sample_rate / 2.0, device=device))
+    centre = torch.arange(1, bands + 1, device=device) / (bands + 1) * top
+    warped = _mel_scale(_hertz(centre)[None] * amount) / top * (bands + 1) - 1
+    warped = warped.clamp(0, bands - 1)
+    low = warped.floor().clamp_max(bands - 2).long()
+    part = (warped - low)[..., None]
+    index = low[..., None].expand(-1, -1, mel.shape[2])
+    return mel.gather(1, index) * (1 - part) + mel.gather(1, index + 1) * part
+
+
+def _mel_scale(hertz: Tensor) -> Tensor:
+    """Slaney's scale: linear to 1 kHz, then logarithmic."""
+    return torch.where(hertz < 1000, hertz * 3 / 200, 15 + 27 * torch.log(hertz.clamp_min(1000) / 1000) / np.log(6.4))
+
+
+def _hertz(mels: Tensor) -> Tensor:
+    return torch.where(mels < 15, mels * 200 / 3, 1000 * torch.exp((mels.clamp_min(15) - 15) / 27 * np.log(6.4)))

@@ -36,6 +36,7 @@ CAPITALS = {
     "sweden": "stockholm", "denmark": "copenhagen", "finland": "helsinki", "hungary": "budapest",
     "ireland": "dublin", "canada": "ottawa", "cuba": "havana", "turkey": "ankara", "belgium": "brussels",
 }  # fmt: skip
+NAMES = {*DAYS, *MONTHS, *CAPITALS, *CAPITALS.values()}
 COLOURS = {
     "grass": "green", "the sky": "blue", "snow": "white", "coal": "black", "a banana": "yellow", "a tomato": "red",
     "an orange": "orange", "chocolate": "brown", "an elephant": "grey", "a lemon": "yellow", "blood": "red",
@@ -127,10 +128,8 @@ class Dialogue:
 
 
 def sentence(units: tuple[str, ...] | list[str]) -> str:
-    """Units as text: first letter and the word "i" in capitals, a full stop at the end."""
-    words = " ".join(units).split()
-    words = ["I" if word == "i" else word for word in words]
-    text = " ".join(words)
+    """Units as text: names, the word "i" and the first letter in capitals, a full stop at the end."""
+    text = " ".join("I" if word == "i" else word.capitalize() if word in NAMES else word for word in " ".join(units).split())
     return text[0].upper() + text[1:] + "."
 
 

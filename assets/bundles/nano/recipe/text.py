@@ -29,7 +29,7 @@ def build_tokenizer(path: Path) -> Tokenizer:
         vocab_size=VOCAB, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     words = domain.vocabulary(domain.all_dialogues())
-    corpus = [" ".join(["", *words])] * 400 + [word.capitalize() for word in words] * 100
+    corpus = [" ".join(["", *words])] * 400 + [word.capitalize() for word in words] * 100 + [" " + name.capitalize() for name in domain.NAMES] * 400
     for dialogue in domain.all_dialogues(repeats=2_000):
         for turn in dialogue.turns:
             corpus += [turn.question, turn.question.capitalize() + "?", domain.sentence(turn.units)]
@@ -48,9 +48,8 @@ def typed(question: str, rng: random.Random) -> str:
             words = [{"plus": "+", "minus": "-"}.get(w, w) for w in words]
     words = ["I" if w == "i" and rng.random() < 0.7 else w for w in words]
     text = " ".join(words)
-    proper = {*domain.DAYS, *domain.MONTHS, *domain.CAPITALS}
     if rng.random() < 0.6:
-        text = " ".join(w.capitalize() if w in proper else w for w in text.split())
+        text = " ".join(w.capitalize() if w in domain.NAMES else w for w in text.split())
         text = text[0].upper() + text[1:]
     return text + rng.choice(["", "?", "?", "."])
 

@@ -80,7 +80,10 @@ def encode_users(path: Path, encoder: nn.Module, device: str, augmentations: int
             wave = corpus.lay_out(data.samples, segments, samples)
             if not clean:
                 wave = corpus.augment(wave, generator)
-            codes = encode(encoder, log_mel, wave).cpu().numpy().astype(np.int16)
+            mel = log_mel(wave)
+            if not clean:
+                mel = corpus.warp_mel(mel, generator)
+            codes = encoder(mel).cpu().numpy().astype(np.int16)
             for row, (a, p, t) in enumerate(zip(lead, picks, tail, strict=True)):
                 count = -(-int(a + data.lengths[p] + t) // corpus.GRID16)
                 found[p].append(codes[row, : min(count, samples // corpus.GRID16)])

@@ -176,9 +176,11 @@ def main() -> None:
     optimiser = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda")
     samples = CODES * corpus.GRID16
 
-    def encode(wave: Tensor) -> Tensor:
+    def encode(wave: Tensor, count_warped: int = 0) -> Tensor:
         with torch.no_grad():
             mel = log_mel(wave)
+            if count_warped:
+                mel[:count_warped] = corpus.warp_mel(mel[:count_warped], generator)
         with torch.autocast(device, torch.bfloat16):
             return model.encode_hidden(mel)
 
@@ -208,7 +210,7 @@ def main() -> None:
         clean, noisy, targets = batch_of(args.batch - count_answer, count_answer)
         with torch.no_grad():
             mel = (codec_mel(clean)[..., : CODES * 4].transpose(1, 2) + 5.0) / 2.5
-        hidden = encode(noisy)
+        hidden = encode(noisy, args.batch - count_answer)
         commitment = hidden.new_zeros(())
         if quantise and hidden_pool:
             quantiser.k_means(torch.cat(hidden_pool))
