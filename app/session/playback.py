@@ -16,6 +16,9 @@ from app.audio.streams import AudioOutput
 from engine_runtime.types import Pcm
 
 _AHEAD_S = 1.0
+_LONGER_AFTER_UNDERRUN_MS = 200
+_SHORTER_AFTER_SUCCESS_MS = 50
+_MOST_EXTRA_MS = 800
 
 
 class Playback:
@@ -27,6 +30,9 @@ class Playback:
         self._waiting: deque[Pcm] = deque()
         self._waiting_samples = 0
         self._start_samples = 0
+        self._extra_ms = 0
+        """What the start of a reply waits for beyond the setting, learnt from under-runs."""
+        self._underruns_before = 0
         self._first_index = 0
         self._metered_to = 0
         self._is_complete = False
@@ -47,7 +53,8 @@ class Playback:
         """A reply begins; its PCM comes at `sample_rate`."""
         self.stop()
         self._resampler = Resampler(sample_rate, self._out.sample_rate)
-        self._start_samples = start_ms * self._out.sample_rate // 1000
+        self._start_samples = (start_ms + self._extra_ms) * self._out.sample_rate // 1000
+        self._underruns_before = self._out.underruns
         self._first_index = self._out.ring.written
         self._is_complete = False
         self._is_flowing = False
@@ -91,6 +98,7 @@ class Playback:
                 self.started_ns = handed_ns + round(self._out.latency_s * 1e9)
         if self._is_complete and not self._waiting and self._is_heard(now_ns):
             self.is_active = False
+            self._learn()
 
     def take_played_level(self) -> float:
         """RMS of what the device took since the last call, 0 if that was nothing."""
@@ -117,6 +125,12 @@ class Playback:
             self._out.is_expecting = True
         if self._is_complete and not self._waiting:
             self._out.is_expecting = False
+
+    def _learn(self) -> None:
+        if self._out.underruns > self._underruns_before:
+            self._extra_ms = min(self._extra_ms + _LONGER_AFTER_UNDERRUN_MS, _MOST_EXTRA_MS)
+        else:
+            self._extra_ms = max(self._extra_ms - _SHORTER_AFTER_SUCCESS_MS, 0)
 
     def _is_heard(self, now_ns: int) -> bool:
         ring = self._out.ring

@@ -20,7 +20,7 @@ class SessionSettings:
     """Name of the loudspeaker, or None for the default."""
     device_latency_s: float = 0.04
     """Latency asked of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
-    playback_start_ms: int = 200
+    playback_start_ms: int = 300
     """Reply audio to hold before its first sample is handed to the device (or the whole reply, if
     shorter)."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)

@@ -160,3 +160,26 @@ def test_an_empty_reply_ends_at_once() -> None:
 def test_push_needs_a_reply() -> None:
     with pytest.raises(ValueError, match="no reply"):
         Playback(WavSpeaker(RATE)).push(sound(10))
+
+
+def test_a_reply_that_ran_dry_makes_the_next_one_start_later() -> None:
+    rig = Rig()
+
+    def start_of(dry_ms: int) -> float:
+        begun_ms = rig.now_ms
+        rig.playback.begin(RATE, 100)
+        for _ in range(10):
+            rig.playback.push(sound(100))
+            rig.run(100 + dry_ms)
+        rig.playback.finish()
+        rig.run(1_000)
+        assert not rig.playback.is_active
+        assert rig.playback.started_ns is not None
+        return rig.playback.started_ns / MS - begun_ms
+
+    assert start_of(dry_ms=0) == 0
+    assert start_of(dry_ms=50) == 0
+    assert start_of(dry_ms=0) == 200
+    later = [start_of(dry_ms=0) for _ in range(8)]
+    assert later == sorted(later, reverse=True)
+    assert (later[0], later[-1]) == (200, 0)  # 250 ms are reached with the third block

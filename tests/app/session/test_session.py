@@ -103,7 +103,9 @@ def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
 
 
 def test_latencies_are_those_of_the_conversation(question: Path) -> None:
-    with running(ScriptedEngine(Script(step_s=0.1, chunk_s=0.3))) as driver:
+    with running(
+        ScriptedEngine(Script(step_s=0.1, chunk_s=0.3)), SessionSettings(playback_start_ms=200)
+    ) as driver:
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
     endpointing = timings(driver, "endpointing")
@@ -114,7 +116,9 @@ def test_latencies_are_those_of_the_conversation(question: Path) -> None:
 
 
 def test_a_slow_engine_is_late_on_the_virtual_clock_too(question: Path) -> None:
-    with running(ScriptedEngine(Script(step_s=0.25, chunk_s=0.12))) as driver:
+    with running(
+        ScriptedEngine(Script(step_s=0.25, chunk_s=0.12)), SessionSettings(playback_start_ms=200)
+    ) as driver:
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
     # 120 ms chunks every 250 ms: playback waits for two chunks, then runs dry before the third.
