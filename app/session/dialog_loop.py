@@ -59,6 +59,7 @@ class DialogLoop:
         self._sources = Sources(
             supervisor, capture, emit, find_devices, self.turns.cancel_speech, sample_listener
         )
+        self._sources.hears_samples = settings.hear_samples
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._waiting: deque[messages.AskText | messages.PlaySample] = deque()
         """What was asked before the engine was ready."""
@@ -175,6 +176,7 @@ class DialogLoop:
     def _apply(self, settings: SessionSettings) -> None:
         before = self.turns.settings
         self.turns.apply(settings)
+        self._sources.hears_samples = settings.hear_samples
         if _device_choice(before) == _device_choice(settings):
             return
         if self._sources.is_listening:

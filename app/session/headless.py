@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ class _Conversation:
         self._is_over = False
         self._session = Session(
             engine_factory,
-            settings,
+            replace(settings or SessionSettings(), hear_samples=False),
             _NoMicrophone(),
             WavSpeaker(DEVICE_RATE_HZ, recorder.add_reply if recorder else None),
             clock=RealClock() if realtime else VirtualClock(),

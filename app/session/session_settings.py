@@ -25,6 +25,8 @@ class SessionSettings:
     shorter)."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)
     """When turns start and end."""
+    hear_samples: bool = True
+    """Whether a sample question is played aloud while it is fed to the assistant."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own."""
     max_text_chars: int = 2_000

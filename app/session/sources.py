@@ -14,6 +14,7 @@ from app.audio.supervisor import DeviceNotice, DeviceSupervisor
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture
 from app.session.messages import DevicesChanged, ErrorRaised, Event, SampleFinished, SampleStarted
+from app.session.sample_monitor import SampleMonitor
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Pcm
 
@@ -38,12 +39,15 @@ class Sources:
         self.is_listening = False
         """Whether the microphone is wanted."""
         self.is_muted = False
+        self.hears_samples = True
+        """Whether the user hears a sample."""
         self._supervisor = supervisor
         self._capture = capture
         self._emit = emit
         self._find_devices = find_devices
         self._drop_speech = drop_speech
         self._sample_listener = sample_listener
+        self._monitor = SampleMonitor(supervisor.audio_out)
         self._sample: WavMicrophone | None = None
         self._quiet_since_ns = 0
 
@@ -115,6 +119,8 @@ class Sources:
             self.report()
         if self._sample is not None:
             self._sample.is_held = is_answering
+            if is_answering:
+                self._monitor.pause()
             self._sample.service(now_ns)
             if self._supervisor.is_input_open:  # what the microphone hears meanwhile is not wanted
                 ring = self._supervisor.audio_in.ring
@@ -126,7 +132,7 @@ class Sources:
 
     def load_sample(self, path: Path) -> WavMicrophone:
         """A file that is ready to be heard. AudioInputError if it cannot be used."""
-        return WavMicrophone(path, self._sample_listener)
+        return WavMicrophone(path, self._on_sample)
 
     def begin_sample(self, sample: WavMicrophone, now_ns: int) -> None:
         """Listen to a file from now on."""
@@ -152,8 +158,15 @@ class Sources:
         if sample is None:
             return
         sample.close()
+        self._monitor.pause()
         self._attach()
         self._emit(SampleFinished(sample.path))
+
+    def _on_sample(self, pcm: Pcm) -> None:
+        if self._sample_listener is not None:
+            self._sample_listener(pcm)
+        if self.hears_samples and self._sample is not None and not self._sample.is_held:
+            self._monitor.hear(pcm, self._sample.sample_rate)
 
     def _attach(self) -> None:
         """Listen to what is the source now."""

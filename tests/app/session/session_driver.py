@@ -103,7 +103,7 @@ def running(
     """A started session without sound devices."""
     session = Session(
         lambda: engine,
-        settings,
+        settings or SessionSettings(hear_samples=False),
         microphone or NoMicrophone(),  # type: ignore[arg-type]
         speaker or WavSpeaker(48_000),
         clock=clock or VirtualClock(),

@@ -203,6 +203,24 @@ def test_barge_in_can_be_switched_off(tmp_path: Path) -> None:
         assert len(driver.of(TurnOpened)) == 1
 
 
+def test_a_sample_can_be_heard_by_the_user(tmp_path: Path) -> None:
+    heard: list[Pcm] = []
+    parts = (silence(0.4), speech(0.8), silence(1.0), speech(0.5), silence(0.2))
+    path = write_question(tmp_path / "two.wav", *parts)
+    settings = SessionSettings(hear_samples=True)
+    with running(ScriptedEngine(), settings, speaker=WavSpeaker(48_000, heard.append)) as driver:
+        driver.session.send(PlaySample(path))
+        driver.await_event(SampleFinished)
+    played = np.concatenate(heard)
+    loud = np.flatnonzero(np.abs(played) > 0.05)
+    edges = np.flatnonzero(np.diff(loud) > 4_800)
+    lengths = [(part[-1] - part[0]) / 48_000 for part in np.split(loud, edges + 1)]
+    assert lengths == [
+        pytest.approx(s, abs=0.02) for s in (0.8, 1.2, 0.5, 1.2)
+    ]  # question, reply, question, reply
+    assert driver.of(Counters) == []
+
+
 def test_a_cough_is_no_turn(tmp_path: Path) -> None:
     path = write_question(tmp_path / "cough.wav", silence(0.4), speech(0.11), silence(1.0))
     with running(ScriptedEngine()) as driver:
