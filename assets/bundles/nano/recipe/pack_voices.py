@@ -22,7 +22,7 @@ SYSTEM_LIBRARIES = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so
 ESPEAK_DATA = Path("/usr/lib/x86_64-linux-gnu/espeak-ng-data")
 ESPEAK_PARTS = ("phondata", "phontab", "phonindex", "intonations", "en_dict", "lang/gmw", "voices/!v")
 USE = """here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cp -r --update=none "$here"/root/* /
+cp -r --update=none "$here"/system/* /
 for program in flite espeak-ng festival; do
   printf '#!/bin/sh\\nLD_LIBRARY_PATH=%s/lib exec %s/bin/%s "$@"\\n' "$here" "$here" $program > /usr/local/bin/$program
   chmod +x /usr/local/bin/$program
@@ -62,10 +62,10 @@ def gather(folder: Path) -> None:
         copy(Path(found), folder / "bin" / name)
         for library in libraries(Path(found)):
             copy(library, folder / "lib" / library.name)
-    root = folder / "root"
-    copy(Path("/usr/share/festival"), root / "usr/share/festival")
+    system = folder / "system"
+    copy(Path("/usr/share/festival"), system / "usr/share/festival")
     for part in ESPEAK_PARTS:
-        copy(ESPEAK_DATA / part, root / ESPEAK_DATA.relative_to("/") / part)
+        copy(ESPEAK_DATA / part, system / ESPEAK_DATA.relative_to("/") / part)
     bigvgan = importlib.util.find_spec("bigvgan")
     if bigvgan is None or bigvgan.origin is None:
         raise SystemExit("bigvgan is not installed: pip install --no-deps bigvgan")
