@@ -7,10 +7,13 @@ PortAudio library (empty lists and a reason). Dialog thread; `rescan` needs all 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import logging
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from engine_runtime.errors import AudioDeviceError
@@ -20,6 +23,7 @@ _PREFERRED_ON_LINUX = "pulse"
 _AVOIDED_ON_LINUX = ("pipewire", "default", "sysdefault", "dmix")
 _WINDOWS_HOST_API = "Windows WASAPI"
 """Windows lists each device once per host API; the others are slower or cannot share the device."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class DeviceList:
 
 def portaudio() -> Any:
     """The sounddevice module; AudioDeviceError if its PortAudio library is missing."""
+    _quieten_alsa()
     try:
         import sounddevice
     except OSError as error:
@@ -52,6 +57,21 @@ def portaudio() -> Any:
             "apt install libportaudio2 libasound2-plugins"
         ) from error
     return sounddevice
+
+
+@cache
+def _quieten_alsa() -> None:
+    """Keep the ALSA library from writing to stderr (under-runs, which are counted here, and every device that
+    it cannot find on a machine without sound), unless the program is to log in detail."""
+    if not sys.platform.startswith("linux") or _log.isEnabledFor(logging.DEBUG):
+        return
+    try:
+        # Its error handler is called from real-time threads with a string first: strlen takes that and does
+        # no harm, where a Python function would wait for the interpreter.
+        harmless = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p)
+        ctypes.CDLL("libasound.so.2").snd_lib_error_set_handler(harmless)
+    except (OSError, AttributeError):
+        _log.info("the ALSA library is not there")
 
 
 def list_devices(platform: str = sys.platform) -> DeviceList:

@@ -139,3 +139,23 @@ leave_portaudio_behind()
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == ""
+
+
+def test_alsa_says_nothing_about_devices_it_cannot_find() -> None:
+    code = """
+import ctypes
+from app.audio.devices import list_devices
+list_devices()
+try:
+    alsa = ctypes.CDLL("libasound.so.2")
+except OSError:
+    print("no alsa")
+else:
+    handle = ctypes.c_void_p()
+    print(alsa.snd_pcm_open(ctypes.byref(handle), b"no such device", 0, 0) < 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() in ("True", "no alsa")
+    assert "ALSA" not in done.stderr
