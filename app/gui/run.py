@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from PySide6.QtWidgets import QApplication
@@ -12,6 +13,8 @@ from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
+
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def stored_start_settings(settings: StartSettings) -> StartSettings:
@@ -35,7 +38,11 @@ def run_gui(session: SessionLike, settings: SessionSettings | None = None) -> in
     window = MainWindow(session, settings)
     window.show()
     window.begin()
+    # The window's timers let Python see a signal soon; Qt itself would not end on one.
+    before = {number: signal.signal(number, lambda *_: application.quit()) for number in _END_SIGNALS}
     status = application.exec()
+    for number, handler in before.items():
+        signal.signal(number, handler)
     # A plot that is still open when the interpreter ends may crash it.
     window.close()
     window.deleteLater()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def test_the_window_runs_until_it_is_closed(
     assert "MainWindow" in seen
     assert session.is_started
     assert session.is_stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_closes_the_window_in_order(
+    number: signal.Signals,
+    session: ScriptedSession,
+    qapp: QApplication,
+    monkeypatch: pytest.MonkeyPatch,
+    store: PreferenceStore,
+) -> None:
+    monkeypatch.setattr(preferences, "default_file", lambda: store.file)
+    before = signal.getsignal(number)
+    QTimer.singleShot(300, lambda: signal.raise_signal(number))
+    assert run_gui(session) == 0
+    assert session.is_stopped
+    assert signal.getsignal(number) == before
 
 
 def test_the_next_start_takes_the_bundle_of_the_dialog(
