@@ -13,101 +13,42 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from .bundle_sections import (
+    FileEntry,
+    FlowSection,
+    LMSection,
+    PromptTexts,
+    SpecialIds,
+    SpeechEncoderSection,
+    VocoderSection,
+    parse_files,
+    parse_flow,
+    parse_lm,
+    parse_speech_encoder,
+    parse_vocoder,
+)
 from .errors import BundleError, MelMismatchError
-from .manifest import Manifest, Table, read_table
-from .types import MelSpec, SamplingParams
+from .manifest import Manifest
+from .types import MelSpec
+
+__all__ = [
+    "Bundle",
+    "FileEntry",
+    "FlowSection",
+    "LMSection",
+    "PromptTexts",
+    "SpecialIds",
+    "SpeechEncoderSection",
+    "Verify",
+    "VocoderSection",
+    "hash_file",
+]
 
 FORMAT = 1
 MANIFEST_NAME = "bundle.toml"
 _HASH_BLOCK = 1 << 20
 
 Verify = Literal["size", "sha256"]
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialIds:
-    """Ids with a meaning of their own, text channel first, then audio channel (`eosp` and on)."""
-
-    endoftext: int
-    im_start: int
-    im_end: int
-    sosp: int
-    modality_pad: int
-    eosp: int
-    audio_pad: int
-    audio_forbidden_from: int
-    empty: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTexts:
-    """The words around a conversation. The system text selects the modality of the reply."""
-
-    system_speech: str
-    system_text: str
-    user_role: str = "user"
-    assistant_role: str = "assistant"
-
-
-@dataclass(frozen=True, slots=True)
-class LMSection:
-    """The language model and its paged cache."""
-
-    weights: tuple[Path, ...]
-    tokens_per_block: int
-    kv_blocks: int
-    context_rows: int
-    config: dict[str, Any]
-    special_ids: SpecialIds
-    prompt: PromptTexts
-    sampling_speech: SamplingParams
-    sampling_text: SamplingParams
-    subtitles: bool = False
-    """At audio positions the text head says the word being spoken."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechEncoderSection:
-    """The speech tokenizer: PCM at `sample_rate` to codes."""
-
-    weights: tuple[Path, ...]
-    sample_rate: int
-    normalisation: str
-    config: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FlowSection:
-    """Codes to mel by flow matching, in chunks."""
-
-    weights: tuple[Path, ...]
-    steps: int
-    cfg_rate: float
-    chunk_codes: int
-    look_ahead_codes: int
-    first_chunk_codes: int
-    config: dict[str, Any]
-    mel: MelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class VocoderSection:
-    """Mel to PCM. `left/right_context_frames` is what a chunk needs on either side to be seamless."""
-
-    kind: Literal["bigvgan", "hift"]
-    weights: tuple[Path, ...]
-    left_context_frames: int
-    right_context_frames: int
-    config: dict[str, Any]
-    mel: MelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """Size in bytes and hash of one file of the bundle."""
-
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,76 +126,13 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         name=about.string("name"),
         description=about.string("description"),
         licence=about.string("licence"),
-        lm=_parse_lm(path, top.table("lm")),
+        lm=parse_lm(path, top.table("lm")),
         text_tokenizer=path / tokenizer.string("file"),
-        speech_encoder=read_table(
-            SpeechEncoderSection,
-            top.table("speech_encoder"),
-            weights=_weights(path, top.table("speech_encoder")),
-        ),
-        flow=_parse_flow(path, top.table("flow")),
-        vocoder=read_table(
-            VocoderSection,
-            top.table("vocoder"),
-            weights=_weights(path, top.table("vocoder")),
-            mel=read_table(MelSpec, top.table("vocoder").table("mel")),
-        ),
-        files=_parse_files(top.table("files")),
+        speech_encoder=parse_speech_encoder(path, top.table("speech_encoder")),
+        flow=parse_flow(path, top.table("flow")),
+        vocoder=parse_vocoder(path, top.table("vocoder")),
+        files=parse_files(top.table("files")),
     )
-
-
-def _parse_lm(path: Path, table: Table) -> LMSection:
-    sampling = table.table("sampling")
-    sampling.allow({"speech", "text"})
-    special_ids = read_table(SpecialIds, table.table("special_ids"))
-    config = dict(table.table("config").content)
-    if config.setdefault("modality_pad", special_ids.modality_pad) != special_ids.modality_pad:
-        raise table.error(
-            f"says modality_pad = {config['modality_pad']} in config and {special_ids.modality_pad} "
-            "in special_ids; leave it out of config"
-        )
-    return read_table(
-        LMSection,
-        table,
-        renamed={"sampling": ("sampling_speech", "sampling_text")},
-        weights=_weights(path, table),
-        config=config,
-        special_ids=special_ids,
-        prompt=read_table(PromptTexts, table.table("prompt")),
-        sampling_speech=read_table(SamplingParams, sampling.table("speech")),
-        sampling_text=read_table(SamplingParams, sampling.table("text")),
-    )
-
-
-def _parse_flow(path: Path, table: Table) -> FlowSection:
-    section = read_table(
-        FlowSection,
-        table,
-        weights=_weights(path, table),
-        mel=read_table(MelSpec, table.table("mel")),
-        config=dict(table.table("config").content),
-    )
-    table.table("config").integer("upsample")  # mel frames per code: has to be stated
-    # What [flow] says once holds for the network too.
-    section.config.setdefault("steps", section.steps)
-    section.config.setdefault("cfg_rate", section.cfg_rate)
-    section.config.setdefault("chunk_codes", section.chunk_codes)
-    same = {"look_ahead_codes": section.look_ahead_codes, "n_mels": section.mel.n_mels}
-    for key, value in same.items():
-        if section.config.setdefault(key, value) != value:
-            raise table.error(
-                f"says {key} = {section.config[key]} in config and {value} outside; make them equal"
-            )
-    return section
-
-
-def _weights(path: Path, table: Table) -> tuple[Path, ...]:
-    """One file name or a list of shards."""
-    return tuple(path / name for name in table.strings("weights"))
-
-
-def _parse_files(table: Table) -> dict[str, FileEntry]:
-    return {name: read_table(FileEntry, table.table(name)) for name in table.content}
 
 
 def _check_mel(bundle: Bundle) -> None:
