@@ -21,6 +21,32 @@ _RING_SECONDS = 2.0
 PcmListener = Callable[[Pcm], None]
 
 
+class _Pace:
+    """How many samples are due at a time, counted from the first time after a start."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        self._origin_ns: int | None = None
+        self.given = 0
+        """Samples that were due so far."""
+
+    def restart(self) -> None:
+        """Count time from the next call of `due`; no sample is given twice."""
+        self._origin_ns = None
+
+    def due(self, now_ns: int) -> int:
+        """Samples that became due since the last call."""
+        if self._origin_ns is None:
+            self._origin_ns = now_ns - self.given * 1_000_000_000 // self._rate
+        due = max((now_ns - self._origin_ns) * self._rate // 1_000_000_000 - self.given, 0)
+        self.given += due
+        return due
+
+    def time_ns(self, index: float) -> int:
+        """When sample `index` is due."""
+        return (self._origin_ns or 0) + round(index * 1e9 / self._rate)
+
+
 class WavMicrophone:
     """Plays a file into the capture ring, then silence. While `is_held` it gives silence and the file
     waits."""
@@ -36,8 +62,7 @@ class WavMicrophone:
         self.is_held = False
         self.path = path
         self._listener = listener
-        self._origin_ns: int | None = None
-        self._given = 0
+        self._pace = _Pace(self.sample_rate)
         self._file_frames = 0
         self._joints: list[tuple[int, int]] = [(0, 0)]
         """(ring index, file frame) wherever the file starts or goes on after silence."""
@@ -76,7 +101,7 @@ class WavMicrophone:
     def open(self, device: str | None, latency_s: float) -> None:
         """Start the file's time at the next `service`; the arguments mean nothing to a file."""
         self.name = self.path.name
-        self._origin_ns = None
+        self._pace.restart()
 
     def close(self) -> None:
         """Close the file."""
@@ -87,19 +112,17 @@ class WavMicrophone:
         """Give the samples that are due at `now_ns`."""
         if not self.name:
             return
-        if self._origin_ns is None:
-            self._origin_ns = now_ns - self._given * 1_000_000_000 // self.sample_rate
-        due = (now_ns - self._origin_ns) * self.sample_rate // 1_000_000_000 - self._given
-        if due <= 0:
+        start = self._pace.given
+        due = self._pace.due(now_ns)
+        if not due:
             return
         block = np.zeros(due, dtype=np.float32)
         if not self.is_held and not self.is_finished:
-            if self._given != self._joints[-1][0] + self._file_frames - self._joints[-1][1]:
-                self._joints.append((self._given, self._file_frames))
+            if start != self._joints[-1][0] + self._file_frames - self._joints[-1][1]:
+                self._joints.append((start, self._file_frames))
             speech = self._reader.read(due)
             block[: len(speech)] = speech
             self._file_frames += len(speech)
-        self._given += due
         self.ring.write(block)
         if self._listener is not None:
             self._listener(block)
@@ -110,7 +133,7 @@ class WavMicrophone:
 
     def sample_time_ns(self, index: float) -> int:
         """When sample `index` was due."""
-        return (self._origin_ns or 0) + round(index * 1e9 / self.sample_rate)
+        return self._pace.time_ns(index)
 
 
 class WavSpeaker:
@@ -126,14 +149,13 @@ class WavSpeaker:
         self.underruns = 0
         self._listener = listener
         self._clock = SampleClock(sample_rate)
-        self._origin_ns: int | None = None
-        self._given = 0
+        self._pace = _Pace(sample_rate)
         self._is_starved = False
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start at the next `service`; the arguments mean nothing here."""
         self.name = "file"
-        self._origin_ns = None
+        self._pace.restart()
 
     def close(self) -> None:
         """Stop."""
@@ -143,17 +165,14 @@ class WavSpeaker:
         """Take the samples that are due at `now_ns`."""
         if not self.name:
             return
-        if self._origin_ns is None:
-            self._origin_ns = now_ns - self._given * 1_000_000_000 // self.sample_rate
-        due = (now_ns - self._origin_ns) * self.sample_rate // 1_000_000_000 - self._given
-        if due <= 0:
+        start = self._pace.given
+        due = self._pace.due(now_ns)
+        if not due:
             return
         block = np.zeros(due, dtype=np.float32)
         count = self.ring.read_into(block)
         if count:
-            start_ns = self._origin_ns + round(self._given * 1e9 / self.sample_rate)
-            self._clock.stamp(self.ring.consumed - count, start_ns)
-        self._given += due
+            self._clock.stamp(self.ring.consumed - count, self._pace.time_ns(start))
         starves = count < due and self.is_expecting
         if starves and not self._is_starved:
             self.underruns += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from app.dialog.conversation import Transcript
 from app.dialog.echo_guard import EchoGuard
@@ -36,28 +35,9 @@ from app.session.messages import (
 from app.session.playback import Playback
 from app.session.session_settings import SessionSettings
 from app.session.speech_feed import SpeechFeed
+from app.session.turn_in_progress import TurnInProgress
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The turn in progress, or the repetition of an earlier reply."""
-
-    turn_id: int
-    modality: Modality
-    is_typed: bool = False
-    is_repetition: bool = False
-    commit_id: int = 0
-    """0 while the user speaks."""
-    user_codes: int = 0
-    last_speech_ns: int | None = None
-    """By the session's clock."""
-    last_speech_wall_ns: int = 0
-    is_answered: bool = False
-    had_playback: bool = False
-    is_heard: bool = False
-    text: str = ""
+from engine_runtime.types import ReplyAudio, ReplyDone, ReplyText
 
 
 class TurnControl:
@@ -83,7 +63,7 @@ class TurnControl:
         self._emit = emit
         self._turn_taking = TurnTaking(settings.turn_taking)
         self._echo_guard = EchoGuard()
-        self._turn: _Turn | None = None
+        self._turn: TurnInProgress | None = None
         self._turn_count = 0
         self._commit_count = 0
         self._engine: Loaded | None = None
@@ -94,11 +74,7 @@ class TurnControl:
     @property
     def state(self) -> SessionState | None:
         """What the turn in progress does, None if there is none."""
-        if self._turn is None:
-            return None
-        if not self._turn.commit_id and not self._turn.is_repetition:
-            return SessionState.HEARING
-        return SessionState.SPEAKING if self._turn.is_heard else SessionState.THINKING
+        return self._turn.state if self._turn else None
 
     @property
     def turn_id(self) -> int:
@@ -145,7 +121,7 @@ class TurnControl:
             )
             return
         self.cancel("replaced")
-        turn = self._new_turn(is_typed=True)
+        turn = self._new_turn()
         self._emit(TurnOpened(turn.turn_id, "text", question))
         self.transcript.open(turn.turn_id, turn.modality, question)
         self._worker.submit(OpenTurn(turn.turn_id, turn.modality))
@@ -165,7 +141,9 @@ class TurnControl:
             )
             return
         self.cancel("replaced")
-        self._turn = _Turn(turn_id, earlier.modality, is_repetition=True, is_answered=True, had_playback=True)
+        self._turn = TurnInProgress(
+            turn_id, earlier.modality, is_repetition=True, is_answered=True, had_playback=True
+        )
         self._turn_taking.begin_reply()
         self._playback.begin(earlier.sample_rate, self.settings.playback_start_ms)
         for chunk in earlier.chunks:
@@ -257,7 +235,7 @@ class TurnControl:
         """Up to where the audio belongs to the turn, as far as one knows."""
         return self._turn_taking.speech_end_ms + self.settings.turn_taking.tail_ms
 
-    def _commit_voice(self, turn: _Turn, event: TurnEvent) -> None:
+    def _commit_voice(self, turn: TurnInProgress, event: TurnEvent) -> None:
         self._feed.finish(turn.turn_id, self._speech_end_ms)
         capture = self._capture
         start = capture.samples_of(event.speech_start_ms)
@@ -273,11 +251,8 @@ class TurnControl:
         self.timing.emit("endpointing", turn.turn_id, turn.last_speech_wall_ns, endpointing_ns)
         self._submit_commit(turn)
 
-    def _reopen(self, turn: _Turn) -> None:
-        turn.commit_id = 0
-        turn.is_answered = False
-        turn.had_playback = False
-        turn.text = ""
+    def _reopen(self, turn: TurnInProgress) -> None:
+        turn.take_back()
         self._playback.stop()
         self._worker.reopen(turn.turn_id)
         self.transcript.take_back_reply(turn.turn_id)
@@ -285,12 +260,12 @@ class TurnControl:
 
     # ---- the reply ----
 
-    def _submit_commit(self, turn: _Turn) -> None:
+    def _submit_commit(self, turn: TurnInProgress) -> None:
         self._commit_count += 1
         turn.commit_id = self._commit_count
         self._worker.submit(Commit(turn.turn_id, turn.commit_id, turn.modality, self.settings.seed))
 
-    def _on_reply(self, turn: _Turn, event: ReplyText | ReplyAudio | ReplyDone) -> None:
+    def _on_reply(self, turn: TurnInProgress, event: ReplyText | ReplyAudio | ReplyDone) -> None:
         if isinstance(event, ReplyText):
             turn.text += event.text
             self._emit(ReplyTextDelta(turn.turn_id, event.text, event.is_subtitle))
@@ -304,7 +279,7 @@ class TurnControl:
         else:
             self._on_reply_done(turn, event)
 
-    def _on_reply_done(self, turn: _Turn, event: ReplyDone) -> None:
+    def _on_reply_done(self, turn: TurnInProgress, event: ReplyDone) -> None:
         turn.is_answered = True
         text = event.text or turn.text
         self.transcript.finish(turn.turn_id, text, event.finish_reason)
@@ -330,7 +305,7 @@ class TurnControl:
         self._emit(ErrorRaised(failure.message, failure.what_to_do, turn.turn_id))
         self.cancel("error")
 
-    def _time_voice_to_voice(self, turn: _Turn, started_ns: int) -> None:
+    def _time_voice_to_voice(self, turn: TurnInProgress, started_ns: int) -> None:
         if turn.last_speech_ns is None:
             return
         duration_ns = started_ns - turn.last_speech_ns
@@ -338,12 +313,12 @@ class TurnControl:
 
     # ---- beginnings and ends ----
 
-    def _new_turn(self, *, is_typed: bool = False) -> _Turn:
+    def _new_turn(self) -> TurnInProgress:
         self._turn_count += 1
-        turn = self._turn = _Turn(self._turn_count, self.settings.reply, is_typed=is_typed)
+        turn = self._turn = TurnInProgress(self._turn_count, self.settings.reply)
         return turn
 
-    def _stop(self, turn: _Turn, reason: CancelReason) -> None:
+    def _stop(self, turn: TurnInProgress, reason: CancelReason) -> None:
         self._turn = None
         self._playback.stop()
         self._feed.close()

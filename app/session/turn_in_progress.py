@@ -1,0 +1,44 @@
+"""What a session knows of the turn in progress, or of the repetition of an earlier reply. Dialog thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.session.messages import SessionState
+from engine_runtime.types import Modality
+
+
+@dataclass(slots=True)
+class TurnInProgress:
+    """From the first speech until the reply was played."""
+
+    turn_id: int
+    modality: Modality
+    is_repetition: bool = False
+    commit_id: int = 0
+    """0 while the user speaks."""
+    user_codes: int = 0
+    last_speech_ns: int | None = None
+    """When the user spoke last, by the session's clock; None for a typed question."""
+    last_speech_wall_ns: int = 0
+    """The same by the clock of the timing bus."""
+    is_answered: bool = False
+    """The engine has made all of the reply."""
+    had_playback: bool = False
+    is_heard: bool = False
+    """The first sample was handed to the loudspeaker."""
+    text: str = ""
+
+    @property
+    def state(self) -> SessionState:
+        """What the session does with this turn."""
+        if not self.commit_id and not self.is_repetition:
+            return SessionState.HEARING
+        return SessionState.SPEAKING if self.is_heard else SessionState.THINKING
+
+    def take_back(self) -> None:
+        """The user goes on: there was no commit and no reply."""
+        self.commit_id = 0
+        self.is_answered = False
+        self.had_playback = False
+        self.text = ""
