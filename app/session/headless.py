@@ -96,7 +96,7 @@ def run_file(
     if wav_in is not None and not document["turns"]:
         raise AudioInputError(
             f"No speech was found in {wav_in} (its loudest moment has {conversation.loudest_dbfs:.0f} dBFS). "
-            "Record it louder or closer to the microphone."
+            "Record it louder, closer to the microphone or with a clearer voice."
         )
     return document
 
