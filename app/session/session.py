@@ -89,6 +89,7 @@ class Session:
             threading.Thread(target=self._worker.run, name="engine", daemon=True),
         ]
         self._is_started = False
+        self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Start the threads and load the engine; returns at once. First events: StateChanged(LOADING), later
@@ -109,6 +110,10 @@ class Session:
             self._worker.submit(Close())
         for thread in self._threads:
             thread.join(max(give_up_s - time.monotonic(), 0.0))
+        if self._unsubscribe is not None:
+            # An engine that outlives its session must not keep it, with its rings, in memory.
+            self._unsubscribe()
+            self._unsubscribe = None
         return not any(thread.is_alive() for thread in self._threads)
 
     @property
@@ -133,7 +138,7 @@ class Session:
 
     def _on_engine(self, engine: SessionEngine) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""
-        engine.timing.subscribe(self._on_timing)
+        self._unsubscribe = engine.timing.subscribe(self._on_timing)
         self._loop.turns.timing = engine.timing
 
     def _on_timing(self, event: TimingEvent) -> None:
