@@ -437,6 +437,7 @@ def test_stop_ends_everything_at_once() -> None:
         driver.await_event(TurnCancelled)
     assert driver.of(TurnCancelled)[0].reason == "stopped"
     assert engine.is_closed
+    driver.session.poll()
     engine.timing.emit("step", 1, 0, 1)
     assert driver.session.poll() == [], "a stopped session still listens to the engine"
 
