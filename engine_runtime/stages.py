@@ -28,7 +28,7 @@ from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.prompt import Prompt, TextTokenizer
-from engine_runtime.weights import load_weights
+from engine_runtime.weights import Uninitialised, load_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _load_lm(
     bundle: Bundle, config: MossLMConfig, device: torch.device, dtype: torch.dtype, kv_blocks: int
 ) -> PagedLM:
     section = bundle.lm
-    with torch.device("meta"):
+    with torch.device("meta"), Uninitialised():
         model = MossLM(config)
     load_weights(model, section.weights, dtype, device)
     cache = KVCache(config, kv_blocks, section.tokens_per_block, dtype=dtype, device=device)
@@ -89,7 +89,8 @@ def _load_lm(
 
 def _load_speech_tokenizer(bundle: Bundle, device: torch.device) -> SpeechTokenizer:
     section = bundle.speech_encoder
-    model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
+    with Uninitialised():
+        model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
     load_weights(model, section.weights, torch.float32, device)
     known = get_args(Normalisation)
     if section.normalisation not in known:
@@ -110,7 +111,8 @@ def _load_speech_tokenizer(bundle: Bundle, device: torch.device) -> SpeechTokeni
 
 def _load_token2mel(bundle: Bundle, device: torch.device, steps: int) -> Token2Mel:
     section = bundle.flow
-    flow = CausalFlow(FlowConfig.from_dict(section.config))
+    with Uninitialised():
+        flow = CausalFlow(FlowConfig.from_dict(section.config))
     load_weights(flow, section.weights, torch.float32, device)
     return Token2Mel(
         flow.eval(),
@@ -125,7 +127,8 @@ def _load_token2mel(bundle: Bundle, device: torch.device, steps: int) -> Token2M
 def _load_vocoder(bundle: Bundle, device: torch.device) -> Vocoder:
     section = bundle.vocoder
     is_hift = section.kind == "hift"
-    network = HiFT(HiFTConfig.from_dict(section.config)) if is_hift else build_bigvgan(section.config)
+    with Uninitialised():
+        network = HiFT(HiFTConfig.from_dict(section.config)) if is_hift else build_bigvgan(section.config)
     load_weights(network, section.weights, torch.float32, device, either_weight_norm_style=is_hift)
     vocoder = Vocoder(
         network,

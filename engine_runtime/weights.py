@@ -8,13 +8,15 @@ enough.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from .errors import BundleError
 
@@ -23,6 +25,28 @@ _WEIGHT_NORM_STYLES = (
     ("weight_g", "parametrizations.weight.original0"),
     ("weight_v", "parametrizations.weight.original1"),
 )
+
+
+class Uninitialised(TorchFunctionMode):
+    """Inside `with Uninitialised():` modules are built without random values, for weights to be read right
+    after.
+
+    NOTE: apart from the work, on the meta device `nn.init.normal_` imports the compiler, which takes a
+    second.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Leave out the functions of torch.nn.init; they return the tensor they were given."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def load_weights(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 from engine_runtime.errors import BundleError
-from engine_runtime.weights import load_weights, read_tensors
+from engine_runtime.weights import Uninitialised, load_weights, read_tensors
 
 
 def _net(out: int = 3) -> nn.Sequential:
@@ -45,6 +47,30 @@ def test_a_module_on_the_meta_device_is_filled(tmp_path: Path) -> None:
         target = _net()
     load_weights(target, _save(source, tmp_path / "w.safetensors"))
     assert torch.equal(target[0].bias, source[0].bias.half().float())
+
+
+def test_modules_can_be_built_without_random_values(tmp_path: Path) -> None:
+    source = nn.Sequential(nn.Embedding(3, 4), nn.Conv1d(4, 4, 3), nn.LayerNorm(4))
+    state = torch.random.get_rng_state()
+    with Uninitialised():
+        target = nn.Sequential(nn.Embedding(3, 4), nn.Conv1d(4, 4, 3), nn.LayerNorm(4))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    load_weights(target, _save(source, tmp_path / "w.safetensors"))
+    for name, tensor in source.state_dict().items():
+        assert torch.equal(target.state_dict()[name], tensor.half().float())
+
+
+def test_building_on_the_meta_device_imports_no_compiler(repository: Path) -> None:
+    code = (
+        "import sys, torch\n"
+        "from engine_runtime.weights import Uninitialised\n"
+        "with torch.device('meta'), Uninitialised(): torch.nn.Embedding(3, 4)\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
 
 
 def test_all_problems_are_named_at_once_and_nothing_changes(tmp_path: Path) -> None:
