@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes.util
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -111,6 +112,8 @@ def missing_system_packages(with_tests: bool) -> list[str]:
     """Debian packages of which neither the library is found nor dpkg knows."""
     wanted = dict(RUN_LIBRARIES)
     missing = [package for package, library in wanted.items() if not _has_library(package, library)]
+    if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it, and so venv, in a package of its own
+        missing.append(f"python{sys.version_info[0]}.{sys.version_info[1]}-venv")
     if with_tests:
         missing += [package for package, program in TEST_PROGRAMS.items() if shutil.which(program) is None]
     return missing
