@@ -1,10 +1,12 @@
-"""Judge of the recipe: held-out questions through the real chain (that of `moss-voice talk`), heard by an independent ear.
+"""Judge of the recipe: held-out questions through the chain of `moss-voice talk`, heard by another ear.
 
-    python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--minutes 20]
+    python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--follow-ups 40] [--copies 60]
 
-Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged: text must be
-the answer word for word; speech must be recognised word for word by pocketsphinx with the grammar of possible answers.
-`copy synthesis` compares the assistant's own speech before and after mel and vocoder, and after codes, flow and vocoder.
+Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
+text must be the answer word for word; speech must be recognised word for word by pocketsphinx with the
+grammar of possible answers. `never_asked` counts only questions that are not the opening of a trained
+follow-up either. `copy synthesis` compares the assistant's own speech before and after mel and vocoder, and
+after codes, flow and vocoder.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import domain
 import numpy as np
 import recogniser
 import soundfile
+import torch
 import voices
 
 from app.session.headless import run_file
@@ -60,41 +63,55 @@ def write_question(path: Path, waves: list[np.ndarray]) -> None:
 class Judge:
     """Asks and counts."""
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Path, trained_questions: set[str]) -> None:
         self.engine = SharedEngine(Engine.load(Bundle.open(bundle)))
+        self.trained_questions = trained_questions
         self.right: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        self.never_asked: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.wrong: list[dict[str, str]] = []
 
     def ask(self, mode: str, group: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> None:
         """`mode` is s2t, s2s or t2s. Only the last turn of a dialogue is judged."""
+        if mode == "t2s" and len(dialogue.turns) > 1:
+            return  # one typed question makes a whole conversation of `talk`
         wanted = domain.normalise(domain.sentence(dialogue.turns[-1].units))
+        try:
+            text, heard = self._reply(mode, dialogue, rendition)
+        except MossVoiceError as error:
+            text = heard = f"({error})"
+        ok = heard == wanted
+        self.right[mode, group, dialogue.skill].append(int(ok))
+        questions = [turn.question for turn in dialogue.turns]
+        if len(questions) == 1 and questions[0] not in self.trained_questions:
+            self.never_asked[mode, group].append(int(ok))
+        if not ok:
+            answer = {"wanted": wanted, "heard": heard, "subtitle": text}
+            self.wrong.append({"mode": mode, "voice": group, "asked": " / ".join(questions), **answer})
+
+    def _reply(self, mode: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> tuple[str, str]:
+        """Text (or subtitles) of the last reply, and what the ear hears of it (of a text reply: the text)."""
         reply = Modality.TEXT if mode == "s2t" else Modality.SPEECH
         with tempfile.TemporaryDirectory() as folder:
             question, out = Path(folder) / "q.wav", Path(folder) / "a.wav"
             source: dict[str, Any] = {}
             if mode == "t2s":
-                if len(dialogue.turns) > 1:
-                    return  # one typed question makes a whole conversation of `talk`
                 source["text"] = dialogue.turns[0].question.capitalize() + "?"
             else:
-                write_question(question, voices.render_many([(turn.question, rendition) for turn in dialogue.turns]))
+                jobs = [(turn.question, rendition) for turn in dialogue.turns]
+                write_question(question, voices.render_many(jobs))
                 source["wav_in"] = question
-            try:
-                report = run_file(lambda _timing=None: self.engine, settings=SessionSettings(reply=reply), out=out, **source)
-                turns = report["turns"]
-                text = domain.normalise(turns[-1]["reply"]["text"]) if len(turns) == len(dialogue.turns) else "(turns were missed)"
-                heard = text
-                if mode != "s2t":
-                    pcm, rate = soundfile.read(out, dtype="float32")
-                    own = pcm[-round(turns[-1]["reply"]["audio_s"] * rate) :]
-                    heard = recogniser.recognise(own, rate, dialogue.skill) if len(own) > rate // 5 else ""
-            except MossVoiceError as error:
-                text = heard = f"({error})"
-        ok = heard == wanted
-        self.right[(mode, group, dialogue.skill)].append(int(ok))
-        if not ok:
-            self.wrong.append({"mode": mode, "voice": group, "asked": " / ".join(t.question for t in dialogue.turns),
-                               "wanted": wanted, "heard": heard, "subtitle": text})  # fmt: skip
+            settings = SessionSettings(reply=reply)
+            report = run_file(lambda _timing=None: self.engine, settings=settings, out=out, **source)
+            turns = report["turns"]
+            if len(turns) != len(dialogue.turns):
+                text = "(turns were missed)"
+            else:
+                text = domain.normalise(turns[-1]["reply"]["text"])
+            if mode == "s2t":
+                return text, text
+            pcm, rate = soundfile.read(out, dtype="float32")
+            own = pcm[-round(turns[-1]["reply"]["audio_s"] * rate) :]
+            return text, recogniser.recognise(own, rate, dialogue.skill) if len(own) > rate // 5 else ""
 
     def table(self) -> dict[str, Any]:
         """Shares of right answers: by mode and voice group, and by skill."""
@@ -102,31 +119,40 @@ class Judge:
         for mode, group in sorted({(m, g) for m, g, _ in self.right}):
             parts = {s: v for (m, g, s), v in self.right.items() if (m, g) == (mode, group)}
             single = [x for s, v in parts.items() if s != "follow_up" for x in v]
+            never_asked = self.never_asked[mode, group]
             found[f"{mode} {group}"] = {
-                "right": round(float(np.mean(single)), 3) if single else None, "questions": len(single),
+                "right": _share(single),
+                "questions": len(single),
+                "never_asked": {"right": _share(never_asked), "questions": len(never_asked)},
                 "skills": {s: f"{sum(v)}/{len(v)}" for s, v in sorted(parts.items())},
-            }  # fmt: skip
+            }
         return found
 
 
-def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
-    """Recognition of the assistant's speech: as synthesised, after mel + vocoder, after codes + flow + vocoder."""
-    import torch
+def _share(right: list[int]) -> float | None:
+    return round(float(np.mean(right)), 3) if right else None
 
-    units = sorted({unit for d in dialogues for unit in d.turns[-1].units})
+
+def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
+    """Recognition of the assistant's speech as synthesised, and made again from mels and from codes."""
+    units = sorted({unit for dialogue in dialogues for unit in dialogue.turns[-1].units})
     waves = dict(zip(units, voices.render_units(units), strict=True))
     stages = engine.stages
     mel_of = CodecMel(stages.vocoder.mel)
-    right = {"original": 0, "mel + vocoder": 0, "codes + flow + vocoder": 0}
+    right: dict[str, int] = defaultdict(int)
     for dialogue in dialogues:
-        wave = np.concatenate([waves[unit] for unit in dialogue.turns[-1].units])
-        wave = np.concatenate([wave, np.zeros(voices.ASSISTANT_RATE // 4, np.float32)])
-        wanted = " ".join(dialogue.turns[-1].units)
+        silence = np.zeros(voices.ASSISTANT_RATE // 4, np.float32)
+        wave = np.concatenate([*(waves[unit] for unit in dialogue.turns[-1].units), silence])
         with torch.inference_mode():
             mel = mel_of(torch.from_numpy(wave)).numpy()
         codes = stages.speech_tokenizer.encode(voices.resample(wave, voices.ASSISTANT_RATE, voices.RATE))
-        made = stages.token2mel.convert(codes)
-        for name, pcm in (("original", wave), ("mel + vocoder", stages.vocoder.vocode(mel)), ("codes + flow + vocoder", stages.vocoder.vocode(made))):
+        versions = {
+            "original": wave,
+            "mel + vocoder": stages.vocoder.vocode(mel),
+            "codes + flow + vocoder": stages.vocoder.vocode(stages.token2mel.convert(codes)),
+        }
+        wanted = " ".join(dialogue.turns[-1].units)
+        for name, pcm in versions.items():
             right[name] += recogniser.recognise(pcm, voices.ASSISTANT_RATE, dialogue.skill) == wanted
     return {name: f"{count}/{len(dialogues)}" for name, count in right.items()}
 
@@ -154,12 +180,13 @@ def main() -> None:
     parser.add_argument("--follow-ups", type=int, default=40)
     parser.add_argument("--copies", type=int, default=60)
     args = parser.parse_args()
-    rng, judge, start = random.Random(11), Judge(args.bundle), time.time()
-    held_out = [d for d in domain.all_dialogues() if d.held_out]
-    single = [d for d in held_out if len(d.turns) == 1]
+    rng, start = random.Random(11), time.time()
+    dialogues = domain.all_dialogues()
+    judge = Judge(args.bundle, domain.trained_questions(dialogues))
+    single = [d for d in dialogues if d.held_out and len(d.turns) == 1]
     seen = balanced(single, args.questions, rng)
     unseen = balanced(single, args.unseen, rng)
-    follow_ups = rng.sample([d for d in held_out if len(d.turns) > 1], args.follow_ups)
+    follow_ups = rng.sample([d for d in dialogues if d.held_out and len(d.turns) > 1], args.follow_ups)
     names = list(voices.HELD_OUT_VOICES)
     for index in range(max(len(seen), len(unseen), len(follow_ups))):
         voice = voices.seen_voice(rng)
@@ -167,7 +194,7 @@ def main() -> None:
             for mode in ("s2t", "t2s", "s2s"):
                 judge.ask(mode, "seen", seen[index], voice)
         if index < len(unseen):
-            name = names[index % len(names)]
+            name = rng.choice(names)
             for mode in ("s2t", "s2s"):
                 judge.ask(mode, name, unseen[index], voices.held_out_voice(name))
         if index < len(follow_ups):
@@ -176,7 +203,8 @@ def main() -> None:
         if index % 10 == 9:
             summary = {k: (v["right"], v["questions"]) for k, v in judge.table().items()}
             print(f"[{time.time() - start:.0f} s] {index + 1}: {summary}", flush=True)
-    report = {"table": judge.table(), "copy_synthesis": copy_synthesis(judge.engine, balanced(single, args.copies, rng)), "wrong": judge.wrong}
+    copies = copy_synthesis(judge.engine, balanced(single, args.copies, rng))
+    report = {"table": judge.table(), "copy_synthesis": copies, "wrong": judge.wrong}
     args.report.write_text(json.dumps(report, indent=1))
     print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1))
 

@@ -2,7 +2,8 @@
 
     python export.py OUT BUNDLE
 
-Writes bundle.toml with sizes and hashes beside the weights. Every number of the manifest comes from the training scripts.
+Writes bundle.toml with sizes and hashes beside the weights. Every number of the manifest comes from the
+training scripts.
 """
 
 from __future__ import annotations
@@ -15,60 +16,89 @@ from pathlib import Path
 from typing import Any
 
 import text
+from conversations import AUDIO_PAD, EOSP, LONG
+from speech_codes import ENCODER, MEL, RATE
 from tokenizers import Tokenizer
 from train_flow import CONFIG as FLOW_CONFIG
-from train_lm import AUDIO_PAD, EOSP, LONG
 from train_lm import config as lm_config
-from train_tokenizer import CONFIG as ENCODER_CONFIG
-from train_tokenizer import MEL
 from train_vocoder import CONFIG as VOCODER_CONFIG
 from train_vocoder import FLOW_CFG, FLOW_STEPS
 
 from engine_runtime.bundle import Bundle, hash_file
 from engine_runtime.models.bigvgan import receptive_field
 
-FILES = ("speech_encoder", "lm", "flow", "vocoder")
+FILES = (
+    "speech_encoder.safetensors",
+    "lm.safetensors",
+    "flow.safetensors",
+    "vocoder.safetensors",
+    "tokenizer.json",
+)
 LIMIT_BYTES = 45_000_000
+DESCRIPTION = (
+    "A small model of MOSS-Speech's architecture for closed-domain English conversation, "
+    "trained on synthetic speech"
+)
 
 
 def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
     """The manifest without its file table."""
-    lm, flow = asdict(lm_config(tokenizer)), asdict(FLOW_CONFIG)
-    left, right = receptive_field(VOCODER_CONFIG)
-    names = ("endoftext", "im_start", "im_end", "sosp", "modality_pad", "empty")
-    ids = {name: tokenizer.token_to_id(token) for name, token in zip(names, text.SPECIAL, strict=True)}
-    del lm["modality_pad"]
-    for key in ("steps", "cfg_rate", "chunk_codes", "look_ahead_codes"):
-        del flow[key]
-    speech = {"do_sample": False, "max_new": 160, "min_new": 2}
     return {
         "bundle": {
             "format": 1, "name": "nano", "licence": "Apache-2.0",
-            "description": "A small model of MOSS-Speech's architecture for closed-domain English conversation, trained on synthetic speech",
+            "description": DESCRIPTION,
         },
-        "lm": {
-            "weights": "lm.safetensors", "tokens_per_block": 16, "kv_blocks": 256, "context_rows": LONG + 64, "subtitles": True,
-            "config": lm,
-            "special_ids": {**ids, "eosp": EOSP, "audio_pad": AUDIO_PAD, "audio_forbidden_from": EOSP + 1},
-            "prompt": {"system_speech": text.SYSTEM_SPEECH, "system_text": text.SYSTEM_TEXT,
-                       "user_role": "user", "assistant_role": "assistant"},
-            "sampling": {"speech": speech, "text": {"do_sample": False, "max_new": 60}},
-        },
+        "lm": _lm(tokenizer),
         "text_tokenizer": {"file": "tokenizer.json"},
         "speech_encoder": {
-            "weights": "speech_encoder.safetensors", "sample_rate": 16_000, "normalisation": "running_max",
-            "config": asdict(ENCODER_CONFIG),
+            "weights": "speech_encoder.safetensors", "sample_rate": RATE, "normalisation": "running_max",
+            "config": asdict(ENCODER),
         },
-        "flow": {
-            "weights": "flow.safetensors", "steps": FLOW_STEPS, "cfg_rate": FLOW_CFG,
-            "chunk_codes": FLOW_CONFIG.chunk_codes, "look_ahead_codes": FLOW_CONFIG.look_ahead_codes,
-            "first_chunk_codes": FLOW_CONFIG.chunk_codes, "config": flow, "mel": asdict(MEL),
-        },
-        "vocoder": {
-            "kind": "bigvgan", "weights": "vocoder.safetensors", "left_context_frames": left, "right_context_frames": right,
-            "config": VOCODER_CONFIG, "mel": asdict(MEL),
-        },
+        "flow": _flow(),
+        "vocoder": _vocoder(),
     }  # fmt: skip
+
+
+def _lm(tokenizer: Tokenizer) -> dict[str, Any]:
+    config = asdict(lm_config(tokenizer))
+    del config["modality_pad"]  # one of the special ids
+    names = ("endoftext", "im_start", "im_end", "sosp", "modality_pad", "empty")
+    ids = {name: tokenizer.token_to_id(token) for name, token in zip(names, text.SPECIAL, strict=True)}
+    return {
+        "weights": "lm.safetensors", "tokens_per_block": 16, "kv_blocks": 256, "context_rows": LONG + 64,
+        "subtitles": True, "config": config,
+        "special_ids": {**ids, "eosp": EOSP, "audio_pad": AUDIO_PAD, "audio_forbidden_from": EOSP + 1},
+        "prompt": {"system_speech": text.SYSTEM_SPEECH, "system_text": text.SYSTEM_TEXT,
+                   "user_role": "user", "assistant_role": "assistant"},
+        "sampling": {"speech": {"do_sample": False, "max_new": 160, "min_new": 2},
+                     "text": {"do_sample": False, "max_new": 60}},
+    }  # fmt: skip
+
+
+def _flow() -> dict[str, Any]:
+    config = asdict(FLOW_CONFIG)
+    for key in ("steps", "cfg_rate", "chunk_codes", "look_ahead_codes"):  # stand beside the config
+        del config[key]
+    return {
+        "weights": "flow.safetensors", "steps": FLOW_STEPS, "cfg_rate": FLOW_CFG,
+        "chunk_codes": FLOW_CONFIG.chunk_codes, "look_ahead_codes": FLOW_CONFIG.look_ahead_codes,
+        "first_chunk_codes": FLOW_CONFIG.chunk_codes, "config": config, "mel": asdict(MEL),
+    }  # fmt: skip
+
+
+def _vocoder() -> dict[str, Any]:
+    left, right = receptive_field(VOCODER_CONFIG)
+    return {
+        "kind": "bigvgan", "weights": "vocoder.safetensors", "left_context_frames": left,
+        "right_context_frames": right, "config": VOCODER_CONFIG, "mel": asdict(MEL),
+    }  # fmt: skip
+
+
+def files(bundle: Path) -> dict[str, dict[str, Any]]:
+    """Sizes and hashes of the bundle's files."""
+    return {
+        name: {"size": (bundle / name).stat().st_size, "sha256": hash_file(bundle / name)} for name in FILES
+    }
 
 
 def to_toml(content: dict[str, Any], path: str = "") -> str:
@@ -80,7 +110,8 @@ def to_toml(content: dict[str, Any], path: str = "") -> str:
             name = key if key.isidentifier() else json.dumps(key)
             inline = path == "files"
             table = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
-            lines += [f"{name} = {{ {table} }}"] if inline else ["", to_toml(value, f"{path}.{name}" if path else name)]
+            below = ["", to_toml(value, f"{path}.{name}" if path else name)]
+            lines += [f"{name} = {{ {table} }}"] if inline else below
     return "\n".join(lines)
 
 
@@ -88,11 +119,10 @@ def main() -> None:
     """Copy, describe, and read back."""
     trained, bundle = Path(sys.argv[1]), Path(sys.argv[2])
     bundle.mkdir(parents=True, exist_ok=True)
-    names = [f"{name}.safetensors" for name in FILES] + ["tokenizer.json"]
-    for name in names:
+    for name in FILES:
         shutil.copyfile(trained / name, bundle / name)
     content = manifest(Tokenizer.from_file(str(bundle / "tokenizer.json")))
-    content["files"] = {name: {"size": (bundle / name).stat().st_size, "sha256": hash_file(bundle / name)} for name in names}
+    content["files"] = files(bundle)
     (bundle / "bundle.toml").write_text(to_toml(content) + "\n", encoding="utf-8")
     total = sum(file.stat().st_size for file in bundle.iterdir() if file.is_file())
     print(Bundle.open(bundle).name, f"{total / 1e6:.1f} MB")

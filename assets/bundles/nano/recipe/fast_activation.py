@@ -1,11 +1,14 @@
 """BigVGAN's anti-aliased activation for training: the same filters as fused element-wise code.
 
-The package runs them as depth-wise convolutions, which cost most of a training step on a GPU. Written as polyphase sums,
-the compiler makes two kernels of them. The edges are padded with zeros instead of the last sample: only the first and last
-samples of a training segment see that.
+The package runs them as depth-wise convolutions, which cost most of a training step on a GPU. Written as
+polyphase sums, the compiler makes two kernels of them. The edges are padded with zeros instead of the last
+sample: only the first and last samples of a training segment see that.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +17,10 @@ from torch import Tensor, nn
 
 
 def anti_aliased(x: Tensor, up: Tensor, down: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """Up-sample by 2, snakebeta, down-sample by 2: [B, C, T] -> [B, C, T]. Filters [12]."""
+    """Up-sample by 2, x + sin(alpha x)^2 / beta, down-sample by 2: [B, C, T] -> [B, C, T].
+
+    `up`, `down`: filters [12]; `alpha`, `beta`: logarithms [C] (BigVGAN's snakebeta).
+    """
     dtype, length = x.dtype, x.shape[-1]
     x = F.pad(x.float(), (3, 3))
     even = sum(up[1 + 2 * q] * x[..., 5 - q : 5 - q + length] for q in range(6)) * 2
@@ -42,13 +48,10 @@ class FastActivation(nn.Module):
         return self.run(x, self.upsample.filter.flatten(), down, self.act.alpha, self.act.beta)
 
 
-_CACHE: list[object] = []
-
-
-def _compiled():  # type: ignore[no-untyped-def]
-    if not _CACHE:
-        _CACHE.append(torch.compile(anti_aliased, dynamic=False))
-    return _CACHE[0]
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Tensor]:
+    """One compiled function for all activations: each new width and length compiles it once more."""
+    return torch.compile(anti_aliased, dynamic=False)
 
 
 def use_fast_activations(model: nn.Module, compiled: bool) -> None:

@@ -1,7 +1,8 @@
 """A training step as one CUDA graph: small networks are bound by launches, not by arithmetic.
 
-`Step(fn, examples)` runs `fn(*tensors) -> tensors` eagerly on a CPU, and as a captured graph on a GPU. The first calls on
-the GPU are eager warm-up steps (they train, too); then the step is captured once and replayed.
+`Step(fn, device)` runs `fn(*tensors) -> tensors` eagerly on a CPU, and as a captured graph on a GPU. The
+first calls on the GPU are eager warm-up steps (they train, too); then the step is captured once and replayed.
+With it come an optimiser and a moving average of weights that may be captured, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ WARM_UP = 4
 
 
 class Step:
-    """One training step over tensors of fixed shape."""
+    """A training step over tensors of fixed shape. On a GPU each call overwrites the last one's results."""
 
     def __init__(self, fn: Callable[..., tuple[Tensor, ...]], device: str) -> None:
         self.fn, self.use_graph = fn, device == "cuda"
@@ -50,7 +51,7 @@ class Step:
 
 
 def cosine(progress: float, peak: float, warm_up: float = 0.02, floor: float = 0.02) -> float:
-    """Learning rate at `progress` in 0..1."""
+    """Learning rate at `progress` in 0..1: a linear start, half a cosine from `peak` to its `floor`."""
     scale = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * min(progress, 1.0))).item())
     return peak * min(1.0, progress / warm_up + 1e-3) * (scale * (1 - floor) + floor)
 
@@ -64,16 +65,21 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-def adamw(parameters: list[torch.nn.Parameter], device: str, betas: tuple[float, float], decay: float) -> torch.optim.AdamW:
-    """AdamW that may be captured."""
+def adamw(
+    module: torch.nn.Module, device: str, betas: tuple[float, float], decay: float
+) -> torch.optim.AdamW:
+    """AdamW that may be captured; `set_rate` sets its learning rate."""
+    parameters = list(module.parameters())
     if device != "cuda":
         return torch.optim.AdamW(parameters, lr=1e-3, betas=betas, weight_decay=decay)
     rate = torch.tensor(1e-3, device=device)
-    return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=decay, capturable=True, fused=True)
+    return torch.optim.AdamW(
+        parameters, lr=rate, betas=betas, weight_decay=decay, capturable=True, fused=True
+    )
 
 
 class Average:
-    """Exponential moving average of weights."""
+    """Exponential moving average of weights; it forgets faster early on, not to be bound to the start."""
 
     def __init__(self, model: torch.nn.Module, decay: float) -> None:
         self.decay = decay

@@ -1,7 +1,8 @@
 """An independent ear: pocketsphinx with the grammar of possible answers. Used by `evaluate.py`.
 
-In: reply speech. Out: the words of the most likely answer. Two grammars, because one over everything is slow: the word
-strings of "repeat after me", and all other answers together (a wrong skill is therefore heard as wrong).
+In: reply speech. Out: the words of the most likely answer. Two grammars, because one over everything is slow:
+the word strings of "repeat after me", and all other answers together (a wrong skill is therefore heard as
+wrong).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def repeat_grammar() -> str:
 
 @lru_cache
 def _decoder(kind: str) -> Decoder:
-    config = Config(hmm=get_model_path("en-us/en-us"), dict=get_model_path("en-us/cmudict-en-us.dict"), lm=None, loglevel="FATAL")
-    decoder = Decoder(config)
+    acoustic, words = get_model_path("en-us/en-us"), get_model_path("en-us/cmudict-en-us.dict")
+    decoder = Decoder(Config(hmm=acoustic, dict=words, lm=None, loglevel="FATAL"))
     decoder.add_jsgf_string(kind, repeat_grammar() if kind == "repeat" else answer_grammar())
     decoder.activate_search(kind)
     return decoder

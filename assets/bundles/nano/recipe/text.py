@@ -1,7 +1,8 @@
 """Text side of the recipe: the tokenizer, typed variants of questions, subtitles.
 
-`build_tokenizer` trains a byte-level BPE on the domain: each word of the domain becomes one token, anything else falls
-back to bytes. A line break is always a token of its own, so that the prompt may be tokenised in pieces.
+`build_tokenizer` trains a byte-level BPE on the domain: its frequent words (numbers, words to repeat) become
+one token, the others a few, anything else falls back to bytes. A line break is always a token of its own, so
+that the prompt may be tokenised in pieces.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from pathlib import Path
 import domain
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|modality_pad|>", "<|empty|>"]
+SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|modality_pad|>",
+    "<|empty|>",
+]
 VOCAB = 1_280
 SYSTEM_SPEECH = "Answer with speech."
 SYSTEM_TEXT = "Answer with text."
@@ -26,17 +34,26 @@ def build_tokenizer(path: Path) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=VOCAB,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    words = domain.vocabulary(domain.all_dialogues())
-    corpus = [" ".join(["", *words])] * 400 + [word.capitalize() for word in words] * 100 + [" " + name.capitalize() for name in domain.NAMES] * 400
-    for dialogue in domain.all_dialogues(repeats=2_000):
-        for turn in dialogue.turns:
-            corpus += [turn.question, turn.question.capitalize() + "?", domain.sentence(turn.units)]
-    corpus += ["system\n", "user\n", "assistant\n", SYSTEM_SPEECH, SYSTEM_TEXT] * 2_000
-    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.train_from_iterator(_training_text(), trainer)
     tokenizer.save(str(path))
     return tokenizer
+
+
+def _training_text() -> list[str]:
+    """All words and names, again and again, then questions, answers and the words of the prompt."""
+    words = domain.vocabulary(domain.all_dialogues())
+    lines = [" ".join(["", *words])] * 400
+    lines += [word.capitalize() for word in words] * 100
+    lines += [" " + name.capitalize() for name in sorted(domain.NAMES)] * 400
+    for dialogue in domain.all_dialogues(repeats=2_000):
+        for turn in dialogue.turns:
+            lines += [turn.question, turn.question.capitalize() + "?", domain.sentence(turn.units)]
+    return lines + ["system\n", "user\n", "assistant\n", SYSTEM_SPEECH, SYSTEM_TEXT] * 2_000
 
 
 def typed(question: str, rng: random.Random) -> str:

@@ -1,54 +1,73 @@
 """Stage 3 of the recipe: the speech encoder and its codebook.
 
 Loss: CTC on phones from the codes (so that codes carry what is said), plus L1 on the codec mel (so that the
-assistant's speech can be made again from them), plus the commitment of the vector quantiser. The decoders are thrown
-away. The codebook starts from k-means after a warm-up without quantiser, follows by moving averages, and entries that
-nobody uses are put where data is.
+assistant's speech can be made again from them), plus the commitment of the vector quantiser. The decoders are
+thrown away. The codebook starts from k-means after a warm-up without quantiser, follows by moving averages,
+and entries that nobody uses are put where data is.
 
     python train_tokenizer.py WORK OUT --minutes 8
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import corpus
 import domain
 import numpy as np
+import stage
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+import voices
+from speech_codes import ENCODER, FRAMES_PER_CODE, MEL, RATE, log_mel
 from torch import Tensor, nn
 
-from engine_runtime.codec.features import CodecMel, WhisperLogMel
-from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
+from engine_runtime.codec.features import CodecMel
+from engine_runtime.models.whisper_vq import WhisperVQ
 from engine_runtime.types import MelSpec
 
-CONFIG = WhisperVQConfig(
-    num_mel_bins=128, d_model=256, heads=4, ffn=1024, layers=4, max_positions=752, codebook_size=2048
-)
-MEL = MelSpec(sample_rate=24_000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
-MEL16 = MelSpec(sample_rate=16_000, n_mels=80, n_fft=1280, hop=320, win=1280, fmin=0.0, fmax=8000.0)
 CODES = 64  # codes in a training window: 5.12 s
+SAMPLES = CODES * corpus.GRID16
+FRAMES = CODES * FRAMES_PER_CODE
+# The codec's mel of 16 kHz speech: the same window and hop in seconds.
+MEL16 = MelSpec(
+    sample_rate=RATE, n_mels=MEL.n_mels, n_fft=1280, hop=320, win=1280, fmin=MEL.fmin, fmax=MEL.fmax
+)
+COLLECT_FROM, QUANTISE_FROM = 0.06, 0.10  # shares of the time: hidden states for k-means, then codes
+DEV_LEAD = 3_200  # samples of silence before a held-out question
 
 
-def pronunciations() -> dict[str, list[str]]:
-    """Word -> phones, as flite says it."""
-    words = domain.vocabulary(domain.all_dialogues())
-    found = {}
-    for word in words:
+class Phones:
+    """Text -> phone ids, as flite says its words. Id 0 is the blank of CTC."""
+
+    def __init__(self) -> None:
+        words = domain.vocabulary(domain.all_dialogues())
+        self.lexicon = {word: self._pronounce(word) for word in words}
+        phones = sorted({phone for word in self.lexicon.values() for phone in word})
+        self.ids = {phone: i + 1 for i, phone in enumerate(phones)}
+
+    @staticmethod
+    def _pronounce(word: str) -> list[str]:
         command = ["flite", "-voice", "kal", "-ps", "-t", word, "none"]
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found[word] = [phone for phone in text.split() if phone != "pau"]
-    return found
+        spoken = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return [phone for phone in spoken.split() if phone != "pau"]
+
+    def __len__(self) -> int:
+        """Phones and the blank."""
+        return len(self.ids) + 1
+
+    def of(self, text: str) -> list[int]:
+        """Ids of all words of `text`."""
+        return [self.ids[phone] for word in text.split() for phone in self.lexicon[word]]
 
 
 class Quantiser(nn.Module):
-    """Codebook with moving averages. Its state lives in the encoder's `codebook` weight."""
+    """Codebook with moving averages (van den Oord et al. 2017, appendix A.1).
+
+    The entries are the encoder's `codebook` weight [codes, d], changed in place.
+    """
 
     def __init__(self, codebook: Tensor, decay: float = 0.99) -> None:
         super().__init__()
@@ -71,26 +90,32 @@ class Quantiser(nn.Module):
 
     @staticmethod
     def _nearest(points: Tensor, entries: Tensor) -> Tensor:
-        return torch.cat([(entries.square().sum(1) - 2 * part @ entries.T).argmin(1) for part in points.split(16_384)])
+        """Index of the nearest entry: |p - e|^2 without |p|^2, a part at a time to bound the memory."""
+        squares = entries.square().sum(1)
+        return torch.cat([(squares - 2 * part @ entries.T).argmin(1) for part in points.split(16_384)])
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, n, d] -> quantised with straight-through gradient, codes, commitment loss."""
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, n, d] -> quantised with straight-through gradient, commitment loss. The entries move."""
         points = hidden.detach().float().reshape(-1, hidden.shape[-1])
         with torch.no_grad():
             codes = self._nearest(points, self.entries)
-            count = torch.bincount(codes, minlength=len(self.entries)).float()
-            total = torch.zeros_like(self.entries).index_add_(0, codes, points)
-            self.count.mul_(self.decay).add_(count, alpha=1 - self.decay)
-            self.total.mul_(self.decay).add_(total, alpha=1 - self.decay)
-            dead = self.count < 0.05
-            fresh = points[torch.randint(len(points), (len(self.entries),), device=points.device)]
             quantised = self.entries[codes].view_as(hidden)
-            self.entries.copy_(torch.where(dead[:, None], fresh, self.total / self.count.clamp_min(1e-3)[:, None]))
-            self.total.copy_(torch.where(dead[:, None], fresh, self.total))
-            self.count.masked_fill_(dead, 1.0)
+            self._follow(points, codes)
         commitment = F.mse_loss(hidden.float(), quantised)
-        straight = hidden + (quantised - hidden.float()).detach().to(hidden.dtype)
-        return straight, codes.view(hidden.shape[:2]), commitment
+        return hidden + (quantised - hidden.float()).detach().to(hidden.dtype), commitment
+
+    def _follow(self, points: Tensor, codes: Tensor) -> None:
+        """Entries go to the mean of their points; dead ones are put on a random point."""
+        count = torch.bincount(codes, minlength=len(self.entries)).float()
+        total = torch.zeros_like(self.entries).index_add_(0, codes, points)
+        self.count.mul_(self.decay).add_(count, alpha=1 - self.decay)
+        self.total.mul_(self.decay).add_(total, alpha=1 - self.decay)
+        dead = self.count < 0.05
+        fresh = points[torch.randint(len(points), (len(self.entries),), device=points.device)]
+        mean = self.total / self.count.clamp_min(1e-3)[:, None]
+        self.entries.copy_(torch.where(dead[:, None], fresh, mean))
+        self.total.copy_(torch.where(dead[:, None], fresh, self.total))
+        self.count.masked_fill_(dead, 1.0)
 
 
 class Decoder(nn.Module):
@@ -98,25 +123,31 @@ class Decoder(nn.Module):
 
     def __init__(self, width: int, phones: int) -> None:
         super().__init__()
-        self.up = nn.Linear(width, 4 * width)
-        layer = {"d_model": width, "nhead": 4, "dim_feedforward": 4 * width, "dropout": 0.0, "batch_first": True,
-                 "norm_first": True, "activation": "gelu"}  # fmt: skip
-        self.phone_layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 3, enable_nested_tensor=False)
-        self.mel_layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 2, enable_nested_tensor=False)
-        self.position = nn.Parameter(torch.randn(CODES * 4, width) * 0.02)
-        self.speaker = nn.Linear(80, width)
-        self.phone_head, self.mel_head = nn.Linear(width, phones), nn.Linear(width, 80)
+        self.up = nn.Linear(width, FRAMES_PER_CODE * width)
+        self.phone_layers = self._layers(width, 3)
+        self.mel_layers = self._layers(width, 2)
+        self.position = nn.Parameter(torch.randn(FRAMES, width) * 0.02)
+        self.speaker = nn.Linear(MEL.n_mels, width)
+        self.phone_head, self.mel_head = nn.Linear(width, phones), nn.Linear(width, MEL.n_mels)
+
+    @staticmethod
+    def _layers(width: int, count: int) -> nn.TransformerEncoder:
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        return nn.TransformerEncoder(layer, count, enable_nested_tensor=False)
 
     def forward(self, hidden: Tensor, mean_mel: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, n, d], [B, 80] -> [B, 4n, phones], [B, 4n, 80]."""
+        """[B, n, d], [B, 80] -> [B, 4n, phones], [B, 4n, 80]. The mean mel says which voice it is."""
         batch, n, width = hidden.shape
-        x = self.up(hidden).view(batch, 4 * n, width) + self.position[: 4 * n]
+        frames = FRAMES_PER_CODE * n
+        x = self.up(hidden).view(batch, frames, width) + self.position[:frames]
         phones = self.phone_head(self.phone_layers(x))
         return phones, self.mel_head(self.mel_layers(x + self.speaker(mean_mel)[:, None]))
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
-    """Whisper's position table."""
+    """Whisper's position table [positions, width]."""
     scale = torch.exp(-np.log(10_000) / (width // 2 - 1) * torch.arange(width // 2))
     angle = torch.arange(positions)[:, None] * scale
     return torch.cat([angle.sin(), angle.cos()], 1)
@@ -138,138 +169,172 @@ def edit_distance(a: list[int], b: list[int]) -> int:
     return int(row[-1])
 
 
+@dataclass
+class Batch:
+    """Windows of user questions, then of answers."""
+
+    clean: Tensor
+    """[B, SAMPLES]"""
+    noisy: Tensor
+    targets: list[list[int]]
+    """Phones of each row."""
+    users: int
+    """Rows of user questions."""
+
+
+class Speech:
+    """Random batches: three quarters user questions, one quarter the assistant's unit strings."""
+
+    def __init__(self, work: Path, phones: Phones, device: str, generator: torch.Generator) -> None:
+        self.rng = np.random.default_rng(0)
+        self.generator, self.phones = generator, phones
+        self.questions = corpus.Questions(work / "users.npz", device)
+        self.answers = corpus.Answers(work / "units.npz", device)
+        self.strings = corpus.training_answers(self.rng, 20_000)
+
+    def batch(self, size: int) -> Batch:
+        """Questions are always disturbed, answers in three of ten rows."""
+        users = size - size // 4
+        user, said = self.questions.windows(self.rng, users, SAMPLES)
+        picks = [self.strings[i] for i in self.rng.integers(0, len(self.strings), size - users)]
+        spoken = self.answers.batch(picks, CODES, 16)
+        keep = torch.rand(len(spoken), 1, device=spoken.device, generator=self.generator) < 0.7
+        noisy_user = corpus.augment(user, self.generator)
+        noisy_answer = torch.where(keep, spoken, corpus.augment(spoken, self.generator))
+        targets = [self.phones.of(" ".join(row)) for row in [*said, *picks]]
+        return Batch(torch.cat([user, spoken]), torch.cat([noisy_user, noisy_answer]), targets, users)
+
+
+class Training:
+    """Encoder, codebook and decoders with their optimiser."""
+
+    def __init__(self, phones: Phones, device: str, generator: torch.Generator) -> None:
+        self.device, self.phones, self.generator = device, phones, generator
+        self.model = WhisperVQ(ENCODER).to(device)
+        with torch.no_grad():
+            table = sinusoids(ENCODER.max_positions, ENCODER.d_model) * 0.3
+            self.model.encoder.embed_positions.weight.copy_(table)
+        self.model.encoder.codebook.weight.requires_grad_(False)
+        self.decoder = Decoder(ENCODER.d_model, len(phones)).to(device)
+        self.quantiser = Quantiser(self.model.encoder.codebook.weight.data)
+        self.log_mel, self.codec_mel = log_mel(device), CodecMel(MEL16).to(device)
+        everything = [*self.model.parameters(), *self.decoder.parameters()]
+        self.parameters = [parameter for parameter in everything if parameter.requires_grad]
+        self.optimiser = torch.optim.AdamW(
+            self.parameters, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda"
+        )
+        self.steps = 0
+        self.hidden_pool: list[Tensor] = []
+
+    def step(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """One step at `progress` in 0..1 of the training time; the losses, and `norm`, of the gradient."""
+        self._set_rate(progress)
+        mel = self.wanted_mel(batch.clean)
+        hidden, commitment = self._quantise(self._hidden(batch.noisy, batch.users), progress)
+        with torch.autocast(self.device, torch.bfloat16):
+            phone_logits, mel_made = self.decoder(hidden, mel.mean(1))
+        ctc = self._ctc(phone_logits, batch.targets)
+        difference = (mel_made.float() - mel).abs().mean((1, 2))
+        mel_user, mel_answer = difference[: batch.users].mean(), difference[batch.users :].mean()
+        loss = ctc + (mel_user + 3.0 * mel_answer) + 0.5 * commitment
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimiser.step()
+        self.steps += 1
+        return {"ctc": ctc, "mel": mel_user, "mel_answer": mel_answer, "commit": commitment, "norm": norm}
+
+    def _set_rate(self, progress: float) -> None:
+        warm_up = min(1.0, (self.steps + 1) / 300)
+        for group in self.optimiser.param_groups:
+            group["lr"] = 1e-3 * warm_up * (0.5 * (1 + np.cos(np.pi * progress)) * 0.98 + 0.02)
+
+    def wanted_mel(self, wave: Tensor) -> Tensor:
+        """16 kHz [B, SAMPLES] -> codec mel [B, FRAMES, 80], about unit variance."""
+        with torch.no_grad():
+            return (self.codec_mel(wave)[..., :FRAMES].transpose(1, 2) + 5.0) / 2.5
+
+    def _hidden(self, wave: Tensor, warped: int = 0) -> Tensor:
+        """[B, SAMPLES] -> [B, CODES, d]; the first `warped` rows may get other vocal tracts."""
+        with torch.no_grad():
+            mel = self.log_mel(wave)
+            if warped:
+                mel[:warped] = corpus.warp_mel(mel[:warped], self.generator)
+        with torch.autocast(self.device, torch.bfloat16):
+            return self.model.encode_hidden(mel)
+
+    def _quantise(self, hidden: Tensor, progress: float) -> tuple[Tensor, Tensor]:
+        """Codes once the codebook is placed; before that a collection of points to place it on."""
+        if progress > QUANTISE_FROM:
+            if self.hidden_pool:
+                self.quantiser.k_means(torch.cat(self.hidden_pool))
+                self.hidden_pool.clear()
+            return self.quantiser(hidden)
+        if progress > COLLECT_FROM:
+            points = hidden.detach().float().reshape(-1, ENCODER.d_model)
+            self.hidden_pool.append(points[torch.randperm(len(points))[:2_000].to(self.device)])
+            self.hidden_pool[:] = self.hidden_pool[-60:]
+        return hidden, hidden.new_zeros(())
+
+    def _ctc(self, logits: Tensor, targets: list[list[int]]) -> Tensor:
+        lengths = torch.tensor([len(row) for row in targets], device=self.device)
+        flat = torch.tensor([phone for row in targets for phone in row], device=self.device)
+        frames = torch.full((len(targets),), FRAMES, device=self.device)
+        log_probability = logits.float().log_softmax(-1).transpose(0, 1)
+        return F.ctc_loss(log_probability, flat, frames, lengths, zero_infinity=True)
+
+    @torch.no_grad()
+    def heard_phones(self, wave: Tensor) -> list[list[int]]:
+        """16 kHz [B, SAMPLES] -> the phones of each row, by way of the codes."""
+        codes = self.model.quantize(self._hidden(wave))
+        with torch.autocast(self.device, torch.bfloat16):
+            logits, _ = self.decoder(self.model.encoder.codebook(codes), self.wanted_mel(wave).mean(1))
+        return greedy(logits)
+
+
+def phone_error_rates(training: Training, dev: corpus.Questions) -> dict[str, float]:
+    """Phone errors by voice group, on held-out questions."""
+    training.model.eval()
+    training.decoder.eval()
+    errors: dict[str, list[int]] = {}
+    for first in range(0, len(dev), 64):
+        picks = range(first, min(first + 64, len(dev)))
+        lengths = [min(int(dev.lengths[pick]), SAMPLES - DEV_LEAD - 800) for pick in picks]
+        segments = [
+            [(DEV_LEAD, int(dev.offsets[pick]), length)] for pick, length in zip(picks, lengths, strict=True)
+        ]
+        heard = training.heard_phones(corpus.lay_out(dev.samples, segments, SAMPLES))
+        for pick, phones in zip(picks, heard, strict=True):
+            wanted = training.phones.of(dev.text[pick])
+            found = errors.setdefault(voices.voice_group(dev.voice[pick]), [0, 0])
+            found[0] += edit_distance(phones, wanted)
+            found[1] += len(wanted)
+    return {group: round(wrong / total, 4) for group, (wrong, total) in errors.items()}
+
+
 def main() -> None:
     """Train for a time, report phone errors on held-out questions, write the encoder."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("work", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser = stage.parser(__doc__, minutes=8.0)
     parser.add_argument("--batch", type=int, default=192)
-    parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    device = args.device
-    torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    rng = np.random.default_rng(0)
-    generator = torch.Generator(device).manual_seed(0)
-    lexicon = pronunciations()
-    phones = sorted({phone for word in lexicon.values() for phone in word})
-    ids = {phone: i + 1 for i, phone in enumerate(phones)}  # 0 is the blank
-
-    def target(text: str) -> list[int]:
-        return [ids[phone] for word in text.split() for phone in lexicon[word]]
-
-    questions = corpus.Questions(args.work / "users.npz", device)
-    dev = corpus.Questions(args.work / "dev.npz", device)
-    answers = corpus.Answers(args.work / "units.npz", device)
-    strings = corpus.training_answers(rng, 20_000)
-
-    model = WhisperVQ(CONFIG).to(device)
-    with torch.no_grad():
-        model.encoder.embed_positions.weight.copy_(sinusoids(CONFIG.max_positions, CONFIG.d_model) * 0.3)
-    model.encoder.codebook.weight.requires_grad_(False)
-    decoder = Decoder(CONFIG.d_model, len(phones) + 1).to(device)
-    quantiser = Quantiser(model.encoder.codebook.weight.data)
-    log_mel = WhisperLogMel(16_000, CONFIG.num_mel_bins, "running_max").to(device)
-    codec_mel = CodecMel(MEL16).to(device)
-    parameters = [p for p in [*model.parameters(), *decoder.parameters()] if p.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda")
-    samples = CODES * corpus.GRID16
-
-    def encode(wave: Tensor, count_warped: int = 0) -> Tensor:
-        with torch.no_grad():
-            mel = log_mel(wave)
-            if count_warped:
-                mel[:count_warped] = corpus.warp_mel(mel[:count_warped], generator)
-        with torch.autocast(device, torch.bfloat16):
-            return model.encode_hidden(mel)
-
-    def batch_of(count_user: int, count_answer: int) -> tuple[Tensor, Tensor, list[list[int]]]:
-        user, said = questions.windows(rng, count_user, samples)
-        picks = [strings[i] for i in rng.integers(0, len(strings), count_answer)]
-        spoken = answers.batch(picks, CODES, 16)
-        clean = torch.cat([user, spoken])
-        keep = torch.rand(len(spoken), 1, device=device, generator=generator) < 0.7
-        noisy = torch.cat([augment_all(user), torch.where(keep, spoken, augment_all(spoken))])
-        targets = [[t for text in row for t in target(text)] for row in said]
-        targets += [[t for unit in row for t in target(unit)] for row in picks]
-        return clean, noisy, targets
-
-    def augment_all(wave: Tensor) -> Tensor:
-        return corpus.augment(wave, generator)
-
-    steps_done, start, limit = 0, time.time(), args.minutes * 60
-    log, hidden_pool = [], []
-    while (elapsed := time.time() - start) < limit:
-        progress = elapsed / limit
-        quantise = progress > 0.10
-        rate = 1e-3 * min(1.0, (steps_done + 1) / 300) * (0.5 * (1 + np.cos(np.pi * progress)) * 0.98 + 0.02)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        count_answer = args.batch // 4
-        clean, noisy, targets = batch_of(args.batch - count_answer, count_answer)
-        with torch.no_grad():
-            mel = (codec_mel(clean)[..., : CODES * 4].transpose(1, 2) + 5.0) / 2.5
-        hidden = encode(noisy, args.batch - count_answer)
-        commitment = hidden.new_zeros(())
-        if quantise and hidden_pool:
-            quantiser.k_means(torch.cat(hidden_pool))
-            hidden_pool.clear()
-        if quantise:
-            hidden, _, commitment = quantiser(hidden)
-        elif progress > 0.06:
-            hidden_pool.append(hidden.detach().float().reshape(-1, CONFIG.d_model)[torch.randperm(args.batch * CODES)[:2_000].to(device)])
-            hidden_pool[:] = hidden_pool[-60:]
-        with torch.autocast(device, torch.bfloat16):
-            phone_logits, mel_made = decoder(hidden, mel.mean(1))
-        lengths = torch.tensor([len(t) for t in targets], device=device)
-        flat_targets = torch.tensor([p for t in targets for p in t], device=device)
-        log_probability = phone_logits.float().log_softmax(-1).transpose(0, 1)
-        frames = torch.full((len(targets),), CODES * 4, device=device)
-        ctc = F.ctc_loss(log_probability, flat_targets, frames, lengths, zero_infinity=True)
-        difference = (mel_made.float() - mel).abs().mean((1, 2))
-        mel_loss = difference[:-count_answer].mean() + 3.0 * difference[-count_answer:].mean()
-        loss = ctc + mel_loss + 0.5 * commitment
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        steps_done += 1
-        if steps_done % 100 == 0:
-            used = int((quantiser.count > 0.1).sum()) if quantise else 0
-            row = {"step": steps_done, "s": round(elapsed), "ctc": round(ctc.item(), 3), "mel": round(difference[:-count_answer].mean().item(), 3),
-                   "mel_answer": round(difference[-count_answer:].mean().item(), 3), "commit": round(commitment.item(), 3),
-                   "norm": round(norm.item(), 2), "codes": used}  # fmt: skip
-            log.append(row)
-            if steps_done % 500 == 0:
-                print(row, flush=True)
-
-    model.eval(), decoder.eval()
-    errors: dict[str, list[int]] = {}
-    with torch.no_grad():
-        for first in range(0, len(dev), 64):
-            picks = range(first, min(first + 64, len(dev)))
-            wave = torch.zeros(len(picks), samples, device=device)
-            for row, pick in enumerate(picks):
-                piece = dev.samples[dev.offsets[pick] : dev.offsets[pick + 1]][: samples - 4_000].float() / 32768
-                wave[row, 3_200 : 3_200 + len(piece)] = piece
-            mel = (codec_mel(wave)[..., : CODES * 4].transpose(1, 2) + 5.0) / 2.5
-            codes = model.quantize(encode(wave))
-            with torch.autocast(device, torch.bfloat16):
-                phone_logits, _ = decoder(model.encoder.codebook(codes), mel.mean(1))
-            for row, pick in enumerate(picks):
-                wanted = target(str(dev.text[pick]))
-                voice = str(dev.voice[pick])
-                group = voice if voice in ("flite-rms", "espeak-en-us+f4") else "seen"
-                found = errors.setdefault(group, [0, 0])
-                found[0] += edit_distance(greedy(phone_logits[row : row + 1])[0], wanted)
-                found[1] += len(wanted)
-    report = {group: round(wrong / total, 4) for group, (wrong, total) in errors.items()}
-    print("phone error rate, held-out questions:", report, "steps", steps_done, flush=True)
-    args.out.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.detach().half().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, args.out / "speech_encoder.safetensors")
-    (args.out / "tokenizer_log.json").write_text(json.dumps({"phone_error_rate": report, "steps": steps_done, "log": log}))
+    stage.prepare()
+    generator = torch.Generator(args.device).manual_seed(0)
+    phones = Phones()
+    speech = Speech(args.work, phones, args.device, generator)
+    training = Training(phones, args.device, generator)
+    log = []
+    for seconds, progress in stage.training_time(args.minutes):
+        losses = training.step(speech.batch(args.batch), progress)
+        if training.steps % 100 == 0:
+            used = int((training.quantiser.count > 0.1).sum()) if progress > QUANTISE_FROM else 0
+            values = {name: round(value.item(), 3) for name, value in losses.items()}
+            log.append({"step": training.steps, "s": round(seconds), **values, "codes": used})
+            if training.steps % 500 == 0:
+                print(log[-1], flush=True)
+    report = phone_error_rates(training, corpus.Questions(args.work / "dev.npz", args.device))
+    print("phone error rate, held-out questions:", report, "steps", training.steps, flush=True)
+    stage.save_weights(training.model, args.out / "speech_encoder.safetensors")
+    stage.write_log(args.out / "tokenizer_log.json", phone_error_rate=report, steps=training.steps, log=log)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Stage 1 of the recipe: text -> speech of the synthetic users and of the assistant, with flite, espeak-ng and festival.
+"""Stage 1 of the recipe: text -> speech of users and assistant, with flite, espeak-ng and festival.
 
-`Rendition` describes one way to say a text; `render_many` says a batch of them (festival is started once a batch).
-The assistant's voice is flite's slt; `render_units` fits each unit to the 80 ms grid
-of the speech codes, so that the codes of a unit do not depend on where in a sentence it stands.
+`Rendition` describes one way to say a text; `render_many` says a batch of them (festival is started once a
+batch). The assistant's voice is flite's slt; `render_units` fits each unit to the 80 ms grid of the speech
+codes, so that the codes of a unit do not depend on where in a sentence it stands.
 """
 
 from __future__ import annotations
@@ -28,13 +28,30 @@ Samples = NDArray[np.float32]
 FLITE_VOICES = ("slt", "awb", "kal16", "kal")
 FESTIVAL_VOICES = ("kal_diphone", "ked_diphone", "cmu_us_slt_arctic_hts")
 ESPEAK_ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan", "en-029", "en-us-nyc")
-ESPEAK_VARIANTS = ("", "+f1", "+f2", "+f3", "+f5", "+m1", "+m2", "+m3", "+m5", "+m6", "+m7", "+m8", "+croak", "+klatt2", "+klatt4")
+ESPEAK_VARIANTS = (
+    "", "+f1", "+f2", "+f3", "+f5", "+m1", "+m2", "+m3", "+m5", "+m6", "+m7", "+m8", "+croak",
+    "+klatt2", "+klatt4",
+)  # fmt: skip
 HELD_OUT_VOICES = {"flite-rms": ("flite", "rms"), "espeak-f4": ("espeak", "en-us+f4")}
+# Festival's HTS voices have no Duration_Stretch: hts_engine takes the rate as an option among its parameters.
+HTS_RATE = """
+(define (hts_set_rate rate)
+  (set! hts_engine_params
+    (append (remove_if_rate hts_engine_params) (list (list "-r" rate)))))
+(define (remove_if_rate params)
+  (cond ((null? params) nil)
+        ((string-equal (car (car params)) "-r") (remove_if_rate (cdr params)))
+        (t (cons (car params) (remove_if_rate (cdr params))))))
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendition:
-    """One way to say something. `warp` > 1 makes the speaker smaller: pitch and formants go up together."""
+    """One way to say something.
+
+    `stretch` > 1 is slower, `warp` > 1 a smaller speaker (pitch and formants go up together), `pitch` is
+    espeak-ng's 0..99.
+    """
 
     engine: str
     voice: str
@@ -79,6 +96,11 @@ def held_out_voice(name: str) -> Rendition:
     return Rendition(*HELD_OUT_VOICES[name])
 
 
+def voice_group(label: str) -> str:
+    """The group of a `Rendition.label` in reports: a held-out voice's own label, or "seen"."""
+    return label if label in {held_out_voice(name).label for name in HELD_OUT_VOICES} else "seen"
+
+
 def render_many(jobs: list[tuple[str, Rendition]]) -> list[Samples]:
     """Say each (text, rendition); mono float32 at 16 kHz, trimmed to a little silence, peak 0.6."""
     return [_finish(*raw, rendition.warp) for raw, (_, rendition) in zip(_raw_many(jobs), jobs, strict=True)]
@@ -89,25 +111,34 @@ def render_units(texts: list[str], rate: int = ASSISTANT_RATE) -> list[Samples]:
 
     The voice is asked for a duration that just fills the grid; what is left is silence at the end.
     """
-    first = [_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many([(text, ASSISTANT) for text in texts])]
     jobs, targets = [], []
-    for text, (samples, source_rate) in zip(texts, first, strict=True):
-        codes = max(2, round(len(samples) / source_rate * RATE / GRID + 0.15))
-        stretch = codes * GRID / RATE / (len(samples) / source_rate)
-        jobs.append((text, Rendition(ASSISTANT.engine, ASSISTANT.voice, stretch=float(np.clip(stretch, 0.85, 1.3)))))
+    for text, (samples, source_rate) in zip(
+        texts, _raw_units([(text, ASSISTANT) for text in texts]), strict=True
+    ):
+        seconds = len(samples) / source_rate
+        codes = max(2, round(seconds * RATE / GRID + 0.15))
+        stretch = float(np.clip(codes * GRID / RATE / seconds, 0.85, 1.3))
+        jobs.append((text, Rendition(ASSISTANT.engine, ASSISTANT.voice, stretch=stretch)))
         targets.append(codes)
-    units = []
-    for (samples, source_rate), codes in zip([_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many(jobs)], targets, strict=True):
-        samples = resample(samples, source_rate, rate)
-        length = codes * GRID * rate // RATE
-        fitted = np.zeros(length, np.float32)
-        fitted[: min(length, len(samples))] = samples[:length]
-        fade = int(0.008 * rate)
-        fitted[-fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
-        units.append(fitted)
+    units = [
+        _fit(resample(samples, source_rate, rate), codes * GRID * rate // RATE, fade=int(0.008 * rate))
+        for (samples, source_rate), codes in zip(_raw_units(jobs), targets, strict=True)
+    ]
     # One gain for all units keeps the loudness of the words as the voice made it.
     peak = np.quantile([np.abs(unit).max() for unit in units], 0.9)
     return [np.clip(unit * (0.6 / peak), -0.95, 0.95) for unit in units]
+
+
+def _raw_units(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
+    return [_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many(jobs)]
+
+
+def _fit(samples: Samples, length: int, fade: int) -> Samples:
+    """Cut or pad with zeros to `length`; the last `fade` samples fade out."""
+    fitted = np.zeros(length, np.float32)
+    fitted[: min(length, len(samples))] = samples[:length]
+    fitted[-fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
+    return fitted
 
 
 def _raw_many(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
@@ -127,8 +158,9 @@ def _raw_many(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
 
 
 def _flite(text: str, r: Rendition) -> tuple[Samples, int]:
+    stretch = f"duration_stretch={r.stretch * r.warp:.3f}"
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-        command = ["flite", "-voice", r.voice, "--setf", f"duration_stretch={r.stretch * r.warp:.3f}", "-t", text, "-o", file.name]
+        command = ["flite", "-voice", r.voice, "--setf", stretch, "-t", text, "-o", file.name]
         subprocess.run(command, check=True, capture_output=True)
         return _read(Path(file.name).read_bytes())
 
@@ -142,31 +174,19 @@ def _espeak(text: str, r: Rendition) -> tuple[Samples, int]:
 def _festival(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
     if not jobs:
         return []
+    lines, voice = [HTS_RATE], ""
     with tempfile.TemporaryDirectory() as folder:
-        lines, voice = [], ""
         for i, (text, r) in sorted(enumerate(jobs), key=lambda job: job[1][1].voice):
             if r.voice != voice:
                 voice = r.voice
                 lines.append(f"(voice_{voice})")
             lines.append(f"(Parameter.set 'Duration_Stretch {r.stretch * r.warp:.3f})")
-            rate = f"(hts_set_rate {1 / (r.stretch * r.warp):.3f})" if "hts" in voice else ""
-            lines.append(rate)
+            if "hts" in voice:
+                lines.append(f"(hts_set_rate {1 / (r.stretch * r.warp):.3f})")
             lines.append(f'(utt.save.wave (SynthText "{text}") "{folder}/{i}.wav" \'riff)')
-        header = HTS_RATE if any("hts" in r.voice for _, r in jobs) else ""
-        subprocess.run(["festival", "--pipe"], input=header + "\n".join(lines), text=True, check=True, capture_output=True)
+        script = "\n".join(lines)
+        subprocess.run(["festival", "--pipe"], input=script, text=True, check=True, capture_output=True)
         return [_read(Path(f"{folder}/{i}.wav").read_bytes()) for i in range(len(jobs))]
-
-
-# hts_engine takes the speech rate as an option of the voice's parameter list.
-HTS_RATE = """
-(define (hts_set_rate rate)
-  (set! hts_engine_params
-    (append (remove_if_rate hts_engine_params) (list (list "-r" rate)))))
-(define (remove_if_rate params)
-  (cond ((null? params) nil)
-        ((string-equal (car (car params)) "-r") (remove_if_rate (cdr params)))
-        (t (cons (car params) (remove_if_rate (cdr params))))))
-"""
 
 
 def _read(data: bytes) -> tuple[Samples, int]:
@@ -189,7 +209,11 @@ def _trim(samples: Samples, rate: int, head_ms: float, tail_ms: float) -> tuple[
 def resample(samples: Samples, rate: int, target: int) -> Samples:
     """Polyphase resampling."""
     ratio = Fraction(target, rate).limit_denominator(1000)
-    return resample_poly(samples, ratio.numerator, ratio.denominator).astype(np.float32) if ratio != 1 else samples
+    return (
+        resample_poly(samples, ratio.numerator, ratio.denominator).astype(np.float32)
+        if ratio != 1
+        else samples
+    )
 
 
 def _finish(samples: Samples, rate: int, warp: float) -> Samples:
