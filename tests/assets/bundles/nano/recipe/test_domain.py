@@ -1,0 +1,80 @@
+"""The domain: what is held out, and what the answers say."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+
+def test_the_domain_is_the_same_each_time(domain, dialogues) -> None:
+    assert domain.all_dialogues() == dialogues
+    assert len({dialogue.key for dialogue in dialogues}) == len(dialogues)
+
+
+def test_about_a_tenth_is_held_out_in_every_skill(dialogues) -> None:
+    held_out = [dialogue for dialogue in dialogues if dialogue.held_out]
+    assert 0.09 < len(held_out) / len(dialogues) < 0.115
+    assert {dialogue.skill for dialogue in held_out} == {dialogue.skill for dialogue in dialogues}
+
+
+def test_held_out_questions_are_asked_by_no_training_dialogue_of_one_turn(domain, dialogues) -> None:
+    trained = {tuple(t.question for t in d.turns) for d in dialogues if not d.held_out}
+    held_out = {tuple(t.question for t in d.turns) for d in dialogues if d.held_out}
+    assert not trained & held_out
+    asked = domain.trained_questions(dialogues)  # also as the opening of a follow-up
+    never_asked = [q for q in held_out if len(q) == 1 and q[0] not in asked]
+    assert len(never_asked) > 0.9 * sum(len(questions) == 1 for questions in held_out)
+
+
+def test_the_synthesis_says_only_training_questions_to_the_training(recipe, domain, dialogues) -> None:
+    synthesize = recipe("synthesize")
+    users = synthesize.user_jobs(dialogues, 1.0, random.Random(1))
+    assert {question for question, _ in users} == domain.trained_questions(dialogues)
+    assert not {recipe("voices").voice_group(rendition.label) for _, rendition in users} - {"seen"}
+    held_out = {dialogue.key for dialogue in dialogues if dialogue.held_out}
+    assert {job.key for job in synthesize.dev_jobs(dialogues, random.Random(1))} <= held_out
+
+
+def test_every_sum_is_right(domain, dialogues) -> None:
+    value = {word: number for number, word in enumerate(domain.NUMBERS)}
+    checked = Counter()
+    for dialogue in dialogues:
+        for turn in dialogue.turns:
+            words = " ".join(turn.units).split()
+            if len(words) == 5 and words[1] in ("plus", "minus") and words[3] == "is":
+                sign = 1 if words[1] == "plus" else -1
+                assert value[words[0]] + sign * value[words[2]] == value[words[4]]
+                checked[dialogue.skill] += 1
+    assert min(checked[skill] for skill in ("plus", "minus", "follow_up")) > 1000
+
+
+def test_the_second_turn_of_a_sum_goes_on_from_the_first(dialogues) -> None:
+    sums = [d for d in dialogues if d.skill == "follow_up" and d.turns[0].units[-1].startswith("is ")]
+    sums = [d for d in sums if d.turns[0].units[1].startswith(("plus", "minus"))]
+    assert sums
+    assert all(d.turns[1].units[0] == d.turns[0].units[-1].removeprefix("is ") for d in sums)
+
+
+@pytest.mark.parametrize(
+    ("units", "text"),
+    [
+        (("the capital of france", "is paris"), "The capital of France is Paris."),
+        (("i am sorry", "i do not know that"), "I am sorry I do not know that."),
+        (("after monday", "comes tuesday"), "After Monday comes Tuesday."),
+    ],
+)
+def test_sentence_and_normalise(domain, units, text) -> None:
+    assert domain.sentence(units) == text
+    assert domain.normalise(text) == " ".join(units)
+    assert domain.normalise("  It's 3, (OK)? ") == "it s 3 ok"
+
+
+def test_units_and_vocabulary_cover_all_answers(domain, dialogues) -> None:
+    units, words = set(domain.all_units(dialogues)), set(domain.vocabulary(dialogues))
+    for dialogue in dialogues:
+        for turn in dialogue.turns:
+            assert units.issuperset(turn.units)
+            assert words.issuperset(turn.question.split())
+            assert words.issuperset(" ".join(turn.units).split())

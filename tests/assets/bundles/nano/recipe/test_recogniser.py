@@ -1,0 +1,36 @@
+"""The independent ear: its grammars hold every answer, and it hears the assistant."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pocketsphinx", reason="pocketsphinx is not installed")
+
+
+def _pattern(jsgf: str) -> re.Pattern[str]:
+    """A JSGF grammar of words, ( | ), [ ] and rules as a regular expression; a space follows each word."""
+    rules = dict(re.findall(r"<(\w+)> = (.*?);", jsgf))
+    body = re.sub(r"<(\w+)>", lambda match: rules[match[1]], rules["answer"])
+    signs = {"(": "(?:", "[": "(?:", ")": ")", "]": ")?", "|": "|"}
+    return re.compile("".join(signs.get(word, f"{word} ") for word in body.split()))
+
+
+def test_the_grammars_hold_every_answer(recipe, dialogues) -> None:
+    recogniser = recipe("recogniser")
+    answers, strings = _pattern(recogniser.answer_grammar()), _pattern(recogniser.repeat_grammar())
+    for dialogue in dialogues:
+        grammar = strings if dialogue.skill == "repeat" else answers
+        for turn in dialogue.turns:
+            assert grammar.fullmatch(" ".join(turn.units) + " "), turn
+    assert not answers.fullmatch("the capital of monday is seven ")
+
+
+@pytest.mark.usefixtures("_flite")
+def test_it_hears_what_the_assistant_says(recipe) -> None:
+    recogniser, voices = recipe("recogniser"), recipe("voices")
+    units = ["three", "plus four", "is seven"]
+    wave = np.concatenate(voices.render_units(units))
+    assert recogniser.recognise(wave, voices.ASSISTANT_RATE, "plus") == "three plus four is seven"

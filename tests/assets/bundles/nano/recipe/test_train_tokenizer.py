@@ -1,0 +1,43 @@
+"""Pieces of the speech encoder's training: codebook, best path, edit distance."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def test_k_means_and_the_codebook_find_the_clusters(recipe) -> None:
+    torch.manual_seed(0)
+    quantiser = recipe("train_tokenizer").Quantiser(torch.zeros(8, 2))
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
+    points = (centres[:, None] + 0.1 * torch.randn(4, 50, 2)).reshape(-1, 2)
+    quantiser.k_means(points)
+    assert torch.cdist(centres, quantiser.entries).min(1).values.max() < 1.0
+    hidden = points.view(4, 50, 2).clone().requires_grad_()
+    straight, commitment = quantiser(hidden)
+    assert commitment.item() < 0.1
+    assert torch.cdist(straight.detach().reshape(-1, 2), quantiser.entries).min(1).values.max() < 1.0
+    straight.sum().backward()
+    assert torch.equal(hidden.grad, torch.ones_like(hidden))
+
+
+def test_dead_entries_are_put_where_data_is(recipe) -> None:
+    torch.manual_seed(0)
+    entries = torch.tensor([[0.0], [1000.0]])
+    quantiser = recipe("train_tokenizer").Quantiser(entries, decay=0.5)
+    for _ in range(10):
+        quantiser(torch.rand(2, 20, 1))
+    assert quantiser.entries.max() < 2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "distance"), [("kitten", "sitting", 3), ("", "abc", 3), ("same", "same", 0)]
+)
+def test_edit_distance(recipe, a, b, distance) -> None:
+    assert recipe("train_tokenizer").edit_distance([*map(ord, a)], [*map(ord, b)]) == distance
+
+
+def test_the_best_path_drops_blanks_and_repetitions(recipe) -> None:
+    path = torch.tensor([0, 3, 3, 0, 3, 2, 2, 0])
+    logits = torch.nn.functional.one_hot(path, 5)[None].float()
+    assert recipe("train_tokenizer").greedy(logits) == [[3, 3, 2]]

@@ -1,0 +1,56 @@
+"""Voices: who is held out, and units on the grid of the codes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+
+def test_held_out_voices_are_never_drawn(recipe) -> None:
+    voices = recipe("voices")
+    rng = random.Random(4)
+    drawn = {voices.random_user(rng).label for _ in range(3000)} | {
+        voices.seen_voice(rng).label for _ in range(300)
+    }
+    assert {voices.voice_group(label) for label in drawn} == {"seen"}
+    held_out = [voices.held_out_voice(name).label for name in voices.HELD_OUT_VOICES]
+    assert held_out == ["flite-rms", "espeak-en-us+f4"]
+    assert [voices.voice_group(label) for label in held_out] == held_out
+
+
+@pytest.mark.usefixtures("_flite")
+def test_units_fill_whole_codes(recipe) -> None:
+    voices = recipe("voices")
+    units = voices.render_units(["three", "the capital of france"])
+    grid = voices.GRID * voices.ASSISTANT_RATE // voices.RATE
+    assert all(len(unit) % grid == 0 and len(unit) >= 2 * grid for unit in units)
+    assert len(units[1]) > len(units[0])
+    assert all(0.2 < np.abs(unit).max() <= 0.95 for unit in units)
+    assert all(unit[-1] == 0 for unit in units)
+
+
+@pytest.mark.usefixtures("_flite")
+def test_a_rendition_is_trimmed_and_a_warped_one_is_another_speaker_of_the_same_length(recipe) -> None:
+    voices = recipe("voices")
+    plain, warped = voices.render_many(
+        [("what is love", voices.Rendition("flite", "slt", 1.0, warp)) for warp in (1.0, 1.2)]
+    )
+    assert np.abs(plain).max() == pytest.approx(0.6, rel=1e-3)
+    assert len(warped) == pytest.approx(len(plain), rel=0.1)
+    assert _pitch(warped) == pytest.approx(1.2 * _pitch(plain), rel=0.1)
+
+
+def _pitch(wave: np.ndarray) -> float:
+    """Hertz, from the autocorrelation between 100 and 400 Hz."""
+    spectrum = np.fft.rfft(wave, 2 * len(wave))
+    correlation = np.fft.irfft(np.abs(spectrum) ** 2)[40:160]
+    return 16_000 / (40 + int(correlation.argmax()))
+
+
+def test_fit_pads_cuts_and_fades(recipe) -> None:
+    voices = recipe("voices")
+    ones = np.ones(10, np.float32)
+    assert voices._fit(ones, 12, 2).tolist() == [1] * 10 + [0, 0]
+    assert voices._fit(ones, 6, 3).tolist() == [1, 1, 1, 1, 0.5, 0]
