@@ -1,0 +1,60 @@
+"""The order of the stages and what they are told."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def stages(recipe, monkeypatch, tmp_path):
+    """Runs `train_all` with options: what it started (name, GPU, arguments) and awaited, in order."""
+    train_all = recipe("train_all")
+    events = []
+
+    class Recorder:
+        def __init__(self, name, arguments, out, gpu) -> None:
+            self.name = name
+            events.append((name, gpu, arguments))
+
+        def wait(self) -> None:
+            events.append(f"{self.name} ended")
+
+    def run(*options: str) -> list:
+        monkeypatch.setattr(train_all, "Stage", Recorder)
+        monkeypatch.setattr(sys, "argv", ["train_all.py", str(tmp_path / "w"), str(tmp_path / "o"), *options])
+        train_all.main()
+        return events
+
+    return run
+
+
+def _order(events: list) -> list[str]:
+    return [event if isinstance(event, str) else event[0] for event in events]
+
+
+def test_on_one_gpu_nothing_runs_beside_the_tokenizer(stages) -> None:
+    events = stages("--tokenizer", "3")
+    order = _order(events)
+    assert order[:4] == ["synthesize", "synthesize ended", "tokenizer", "tokenizer ended"]
+    assert {event[1] for event in events if not isinstance(event, str)} == {0}
+    tokenizer = events[2][2]
+    assert tokenizer[0] == "train_tokenizer.py"
+    assert tokenizer[3:] == ["--minutes", "3.0"]
+
+
+def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stages) -> None:
+    events = stages("--gpus", "2")
+    order = _order(events)
+    gpus = {event[0]: event[1] for event in events if not isinstance(event, str)}
+    assert order.index("vocoder") < order.index("tokenizer ended") < order.index("flow")
+    assert order.index("flow ended") < order.index("refine") > order.index("vocoder ended")
+    assert gpus == {"synthesize": 0, "tokenizer": 0, "lm": 0, "vocoder": 1, "flow": 1, "refine": 1}
+    refine = next(event for event in events if event[0] == "refine")[2]
+    assert "--flow" in refine
+    assert refine[refine.index("--init") + 1] == refine[2]
+
+
+def test_without_minutes_nothing_is_refined(stages) -> None:
+    assert "refine" not in _order(stages("--refine", "0"))
