@@ -7,8 +7,8 @@ their words.
 
 Held out: a (skill, wording, questions) combination whose hash falls into the held-out tenth is never trained,
 in no voice and in no modality. The entities of a held-out combination do occur in other wordings: the model
-is asked to understand, not to know sums that it never saw. The question of a held-out single turn may be the
-opening of a trained follow-up; `trained_questions` tells which ones no training hears at all.
+is asked to understand, not to know sums that it never saw. No training dialogue asks a held-out question, not
+even as the opening of a follow-up.
 """
 
 from __future__ import annotations
@@ -376,12 +376,13 @@ def all_dialogues(seed: int = 0, repeats: int = 24_000) -> list[Dialogue]:
         add(skill, wording, [(question, units)])
     for wording, exchanges in _follow_ups(rng):
         add("follow_up", wording, exchanges)
-    return list(found.values())
+    return _without_leaks(list(found.values()))
 
 
-def trained_questions(dialogues: list[Dialogue]) -> set[str]:
-    """Every question that some training dialogue asks, as its first or second turn."""
-    return {turn.question for dialogue in dialogues if not dialogue.held_out for turn in dialogue.turns}
+def _without_leaks(dialogues: list[Dialogue]) -> list[Dialogue]:
+    """Drop training dialogues that ask a held-out question, be it as the opening of a follow-up."""
+    unasked = {d.turns[0].question for d in dialogues if d.held_out and len(d.turns) == 1}
+    return [d for d in dialogues if d.held_out or not any(turn.question in unasked for turn in d.turns)]
 
 
 def all_units(dialogues: list[Dialogue]) -> list[str]:

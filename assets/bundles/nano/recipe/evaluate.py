@@ -4,9 +4,8 @@
 
 Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
 text must be the answer word for word; speech must be recognised word for word by pocketsphinx with the
-grammar of possible answers. `never_asked` counts only questions that are not the opening of a trained
-follow-up either. `copy synthesis` compares the assistant's own speech before and after mel and vocoder, and
-after codes, flow and vocoder.
+grammar of possible answers. `copy synthesis` compares the assistant's own speech before and after mel and
+vocoder, and after codes, flow and vocoder.
 """
 
 from __future__ import annotations
@@ -63,11 +62,9 @@ def write_question(path: Path, waves: list[np.ndarray]) -> None:
 class Judge:
     """Asks and counts."""
 
-    def __init__(self, bundle: Path, trained_questions: set[str]) -> None:
+    def __init__(self, bundle: Path) -> None:
         self.engine = SharedEngine(Engine.load(Bundle.open(bundle)))
-        self.trained_questions = trained_questions
         self.right: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-        self.never_asked: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.wrong: list[dict[str, str]] = []
 
     def ask(self, mode: str, group: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> None:
@@ -81,12 +78,10 @@ class Judge:
             text = heard = f"({error})"
         ok = heard == wanted
         self.right[mode, group, dialogue.skill].append(int(ok))
-        questions = [turn.question for turn in dialogue.turns]
-        if len(questions) == 1 and questions[0] not in self.trained_questions:
-            self.never_asked[mode, group].append(int(ok))
         if not ok:
+            asked = " / ".join(turn.question for turn in dialogue.turns)
             answer = {"wanted": wanted, "heard": heard, "subtitle": text}
-            self.wrong.append({"mode": mode, "voice": group, "asked": " / ".join(questions), **answer})
+            self.wrong.append({"mode": mode, "voice": group, "asked": asked, **answer})
 
     def _reply(self, mode: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> tuple[str, str]:
         """Text (or subtitles) of the last reply, and what the ear hears of it (of a text reply: the text)."""
@@ -119,11 +114,9 @@ class Judge:
         for mode, group in sorted({(m, g) for m, g, _ in self.right}):
             parts = {s: v for (m, g, s), v in self.right.items() if (m, g) == (mode, group)}
             single = [x for s, v in parts.items() if s != "follow_up" for x in v]
-            never_asked = self.never_asked[mode, group]
             found[f"{mode} {group}"] = {
                 "right": _share(single),
                 "questions": len(single),
-                "never_asked": {"right": _share(never_asked), "questions": len(never_asked)},
                 "skills": {s: f"{sum(v)}/{len(v)}" for s, v in sorted(parts.items())},
             }
         return found
@@ -182,7 +175,7 @@ def main() -> None:
     args = parser.parse_args()
     rng, start = random.Random(11), time.time()
     dialogues = domain.all_dialogues()
-    judge = Judge(args.bundle, domain.trained_questions(dialogues))
+    judge = Judge(args.bundle)
     single = [d for d in dialogues if d.held_out and len(d.turns) == 1]
     seen = balanced(single, args.questions, rng)
     unseen = balanced(single, args.unseen, rng)

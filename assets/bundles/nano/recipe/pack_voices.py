@@ -1,10 +1,12 @@
 """For a training machine without package registries: the speech engines of this machine as one archive.
 
-    python pack_voices.py voices.txz       here, where flite, espeak-ng and festival are installed
-    tar -xJf voices.txz -C FOLDER && . FOLDER/use.sh      there, before train_all.py (festival's data go to /usr/share)
+    python pack_voices.py voices.txz                     here, where the engines are installed
+    tar -xJf voices.txz -C FOLDER && . FOLDER/use.sh     there, before train_all.py
 
-The archive holds the programs, their libraries (not libc's), their English voices, and the package bigvgan with empty
-stand-ins for librosa and matplotlib, which it imports but training does not call.
+Festival's data go to /usr/share, because the program looks for them there only.
+
+The archive holds the programs, their libraries (not libc's), their English voices, and the package bigvgan
+with empty stand-ins for librosa and matplotlib, which it imports but training does not call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ ESPEAK_PARTS = ("phondata", "phontab", "phonindex", "intonations", "en_dict", "l
 USE = """here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cp -r --update=none "$here"/system/* /
 for program in flite espeak-ng festival; do
-  printf '#!/bin/sh\\nLD_LIBRARY_PATH=%s/lib exec %s/bin/%s "$@"\\n' "$here" "$here" $program > /usr/local/bin/$program
+  printf '#!/bin/sh\\nLD_LIBRARY_PATH=%s/lib exec %s/bin/%s "$@"\\n' \\
+    "$here" "$here" $program > /usr/local/bin/$program
   chmod +x /usr/local/bin/$program
 done
 export PYTHONPATH=$PYTHONPATH:$here/site
