@@ -30,7 +30,7 @@ def hold_conversation(folder: Path) -> None:
     from app.gui.main_window import MainWindow
     from app.gui.preferences import Preferences, PreferenceStore, ThemeChoice
     from app.main import engine_factory
-    from app.session.messages import EngineReady, PlaybackFinished, PlaySample
+    from app.session.messages import EngineReady, PlaybackFinished, PlaySample, Start
     from app.session.session import Session
     from app.settings import StartSettings
 
@@ -70,17 +70,19 @@ def hold_conversation(folder: Path) -> None:
             window.show()
             window.begin()
             wait(lambda: count(EngineReady) > 0, 60)
-            for name in SAMPLES:
-                answered = count(PlaybackFinished)
-                window.bridge.send(PlaySample(ROOT / "assets" / "samples" / f"{name}.wav"))
-                wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
-                pause(1.0)
+            window.bridge.send(Start())
+            pause(1.5)
             for text in TYPED:
                 answered = count(PlaybackFinished)
                 window.composer.edit.setPlainText(text)
                 window.composer.send()
                 wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
                 pause(0.6)
+            for name in SAMPLES:
+                answered = count(PlaybackFinished)
+                window.bridge.send(PlaySample(ROOT / "assets" / "samples" / f"{name}.wav"))
+                wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
+                pause(1.0)
         else:
             window.toggle_theme()
             pause(0.6)
