@@ -144,7 +144,7 @@ def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, s
             "mel + vocoder": stages.vocoder.vocode(mel),
             "codes + flow + vocoder": stages.vocoder.vocode(stages.token2mel.convert(codes)),
         }
-        wanted = " ".join(dialogue.turns[-1].units)
+        wanted = domain.normalise(domain.sentence(dialogue.turns[-1].units))
         for name, pcm in versions.items():
             right[name] += recogniser.recognise(pcm, voices.ASSISTANT_RATE, dialogue.skill) == wanted
     return {name: f"{count}/{len(dialogues)}" for name, count in right.items()}

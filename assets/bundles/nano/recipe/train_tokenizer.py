@@ -60,7 +60,7 @@ class Phones:
 
     def of(self, text: str) -> list[int]:
         """Ids of all words of `text`."""
-        return [self.ids[phone] for word in text.split() for phone in self.lexicon[word]]
+        return [self.ids[phone] for word in domain.normalise(text).split() for phone in self.lexicon[word]]
 
 
 class Quantiser(nn.Module):

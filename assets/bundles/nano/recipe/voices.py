@@ -23,6 +23,7 @@ from scipy.signal import resample_poly
 RATE = 16_000
 ASSISTANT_RATE = 24_000
 GRID = 1_280  # samples of 16 kHz in one code: 80 ms
+PAUSE_CODES = 2
 Samples = NDArray[np.float32]
 
 FLITE_VOICES = ("slt", "awb", "kal16", "kal")
@@ -109,7 +110,8 @@ def render_many(jobs: list[tuple[str, Rendition]]) -> list[Samples]:
 def render_units(texts: list[str], rate: int = ASSISTANT_RATE) -> list[Samples]:
     """Say units in the assistant's voice at `rate`, each a whole number of codes long.
 
-    The voice is asked for a duration that just fills the grid; what is left is silence at the end.
+    The voice is asked for a duration that just fills the grid; what is left is silence at the end. A comma at
+    the end is a pause of `PAUSE_CODES` more.
     """
     jobs, targets = [], []
     for text, (samples, source_rate) in zip(
@@ -121,8 +123,13 @@ def render_units(texts: list[str], rate: int = ASSISTANT_RATE) -> list[Samples]:
         jobs.append((text, Rendition(ASSISTANT.engine, ASSISTANT.voice, stretch=stretch)))
         targets.append(codes)
     units = [
-        _fit(resample(samples, source_rate, rate), codes * GRID * rate // RATE, fade=int(0.008 * rate))
-        for (samples, source_rate), codes in zip(_raw_units(jobs), targets, strict=True)
+        _fit(
+            resample(samples, source_rate, rate),
+            codes * GRID * rate // RATE,
+            pause=PAUSE_CODES * GRID * rate // RATE if text.endswith(",") else 0,
+            fade=int(0.008 * rate),
+        )
+        for text, (samples, source_rate), codes in zip(texts, _raw_units(jobs), targets, strict=True)
     ]
     # One gain for all units keeps the loudness of the words as the voice made it.
     peak = np.quantile([np.abs(unit).max() for unit in units], 0.9)
@@ -133,11 +140,11 @@ def _raw_units(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
     return [_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many(jobs)]
 
 
-def _fit(samples: Samples, length: int, fade: int) -> Samples:
-    """Cut or pad with zeros to `length`; the last `fade` samples fade out."""
-    fitted = np.zeros(length, np.float32)
+def _fit(samples: Samples, length: int, pause: int, fade: int) -> Samples:
+    """Cut or pad with zeros to `length`, its last `fade` samples fading out, and `pause` zeros behind it."""
+    fitted = np.zeros(length + pause, np.float32)
     fitted[: min(length, len(samples))] = samples[:length]
-    fitted[-fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
+    fitted[length - fade : length] *= np.linspace(1, 0, fade, dtype=np.float32)
     return fitted
 
 

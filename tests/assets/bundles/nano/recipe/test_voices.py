@@ -52,5 +52,5 @@ def _pitch(wave: np.ndarray) -> float:
 def test_fit_pads_cuts_and_fades(recipe) -> None:
     voices = recipe("voices")
     ones = np.ones(10, np.float32)
-    assert voices._fit(ones, 12, 2).tolist() == [1] * 10 + [0, 0]
-    assert voices._fit(ones, 6, 3).tolist() == [1, 1, 1, 1, 0.5, 0]
+    assert voices._fit(ones, 12, 0, fade=2).tolist() == [1] * 10 + [0, 0]
+    assert voices._fit(ones, 6, 2, fade=3).tolist() == [1, 1, 1, 1, 0.5, 0, 0, 0]
