@@ -37,7 +37,7 @@ def test_subtitles_join_to_the_text_and_keep_their_unit(recipe, domain, dialogue
     empty = tokenizer.token_to_id("<|empty|>")
     for dialogue in rng.sample(dialogues, 300):
         units = dialogue.turns[-1].units
-        codes = [3 * len(unit.split()) + rng.randint(0, 4) for unit in units]
+        codes = [6 * len(unit.split()) + rng.randint(0, 4) for unit in units]
         labels = text.subtitles(tokenizer, units, codes, empty)
         assert len(labels) == sum(codes)
         said = tokenizer.decode([label for label in labels if label != empty])
