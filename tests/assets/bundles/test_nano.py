@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from app.audio.wav import read_wav
 from app.session.headless import run_file
@@ -14,7 +15,9 @@ from app.session.session_settings import SessionSettings
 from engine_runtime.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.models.bigvgan import receptive_field
+from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
+from engine_runtime.weights import load_weights
 
 LIMIT_BYTES, LIMIT_FILE_BYTES = 45_000_000, 16_000_000
 
@@ -64,12 +67,18 @@ def test_streamed_codes_are_those_of_the_whole_question(
     assert len(set(codes)) > 5
 
 
-def test_streamed_mel_and_sound_are_those_of_one_shot(engine: Engine, speech: np.ndarray) -> None:
+def test_streamed_mel_and_sound_are_those_of_one_shot(
+    bundle: Bundle, engine: Engine, speech: np.ndarray
+) -> None:
     stages = engine.stages
     codes = stages.speech_tokenizer.encode(speech)
+    flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config)).eval()
+    load_weights(flow, bundle.flow.weights, torch.float32, torch.device("cpu"))
     stream = stages.token2mel.stream()
     chunks = [mel for code in codes for mel in stream.push(np.array([code]))] + stream.finish()
-    whole = stages.token2mel.convert(codes)
+    whole = flow.inference(
+        torch.from_numpy(codes)[None], n_steps=bundle.flow.steps, cfg_rate=bundle.flow.cfg_rate
+    )[0].numpy()
     np.testing.assert_allclose(np.concatenate(chunks, axis=1), whole, atol=2e-3)
     voice = stages.vocoder.stream()
     pcm = np.concatenate([voice.push(mel) for mel in chunks] + [voice.finish()])

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine_runtime.codec.features import LINEAR_HZ_PER_MEL, LOG_START_HZ, LOG_STEP
+
 GRID16, GRID24 = 1_280, 1_920
 
 
@@ -197,12 +199,13 @@ def warp_mel(
 
 def _mel_scale(hertz: Tensor) -> Tensor:
     """Slaney's scale: linear to 1 kHz, then logarithmic."""
-    logarithmic = 15 + 27 * torch.log(hertz.clamp_min(1000) / 1000) / np.log(6.4)
-    return torch.where(hertz < 1000, hertz * 3 / 200, logarithmic)
+    start = LOG_START_HZ / LINEAR_HZ_PER_MEL
+    logarithmic = start + torch.log(hertz.clamp_min(LOG_START_HZ) / LOG_START_HZ) / LOG_STEP
+    return torch.where(hertz < LOG_START_HZ, hertz / LINEAR_HZ_PER_MEL, logarithmic)
 
 
 def _hertz(mels: Tensor) -> Tensor:
     """The inverse of `_mel_scale`."""
-    return torch.where(
-        mels < 15, mels * 200 / 3, 1000 * torch.exp((mels.clamp_min(15) - 15) / 27 * np.log(6.4))
-    )
+    start = LOG_START_HZ / LINEAR_HZ_PER_MEL
+    logarithmic = LOG_START_HZ * torch.exp((mels.clamp_min(start) - start) * LOG_STEP)
+    return torch.where(mels < start, mels * LINEAR_HZ_PER_MEL, logarithmic)
