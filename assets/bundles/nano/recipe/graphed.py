@@ -7,7 +7,8 @@ With it come an optimiser and a moving average of weights that may be captured, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -99,3 +100,15 @@ class Average:
         """Replace the weights by their average."""
         for parameter, value in zip(self.model.parameters(), self.values, strict=True):
             parameter.copy_(value)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the weights are their average; behind it they are what they were, in place."""
+        trained = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self.apply()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self.model.parameters(), trained, strict=True):
+                    parameter.copy_(value)

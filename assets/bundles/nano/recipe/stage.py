@@ -36,11 +36,28 @@ def prepare() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
+SAVE_SECONDS = 90  # between two writings of a long stage's weights
+
+
 def training_time(minutes: float) -> Iterator[tuple[float, float]]:
     """For each step the seconds since the start and their share of the time in 0..1, until it is over."""
     start, limit = time.time(), minutes * 60
     while (elapsed := time.time() - start) < limit:
         yield elapsed, elapsed / limit
+
+
+class Every:
+    """True once in each interval of seconds: when a long stage writes what it has, lest a cut lose it all."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.next = seconds, time.monotonic() + seconds
+
+    def __bool__(self) -> bool:
+        now = time.monotonic()
+        if now < self.next:
+            return False
+        self.next = now + self.seconds
+        return True
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -5,7 +5,7 @@ head; at speech positions the text head learns the word that is being said (the 
 on what the user says. Input codes are disturbed now and then, so that a wrong code does not throw a reply
 off.
 
-    python train_lm.py WORK OUT --minutes 12
+    python train_lm.py WORK OUT --minutes 12 [--init lm.safetensors]
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def train(
     args: argparse.Namespace,
 ) -> tuple[int, list[dict[str, float]]]:
     """Short and long sequences in turn until the time is over: steps, log. `sizes`: sequences of a step."""
-    average = Average(training.model, 0.9985)
+    average, save_due = Average(training.model, 0.9985), stage.Every(stage.SAVE_SECONDS)
     steps = {limit: Step(training.step, args.device) for limit in sizes}
     count, log, data = 0, [], {}
     for seconds, progress in stage.training_time(args.minutes):
@@ -198,6 +198,9 @@ def train(
         if count % 5000 == 0:
             report = evaluation.run(training.model)
             print(f"after {count} steps:", {k: v for k, v in report.items() if "/" not in k}, flush=True)
+        if save_due:
+            with average.applied():
+                stage.save_weights(training.model, args.out / "lm.safetensors")
     average.apply()
     return count, log
 
@@ -209,6 +212,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=max(2, (os.cpu_count() or 2) - 4))
     parser.add_argument("--peak", type=float, default=2e-3, help="learning rate")
     parser.add_argument("--chunk", type=int, default=96, help="steps for which one set of sequences is kept")
+    parser.add_argument("--init", type=Path, help="lm.safetensors of an earlier call, to go on from")
     parser.add_argument("--augmentations", type=int, default=AUGMENTATIONS, help="codes of each rendition")
     args = parser.parse_args()
     stage.prepare()
@@ -225,6 +229,8 @@ def main() -> None:
     dialogues = held_out_dialogues(args.work / "dev.npz", coder, args.device)
     evaluation = Evaluation(Rows(tokenizer, speech), dialogues, args.device)
     training = Training(config(tokenizer), args.device)
+    if args.init:
+        training.model.load_state_dict(stage.read_weights(args.init))
     parameters, vocabulary = stage.count_parameters(training.model), tokenizer.get_vocab_size()
     print("lm:", parameters, "parameters; text vocabulary", vocabulary, flush=True)
     steps, log = train(training, factory, evaluation, sizes, args)

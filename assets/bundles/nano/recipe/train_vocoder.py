@@ -238,7 +238,7 @@ def main() -> None:
     generator, count, log = training.generator, 0, []
     parameters = stage.count_parameters(generator)
     print("vocoder:", parameters, "parameters, context", receptive_field(CONFIG), flush=True)
-    average = Average(generator, 0.999)
+    average, save_due = Average(generator, 0.999), stage.Every(stage.SAVE_SECONDS)
     spectral_step, gan_step = Step(training.spectral_step, args.device), Step(training.gan_step, args.device)
     for seconds, progress in stage.training_time(args.minutes):
         training.set_rates(progress, args.peak)
@@ -250,6 +250,9 @@ def main() -> None:
             log.append({"step": count, "s": round(seconds), "losses": [round(x.item(), 3) for x in losses]})
             if count % 2000 == 0 or count <= 1000:
                 print(log[-1], flush=True)
+        if save_due:
+            with average.applied():
+                training.save(args.out)
     average.apply()
     generator.eval()
     mel, wave = segments.batch(64)

@@ -68,3 +68,15 @@ def test_the_average_forgets_slowly_and_replaces_the_weights(graphed) -> None:
     assert model.weight.item() == 20
     average.apply()
     assert model.weight.item() == pytest.approx(wanted)
+
+
+def test_the_average_is_lent_and_the_weights_come_back(graphed) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    average = graphed.Average(model, 0.5)
+    nn.init.constant_(model.weight, 5.0)
+    weight = model.weight
+    with average.applied():
+        assert weight.item() == 1.0
+    assert model.weight is weight
+    assert weight.item() == 5.0
