@@ -25,12 +25,7 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
         from engine_runtime.bundle import Bundle
         from engine_runtime.engine import Engine
 
-        return Engine.load(
-            Bundle.open(settings.bundle),
-            device=settings.device,
-            dtype=settings.dtype,
-            flow_steps=settings.flow_steps,
-        )
+        return Engine.load(Bundle.open(settings.bundle), settings.engine)
 
     return load
 

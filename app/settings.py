@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app import paths
+from engine_runtime.options import EngineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +18,7 @@ class StartSettings:
 
     bundle: Path = field(default_factory=paths.default_bundle)
     """Folder of the model bundle."""
-    device: str = "cpu"
-    """Where the networks run: cpu, cuda or cuda:N."""
-    dtype: str = "float32"
-    """Number format of the weights in memory: float32, bfloat16 or float16."""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    """How the networks run."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own."""
-    flow_steps: int | None = None
-    """Steps of the flow per chunk, or None for the bundle's own."""

@@ -22,17 +22,16 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import torch
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation
 from engine_runtime.errors import OutOfBlocksError
-from engine_runtime.hardware import usable_device
 from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
+from engine_runtime.options import EngineOptions
 from engine_runtime.stages import Stages, load_stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.turn import Turn
@@ -68,26 +67,15 @@ class Engine:
     def load(
         cls,
         bundle: Bundle,
+        options: EngineOptions | None = None,
         *,
-        device: str = "cpu",
-        dtype: str = "float32",
         timing: TimingBus | None = None,
-        kv_blocks: int | None = None,
-        flow_steps: int | None = None,
     ) -> Engine:
         """Load every network of the bundle.
 
-        `dtype` is that of the language model. `kv_blocks` and `flow_steps` default to the bundle's.
-        Raises BundleError for weights that do not fit.
+        Raises BundleError for weights that do not fit, AcceleratorError for a device that is not there.
         """
-        stages = load_stages(
-            bundle,
-            device=usable_device(device),
-            dtype=getattr(torch, dtype),
-            kv_blocks=kv_blocks or bundle.lm.kv_blocks,
-            flow_steps=flow_steps or bundle.flow.steps,
-        )
-        return cls(stages, timing)
+        return cls(load_stages(bundle, options or EngineOptions()), timing)
 
     @property
     def bundle(self) -> Bundle:

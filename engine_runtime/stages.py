@@ -19,6 +19,7 @@ from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch_executor import TorchExecutor
+from engine_runtime.hardware import usable_device
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
@@ -27,6 +28,7 @@ from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
+from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
 from engine_runtime.weights import Uninitialised, load_weights
 
@@ -57,28 +59,30 @@ class Stages:
         return self.token2mel.frames_per_code * self.token2mel.mel.hop
 
 
-def load_stages(
-    bundle: Bundle, *, device: torch.device, dtype: torch.dtype, kv_blocks: int, flow_steps: int
-) -> Stages:
-    """Load every network. Raises BundleError for weights that do not fit what the manifest describes."""
+def load_stages(bundle: Bundle, options: EngineOptions) -> Stages:
+    """Load every network.
+
+    Raises BundleError for weights that do not fit what the manifest describes, AcceleratorError for a device
+    that is not there.
+    """
+    device = usable_device(options.device)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
     return Stages(
         bundle=bundle,
-        lm=_load_lm(bundle, lm_config, device, dtype, kv_blocks),
+        lm=_load_lm(bundle, lm_config, device, options),
         lm_config=lm_config,
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
         speech_tokenizer=_load_speech_tokenizer(bundle, device),
-        token2mel=_load_token2mel(bundle, device, flow_steps),
+        token2mel=_load_token2mel(bundle, device, options.flow_steps or bundle.flow.steps),
         vocoder=_load_vocoder(bundle, device),
     )
 
 
-def _load_lm(
-    bundle: Bundle, config: MossLMConfig, device: torch.device, dtype: torch.dtype, kv_blocks: int
-) -> PagedLM:
-    section = bundle.lm
+def _load_lm(bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions) -> PagedLM:
+    section, dtype = bundle.lm, getattr(torch, options.dtype)
+    kv_blocks = options.kv_blocks or section.kv_blocks
     with torch.device("meta"), Uninitialised():
         model = MossLM(config)
     load_weights(model, section.weights, dtype, device)

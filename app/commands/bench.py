@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     engine.close()
     environment = {
         "bundle": engine.bundle.name,
-        **hardware.environment(settings.device, settings.dtype),
+        **hardware.environment(settings.engine.device, settings.engine.dtype),
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from app import paths
 from app.settings import StartSettings
+from engine_runtime.options import Dtype, EngineOptions
 
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
@@ -31,7 +32,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     parser.add_argument(
         "--dtype",
         default=default("float32"),
-        choices=("float32", "bfloat16", "float16"),
+        choices=get_args(Dtype),
         help="number format of the weights in memory (default: float32)",
     )
     parser.add_argument(
@@ -50,8 +51,6 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """What was read, as the value that main.py takes."""
     return StartSettings(
         bundle=arguments.bundle or paths.default_bundle(),
-        device=arguments.device,
-        dtype=arguments.dtype,
+        engine=EngineOptions(device=arguments.device, dtype=arguments.dtype, flow_steps=arguments.flow_steps),
         seed=arguments.seed,
-        flow_steps=arguments.flow_steps,
     )

@@ -71,11 +71,10 @@ class Preferences:
         bundle = given.bundle
         if self.bundle and bundle == StartSettings().bundle:
             bundle = Path(self.bundle)
-        return dataclasses.replace(
-            given,
-            bundle=bundle,
-            flow_steps=self.flow_steps if given.flow_steps is None else given.flow_steps,
-        )
+        engine = given.engine
+        if engine.flow_steps is None:
+            engine = dataclasses.replace(engine, flow_steps=self.flow_steps)
+        return dataclasses.replace(given, bundle=bundle, engine=engine)
 
 
 class PreferenceStore:

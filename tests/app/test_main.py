@@ -9,6 +9,7 @@ from app import main
 from app.session.session import Session
 from app.settings import StartSettings
 from engine_runtime.errors import BundleError
+from engine_runtime.options import EngineOptions
 
 
 def test_nothing_is_read_before_the_engine_thread_asks(tmp_path: Path) -> None:
@@ -18,7 +19,7 @@ def test_nothing_is_read_before_the_engine_thread_asks(tmp_path: Path) -> None:
 
 
 def test_the_engine_is_loaded_as_the_settings_say(random_bundle: Path) -> None:
-    engine = main.engine_factory(StartSettings(bundle=random_bundle, flow_steps=1))()
+    engine = main.engine_factory(StartSettings(bundle=random_bundle, engine=EngineOptions(flow_steps=1)))()
     try:
         assert engine.bundle.path == random_bundle
         assert engine.input_sample_rate == engine.bundle.speech_encoder.sample_rate

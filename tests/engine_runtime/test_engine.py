@@ -22,6 +22,7 @@ from engine_runtime.lm.generation import Generation, Row, speech_codes
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingEvent
 from engine_runtime.turn import Turn
 from engine_runtime.types import (
@@ -344,7 +345,7 @@ def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
 
 
 def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
-    engine = Engine.load(bundle, kv_blocks=10)
+    engine = Engine.load(bundle, EngineOptions(kv_blocks=10))
     conversation = engine.new_conversation()
     for number in range(6):
         assert len(done(exchange(engine, conversation, speech(1.5, number))).codes) == 20
@@ -353,13 +354,13 @@ def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
 
 
 def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
-    engine = Engine.load(bundle, kv_blocks=12)
+    engine = Engine.load(bundle, EngineOptions(kv_blocks=12))
     first, second = engine.new_conversation(), engine.new_conversation()
     exchange(engine, first, speech(3.0, 1))
     assert engine.stats.used > 5
     exchange(engine, second, speech(6.5, 2))
     assert first.sequence == Sequence()
-    alone = Engine.load(bundle, kv_blocks=12)
+    alone = Engine.load(bundle, EngineOptions(kv_blocks=12))
     other = alone.new_conversation()
     exchange(alone, other, speech(3.0, 1))
     expected = done(exchange(alone, other, speech(1.0, 3))).codes
@@ -428,7 +429,7 @@ def test_a_closed_engine_says_so(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_language_model(bundle: Bundle, dtype: str) -> None:
-    engine = Engine.load(bundle, dtype=dtype)
+    engine = Engine.load(bundle, EngineOptions(dtype=dtype))
     events = exchange(engine, engine.new_conversation(), speech(1.0))
     assert engine.stages.lm.cache.pool.dtype == getattr(torch, dtype)
     assert len(sound(events)) == 20 * bundle.samples_per_code

@@ -12,6 +12,7 @@ from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
+from engine_runtime.options import EngineOptions
 from engine_runtime.types import Modality
 
 EVERYTHING = Preferences(
@@ -94,10 +95,12 @@ def test_every_endpointing_gives_valid_settings(endpointing_ms: int) -> None:
 
 def test_the_command_line_wins() -> None:
     assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
-    given = StartSettings(bundle=Path("given"), flow_steps=2)
+    given = StartSettings(bundle=Path("given"), engine=EngineOptions(flow_steps=2))
     assert EVERYTHING.start_settings(given) == given
 
 
 def test_the_next_start_uses_what_was_chosen() -> None:
     start = EVERYTHING.start_settings(StartSettings())
-    assert start == dataclasses.replace(StartSettings(), bundle=Path("/somewhere/else"), flow_steps=6)
+    assert start == dataclasses.replace(
+        StartSettings(), bundle=Path("/somewhere/else"), engine=EngineOptions(flow_steps=6)
+    )

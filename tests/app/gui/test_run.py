@@ -14,6 +14,7 @@ from app.gui import preferences
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.run import run_gui, stored_start_settings
 from app.settings import StartSettings
+from engine_runtime.options import EngineOptions
 from tests.app.gui.scripted_session import ScriptedSession, opening
 
 
@@ -60,5 +61,7 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
     monkeypatch.setattr(preferences, "default_file", lambda: tmp_path / "window.ini")
     assert stored_start_settings(StartSettings()) == StartSettings()
     PreferenceStore().save(Preferences(bundle="/a/bundle", flow_steps=5))
-    wanted = dataclasses.replace(StartSettings(), bundle=Path("/a/bundle"), flow_steps=5)
+    wanted = dataclasses.replace(
+        StartSettings(), bundle=Path("/a/bundle"), engine=EngineOptions(flow_steps=5)
+    )
     assert stored_start_settings(StartSettings()) == wanted
