@@ -1,26 +1,34 @@
-"""Weights from disk into a network: strict, safe, cast to the dtype the network runs in.
+"""Weights from disk into a network: strict, safe, tensor by tensor, cast to the dtype the network runs in.
 
-In: safetensors files (or a checkpoint of plain tensors) and a module. Out: the module filled, every tensor
-accounted for. All missing, unexpected and misshapen tensors are named in one BundleError, so that one look is
-enough.
+In: safetensors files, one or several shards, or checkpoints (.pt) that hold nothing but tensors. Out: the
+module filled, every tensor accounted for. Names and shapes are compared by the headers alone, before anything
+big is read: all missing, unexpected and misshapen tensors are named in one BundleError. Then one tensor after
+the other goes from the file to the device, so that the host never holds much more than one of them.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .errors import BundleError
 
-_NAMED_AT_MOST = 12
+Progress = Callable[[float], None]
+"""Takes the share, 0 to 1, that is done by now."""
+
+_AGAIN = "Copy or download the bundle again."
+_MAPPED_AT_MOST = 512 << 20
+"""Bytes read from a file before it is mapped anew: pages that were read count as memory of this process."""
+_NO_WEIGHTS = {"epoch", "step"}
+"""What chunk-trained flow checkpoints carry beside the weights."""
 _WEIGHT_NORM_STYLES = (
     ("weight_g", "parametrizations.weight.original0"),
     ("weight_v", "parametrizations.weight.original1"),
@@ -49,6 +57,15 @@ class Uninitialised(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor that has not been read: where it is and how large."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+
+
 def load_weights(
     module: nn.Module,
     path: str | Path | Sequence[Path],
@@ -56,94 +73,187 @@ def load_weights(
     device: torch.device | str = "cpu",
     *,
     either_weight_norm_style: bool = False,
-    ignore: Iterable[str] = (),
+    partial: bool = False,
+    progress: Progress | None = None,
 ) -> None:
-    """Fill `module` from one file or several shards, then move it to `device` and cast it to `dtype`.
+    """Fill `module` from one file or several shards, on `device` and in `dtype`.
 
-    `either_weight_norm_style` accepts `weight_g/weight_v` where the module has
-    `parametrizations.weight.original0/1` and the other way round. `ignore` names entries of the file that are
-    no weights (a training step, say). Integer tensors keep their dtype. Raises BundleError; the module is not
-    changed then.
+    The keywords are those of `stream_tensors`. Integer tensors keep their dtype. Raises BundleError; where
+    names or shapes do not fit, the module is not changed.
     """
-    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
-    tensors: dict[str, torch.Tensor] = {}
-    for file in paths:
-        shard = read_tensors(file)
-        if doubled := tensors.keys() & shard.keys():
-            raise BundleError(
-                f"{file} repeats {_name_some(doubled)} of another shard. Use the shards of one model."
-            )
-        tensors |= shard
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in set(ignore)}
     expected = module.state_dict()
-    if either_weight_norm_style:
-        tensors = _in_style_of(expected, tensors)
-    _check(expected, tensors, ", ".join(file.name for file in paths))
-    module.load_state_dict(tensors, strict=True, assign=_is_meta(expected))
+    tensors = stream_tensors(
+        path,
+        {name: tuple(tensor.shape) for name, tensor in expected.items()},
+        either_weight_norm_style=either_weight_norm_style,
+        partial=partial,
+        progress=progress,
+    )
+    if not any(tensor.is_meta for tensor in expected.values()):
+        module.to(device=device, dtype=dtype)
+        targets = module.state_dict()
+        for name, tensor in tensors:
+            targets[name].copy_(tensor)
+        return
+    # A copy of its own, also where nothing is cast: what is mapped would change with its file.
+    loaded = {
+        name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
+        for name, tensor in tensors
+    }
+    module.load_state_dict(loaded, strict=True, assign=True)
     module.to(device=device, dtype=dtype)
 
 
-def read_tensors(file: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a .safetensors file, or of a .pt/.bin checkpoint that holds nothing but tensors."""
+def stream_tensors(
+    path: str | Path | Sequence[Path],
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of `expected` (shapes by name), each as it is on disk, on the CPU; one is read at a time.
+
+    Everything is checked before this returns: BundleError names all tensors that are missing, unexpected or
+    of another shape. `either_weight_norm_style` accepts `weight_g/weight_v` where
+    `parametrizations.weight.original0/1` is expected and the other way round. `partial` takes files that hold
+    more than is expected. A tensor lies in the mapped file: copy what is to be kept.
+    """
+    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
+    stored = stored_tensors(paths)
+    if either_weight_norm_style:
+        stored = _in_style_of(expected, stored)
+    _check(expected, stored, partial, ", ".join(file.name for file in paths))
+    wanted = {name: tensor for name, tensor in stored.items() if name in expected}
+    return _read(wanted, progress)
+
+
+def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
+    """What the files hold, by name, from their headers. BundleError for files that cannot be used."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in paths:
+        shard = {name: StoredTensor(file, name, shape) for name, shape in _shapes(file).items()}
+        if doubled := tensors.keys() & shard.keys():
+            raise BundleError(
+                f"{file} repeats {_listed(doubled)} of another shard. Use the shards of one model."
+            )
+        tensors |= shard
+    return tensors
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    if file.suffix != ".safetensors":
+        return {name: tuple(tensor.shape) for name, tensor in read_checkpoint(file).items()}
+    with _safe_open(file) as content:
+        return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+
+
+def _read(wanted: Mapping[str, StoredTensor], progress: Progress | None) -> Iterator[tuple[str, Tensor]]:
+    all_values = sum(_values(tensor) for tensor in wanted.values())
+    done = 0
+    for file in dict.fromkeys(tensor.file for tensor in wanted.values()):
+        names = {name: tensor.name for name, tensor in wanted.items() if tensor.file == file}
+        for name, tensor in _read_file(file, names):
+            yield name, tensor
+            done += _values(wanted[name])
+            if progress is not None:
+                progress(done / all_values if all_values else 1.0)
+
+
+def _read_file(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of one file, by the name they have here; `names` tells that of the file."""
+    if file.suffix != ".safetensors":
+        content = read_checkpoint(file)
+        yield from ((name, content[there]) for name, there in names.items())
+        return
+    left = list(names.items())
+    while left:
+        read = 0
+        with _safe_open(file) as content:
+            while left and read < _MAPPED_AT_MOST:
+                name, there = left.pop(0)
+                tensor = content.get_tensor(there)
+                read += tensor.nbytes
+                yield name, tensor
+                del tensor  # it would keep the mapping alive
+
+
+def read_checkpoint(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .pt checkpoint, mapped, not read. BundleError unless it holds nothing but tensors.
+
+    Nothing in the file is run.
+    """
     try:
-        if file.suffix == ".safetensors":
-            return safetensors.torch.load_file(file)
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # written in torch's format before 1.6, which cannot be mapped
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise BundleError(f"{file} is missing. Copy or download the bundle again.") from error
-    except safetensors.SafetensorError as error:
-        raise BundleError(f"{file} is damaged ({error}). Copy or download the bundle again.") from error
+        raise BundleError(f"{file} is missing. {_AGAIN}") from error
     except pickle.UnpicklingError as error:
         raise BundleError(
             f"{file} holds more than tensors and was not loaded, because such a file can run code. "
             "Convert it to safetensors where you trust its origin."
         ) from error
     except (OSError, RuntimeError, EOFError) as error:
-        raise BundleError(f"{file} cannot be read: {error}. Copy or download the bundle again.") from error
+        raise BundleError(f"{file} cannot be read: {error}. {_AGAIN}") from error
     return _only_tensors(content, file)
 
 
-def _only_tensors(content: object, file: Path) -> dict[str, torch.Tensor]:
+def _only_tensors(content: object, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise BundleError(f"{file} holds a {type(content).__name__} where named tensors were expected.")
-    tensors = {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}
-    # Chunk-trained flow checkpoints carry the plain numbers `epoch` and `step` beside the weights.
-    others = [name for name, value in content.items() if not isinstance(value, torch.Tensor | int | float)]
+    weights = {str(name): value for name, value in content.items() if name not in _NO_WEIGHTS}
+    tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+    others = weights.keys() - tensors.keys()
     if others or not tensors:
-        raise BundleError(
-            f"{file} holds {_name_some(map(str, others)) or 'no tensor'} where tensors were expected."
-        )
+        raise BundleError(f"{file} holds {_listed(others) or 'no tensor'} where tensors were expected.")
     return tensors
 
 
-def _in_style_of(
-    expected: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Rename weight-norm tensors to the style that the module uses."""
+def _safe_open(file: Path) -> Any:
+    try:
+        return safetensors.safe_open(file, framework="pt", device="cpu")
+    except FileNotFoundError as error:
+        raise BundleError(f"{file} is missing. {_AGAIN}") from error
+    except safetensors.SafetensorError as error:
+        raise BundleError(f"{file} is damaged ({error}). {_AGAIN}") from error
+    except (OSError, RuntimeError) as error:
+        raise BundleError(f"{file} cannot be read: {error}. {_AGAIN}") from error
+
+
+def _in_style_of(expected: Iterable[str], stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Rename weight-norm tensors to the style that is expected."""
+    names = set(expected)
     renamed = {}
-    for name, tensor in tensors.items():
-        if name not in expected:
+    for name, tensor in stored.items():
+        if name not in names:
             for old, new in _WEIGHT_NORM_STYLES:
                 for have, want in ((old, new), (new, old)):
-                    if name.endswith(have) and name.removesuffix(have) + want in expected:
+                    if name.endswith(have) and name.removesuffix(have) + want in names:
                         name = name.removesuffix(have) + want
         renamed[name] = tensor
     return renamed
 
 
-def _check(expected: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], source: str) -> None:
+def _check(
+    expected: Mapping[str, tuple[int, ...]],
+    stored: Mapping[str, StoredTensor],
+    partial: bool,
+    source: str,
+) -> None:
     problems = []
-    if missing := expected.keys() - tensors.keys():
-        problems.append(f"missing: {_name_some(missing)}")
-    if unexpected := tensors.keys() - expected.keys():
-        problems.append(f"unexpected: {_name_some(unexpected)}")
+    if missing := expected.keys() - stored.keys():
+        problems.append(f"missing: {_listed(missing)}")
+    if not partial and (unexpected := stored.keys() - expected.keys()):
+        problems.append(f"unexpected: {_listed(unexpected)}")
     shapes = [
-        f"{name} is {list(tensors[name].shape)}, expected {list(expected[name].shape)}"
-        for name in sorted(expected.keys() & tensors.keys())
-        if tensors[name].shape != expected[name].shape
+        f"{name} is {list(stored[name].shape)}, expected {list(expected[name])}"
+        for name in sorted(expected.keys() & stored.keys())
+        if stored[name].shape != expected[name]
     ]
     if shapes:
-        problems.append(f"wrong shape: {_name_some(shapes)}")
+        problems.append(f"wrong shape: {_listed(shapes)}")
     if problems:
         raise BundleError(
             f"The weights in {source} do not fit the network that the manifest describes.\n  "
@@ -152,11 +262,9 @@ def _check(expected: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Ten
         )
 
 
-def _name_some(names: Iterable[str]) -> str:
-    found = sorted(names)
-    rest = f" and {len(found) - _NAMED_AT_MOST} more" if len(found) > _NAMED_AT_MOST else ""
-    return ", ".join(found[:_NAMED_AT_MOST]) + rest
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
-def _is_meta(tensors: Mapping[str, torch.Tensor]) -> bool:
-    return any(tensor.is_meta for tensor in tensors.values())
+def _values(tensor: StoredTensor) -> int:
+    return torch.Size(tensor.shape).numel()

@@ -11,7 +11,13 @@ import torch
 from torch import nn
 
 from engine_runtime.errors import BundleError
-from engine_runtime.weights import Uninitialised, load_weights, read_tensors
+from engine_runtime.weights import (
+    Uninitialised,
+    load_weights,
+    read_checkpoint,
+    stored_tensors,
+    stream_tensors,
+)
 
 
 def _net(out: int = 3) -> nn.Sequential:
@@ -124,10 +130,10 @@ def test_a_pickle_with_code_is_refused_and_not_run(
 ) -> None:
     torch.save({"0.weight": _Code()}, tmp_path / "w.pt")
     with pytest.raises(BundleError, match="can run code"):
-        read_tensors(tmp_path / "w.pt")
+        read_checkpoint(tmp_path / "w.pt")
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(_Code()))
     with pytest.raises(BundleError):
-        read_tensors(tmp_path / "plain.pt")
+        read_checkpoint(tmp_path / "plain.pt")
     assert capsys.readouterr().out == ""
 
 
@@ -136,9 +142,9 @@ def test_a_checkpoint_of_plain_tensors_may_carry_its_step(tmp_path: Path) -> Non
     torch.save({**source.state_dict(), "epoch": 3, "step": 100}, tmp_path / "w.pt")
     load_weights(target, tmp_path / "w.pt")
     assert torch.equal(target[0].weight, source[0].weight)
-    torch.save({**source.state_dict(), "optimizer": {"lr": 1}}, tmp_path / "o.pt")
-    with pytest.raises(BundleError, match="optimizer"):
-        read_tensors(tmp_path / "o.pt")
+    torch.save({**source.state_dict(), "optimizer": {"lr": 1}, "loss": 0.5}, tmp_path / "o.pt")
+    with pytest.raises(BundleError, match="loss, optimizer"):
+        read_checkpoint(tmp_path / "o.pt")
 
 
 @pytest.mark.parametrize("old_in_file", [True, False])
@@ -157,3 +163,100 @@ def test_both_styles_of_weight_norm(tmp_path: Path, old_in_file: bool) -> None:
     load_weights(target, file, either_weight_norm_style=True)
     x = torch.rand(1, 2, 8)
     assert torch.allclose(source(x), target(x), atol=1e-6)
+
+
+def test_files_that_hold_more_are_taken_where_that_is_allowed(tmp_path: Path) -> None:
+    source, target = _net(), _net()
+    file = _save(source, tmp_path / "w.safetensors", decoder__weight=torch.ones(5))
+    with pytest.raises(BundleError, match=r"unexpected: decoder\.weight"):
+        load_weights(target, file)
+    load_weights(target, file, partial=True)
+    assert torch.equal(target[0].weight, source[0].weight.half().float())
+    _save(source, file, decoder__weight=torch.ones(5), **{"0__bias": None})
+    with pytest.raises(BundleError, match=r"missing: 0\.bias"):
+        load_weights(target, file, partial=True)
+
+
+def test_every_misfit_is_named(tmp_path: Path) -> None:
+    module = nn.Linear(1, 1)
+    extra = {f"layer{index}": torch.ones(1) for index in range(40)}
+    safetensors.torch.save_file({**module.state_dict(), **extra}, tmp_path / "w.safetensors")
+    with pytest.raises(BundleError) as caught:
+        load_weights(module, tmp_path / "w.safetensors")
+    assert all(name in str(caught.value) for name in extra)
+
+
+def test_nothing_is_read_before_all_files_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _save(_net(), tmp_path / "w.safetensors")
+    expected = {"0.weight": (3, 4), "nowhere": (1,)}
+    read: list[str] = []
+    monkeypatch.setattr("engine_runtime.weights._read_file", lambda *_: read.append("read") or iter(()))
+    with pytest.raises(BundleError, match="missing: nowhere"):
+        stream_tensors(file, expected, partial=True)
+    assert not read
+
+
+def test_tensors_come_one_by_one_with_the_share_that_is_done(tmp_path: Path) -> None:
+    source = _net()
+    names = sorted(source.state_dict())
+    shards = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for file, part in zip(shards, (names[:3], names[3:]), strict=True):
+        safetensors.torch.save_file({name: source.state_dict()[name] for name in part}, file)
+    expected = {name: tuple(tensor.shape) for name, tensor in source.state_dict().items()}
+    shares: list[float] = []
+    came = dict(stream_tensors(shards, expected, progress=shares.append))
+    assert came.keys() == expected.keys()
+    assert all(torch.equal(came[name], tensor) for name, tensor in source.state_dict().items())
+    assert shares == sorted(shares)
+    assert len(shares) == len(names)
+    assert shares[-1] == 1.0
+
+
+def test_headers_tell_shapes_of_both_kinds_of_file(tmp_path: Path) -> None:
+    source = _net()
+    torch.save({**source.state_dict(), "step": 3}, tmp_path / "w.pt")
+    _save(source, tmp_path / "w.safetensors")
+    expected = {name: tuple(tensor.shape) for name, tensor in source.state_dict().items()}
+    for file in (tmp_path / "w.pt", tmp_path / "w.safetensors"):
+        assert {name: tensor.shape for name, tensor in stored_tensors([file]).items()} == expected
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_weights_stay_when_their_file_changes(tmp_path: Path, meta: bool) -> None:
+    """Nothing is cast here, so only a copy keeps the weights apart from the mapped file."""
+    file = tmp_path / "w.safetensors"
+    safetensors.torch.save_file({"weight": torch.ones(64, 64), "bias": torch.ones(64)}, file)
+    with torch.device("meta" if meta else "cpu"):
+        module = nn.Linear(64, 64)
+    load_weights(module, file)
+    with file.open("r+b") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(size // 2)
+        stream.write(bytes(size - size // 2))
+    assert torch.equal(module.weight, torch.ones(64, 64))
+
+
+def test_a_large_file_takes_little_memory(tmp_path: Path, repository: Path) -> None:
+    """The memory of the process grows by what is mapped at a time, not by the size of the file."""
+    file = tmp_path / "large.safetensors"
+    tensors = {f"layer{index}": torch.ones(2048, 2048) for index in range(16)}
+    safetensors.torch.save_file(tensors, file)
+    code = (
+        "import resource, sys, pathlib, torch\n"
+        "from engine_runtime import weights\n"
+        "weights._MAPPED_AT_MOST = 32 << 20\n"
+        "expected = {f'layer{index}': (2048, 2048) for index in range(16)}\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        "before = peak()\n"
+        "tensors = weights.stream_tensors(pathlib.Path(sys.argv[1]), expected)\n"
+        "total = sum(float(tensor.sum()) for _, tensor in tensors)\n"
+        "print(int(total), peak() - before)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(file)], cwd=repository, capture_output=True, text=True, check=True
+    )
+    total, growth = map(int, result.stdout.split())
+    assert total == 16 * 2048 * 2048
+    assert growth < 96 << 20 < file.stat().st_size
