@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from dataclasses import dataclass, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from .bundle_sections import (
@@ -21,11 +21,13 @@ from .bundle_sections import (
     SpecialIds,
     SpeechEncoderSection,
     VocoderSection,
+    VoiceSection,
     parse_files,
     parse_flow,
     parse_lm,
     parse_speech_encoder,
     parse_vocoder,
+    parse_voice,
 )
 from .errors import BundleError, MelMismatchError
 from .manifest import Manifest
@@ -41,12 +43,15 @@ __all__ = [
     "SpeechEncoderSection",
     "Verify",
     "VocoderSection",
+    "VoiceSection",
     "hash_file",
 ]
 
 FORMAT = 1
 MANIFEST_NAME = "bundle.toml"
 _HASH_BLOCK = 1 << 20
+_HASHED_AT_MOST = 1 << 30
+"""Bytes of a bundle whose hashes are checked whenever it is opened: about a second's work."""
 
 Verify = Literal["size", "sha256"]
 
@@ -65,12 +70,15 @@ class Bundle:
     flow: FlowSection
     vocoder: VocoderSection
     files: dict[str, FileEntry]
+    voice: VoiceSection | None = None
+    """None for a bundle that speaks with one voice only."""
 
     @classmethod
-    def open(cls, directory: str | Path, verify: Verify = "sha256") -> Bundle:
+    def open(cls, directory: str | Path, verify: Verify | None = None) -> Bundle:
         """Read and check the bundle in `directory`.
 
-        `verify="size"` skips the hashes, for bundles of many gigabytes.
+        `verify` tells whether hashes are checked as well as sizes; by default they are, unless the bundle
+        has more than a gigabyte.
         Raises BundleError (MelMismatchError where flow and vocoder do not fit).
         """
         path = Path(directory)
@@ -78,6 +86,7 @@ class Bundle:
         bundle = _parse(path, manifest)
         _check_mel(bundle)
         _check_numbers(bundle, manifest)
+        verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
         _check_files(bundle, manifest, verify)
         return bundle
 
@@ -111,7 +120,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _parse(path: Path, manifest: Manifest) -> Bundle:
-    top = manifest.top({"bundle", "lm", "text_tokenizer", "speech_encoder", "flow", "vocoder", "files"})
+    sections = {"bundle", "lm", "text_tokenizer", "speech_encoder", "flow", "vocoder", "files"}
+    top = manifest.top(sections | {"voice"})
     about = top.table("bundle")
     about.allow({"format", "name", "description", "licence"})
     if about.integer("format") != FORMAT:
@@ -132,6 +142,7 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         flow=parse_flow(path, top.table("flow")),
         vocoder=parse_vocoder(path, top.table("vocoder")),
         files=parse_files(top.table("files")),
+        voice=parse_voice(path, top.table("voice")) if "voice" in top.content else None,
     )
 
 
@@ -150,13 +161,12 @@ def _check_mel(bundle: Bundle) -> None:
 def _check_vocoder_config(bundle: Bundle) -> None:
     """What a vocoder's own config says of its mel must be what the manifest states."""
     mel, config = bundle.vocoder.mel, bundle.vocoder.config
-    stated: dict[str, float] = {
-        "num_mels": mel.n_mels,
-        "n_fft": mel.n_fft,
-        "hop_size": mel.hop,
-        "win_size": mel.win,
-    }
-    stated |= {"sampling_rate": mel.sample_rate, "fmin": mel.fmin, "fmax": mel.fmax}
+    stated: dict[str, float] = {"sampling_rate": mel.sample_rate}
+    if bundle.vocoder.kind == "hift":  # its n_fft is that of the inverse transform at its end
+        stated |= {"in_channels": mel.n_mels}
+    else:
+        stated |= {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
+        stated |= {"fmin": mel.fmin, "fmax": mel.fmax}
     for key, value in stated.items():
         if key in config and config[key] != value:
             raise MelMismatchError(
@@ -197,11 +207,13 @@ def _check_numbers(bundle: Bundle, manifest: Manifest) -> None:
 def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify) -> None:
     root = bundle.path.resolve()
     sections = (bundle.lm.weights, bundle.speech_encoder.weights, bundle.flow.weights, bundle.vocoder.weights)
-    for used in [bundle.text_tokenizer, *(file for section in sections for file in section)]:
+    voice = [bundle.voice.speaker_encoder] if bundle.voice else []
+    for used in [bundle.text_tokenizer, *voice, *(file for section in sections for file in section)]:
         if used.relative_to(bundle.path).as_posix() not in bundle.files:
             raise manifest.error(f"{used.name} is used but has no entry in [files]; add its size and sha256")
     for name, entry in bundle.files.items():
-        if not (root / name).resolve().is_relative_to(root):
+        # By name: a link may well lead to where a large checkpoint lies already.
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise manifest.error(f"[files] names {name}, which lies outside the bundle folder")
         _check_file(bundle, root / name, entry, verify)
 

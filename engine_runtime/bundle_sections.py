@@ -64,6 +64,8 @@ class SpeechEncoderSection:
     sample_rate: int
     normalisation: str
     config: dict[str, Any]
+    weights_hold_more: bool = False
+    """The files hold more than the network: a whole training model, of which the encoder is a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,18 @@ class VocoderSection:
     right_context_frames: int
     config: dict[str, Any]
     mel: MelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceSection:
+    """What turns a recording into the voice to speak with."""
+
+    speaker_encoder: Path
+    """ONNX network: features of speech at `sample_rate` to an x-vector."""
+    sample_rate: int
+    n_mels: int
+    least_s: float
+    most_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +180,14 @@ def parse_vocoder(path: Path, table: Table) -> VocoderSection:
     """[vocoder] with its mel."""
     mel = read_table(MelSpec, table.table("mel"))
     return read_table(VocoderSection, table, weights=weights_of(path, table), mel=mel)
+
+
+def parse_voice(path: Path, table: Table) -> VoiceSection:
+    """[voice]."""
+    section = read_table(VoiceSection, table, speaker_encoder=path / table.string("speaker_encoder"))
+    if not 0 < section.least_s <= section.most_s:
+        raise table.error(
+            f"has least_s = {section.least_s} and most_s = {section.most_s}; "
+            "they must be greater than 0 and in this order"
+        )
+    return section

@@ -36,6 +36,8 @@ from engine_runtime.stages import Stages, load_stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.turn import Turn
 from engine_runtime.types import Modality
+from engine_runtime.voice_prompt import VoiceSource
+from engine_runtime.weights import Progress
 
 T = TypeVar("T")
 
@@ -70,12 +72,16 @@ class Engine:
         options: EngineOptions | None = None,
         *,
         timing: TimingBus | None = None,
+        voice: VoiceSource | None = None,
+        progress: Progress | None = None,
     ) -> Engine:
-        """Load every network of the bundle.
+        """Load every network of the bundle; `progress` is told the share that is done.
 
-        Raises BundleError for weights that do not fit, AcceleratorError for a device that is not there.
+        `voice` is what to speak with, if not with the bundle's own voice. Raises BundleError for weights that
+        do not fit, AcceleratorError for a device that is not there, AudioInputError for a recording that
+        gives no voice.
         """
-        return cls(load_stages(bundle, options or EngineOptions()), timing)
+        return cls(load_stages(bundle, options or EngineOptions(), voice=voice, progress=progress), timing)
 
     @property
     def bundle(self) -> Bundle:

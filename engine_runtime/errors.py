@@ -3,6 +3,7 @@
 MossVoiceError
 ├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
 │   └── MelMismatchError two stages disagree about the mel spectrogram between them
+├── FetchError           a released model that cannot be downloaded or found
 ├── AudioInputError      a WAV or device that gives no usable audio
 ├── AudioDeviceError     a sound device that is missing, busy or lost
 ├── OutOfBlocksError     the KV pool holds no free block for the conversation
@@ -38,6 +39,10 @@ class BundleError(MossVoiceError):
 
 class MelMismatchError(BundleError):
     """The mel that one stage makes is not the mel that the next stage was trained on."""
+
+
+class FetchError(MossVoiceError):
+    """A released model cannot be downloaded, or its files are not where they were said to be."""
 
 
 class AudioInputError(MossVoiceError):

@@ -1,4 +1,4 @@
-"""Strict reading of a TOML manifest: every key known, none missing, each of the right type.
+"""Strict reading of a TOML manifest: every key known, none missing, each of the right type; and writing one.
 
 In: the parsed TOML and where it came from. Out: typed values, or a BundleError naming file, table and key.
 A key that is not known gets the nearest known one as a hint, because most of them are misspelt.
@@ -7,6 +7,7 @@ A key that is not known gets the nearest known one as a hint, because most of th
 from __future__ import annotations
 
 import difflib
+import json
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -128,3 +129,18 @@ def _plain_type(hint: Any) -> type:
     if origin in (types.UnionType, typing.Union):
         return next(_plain_type(part) for part in typing.get_args(hint) if part is not type(None))
     return origin if isinstance(origin, type) else hint
+
+
+def to_toml(content: Mapping[str, Any], path: str = "") -> str:
+    """TOML of nested tables with plain values (a JSON string, number, boolean or list is TOML as well)."""
+    lines = [f"[{path}]"] if path else []
+    lines += [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in content.items()
+        if not isinstance(value, Mapping)
+    ]
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            name = key if key.replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+            lines += ["", to_toml(value, f"{path}.{name}" if path else name)]
+    return "\n".join(lines).strip("\n") + "\n"

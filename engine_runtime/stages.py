@@ -15,7 +15,7 @@ import torch
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
-from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch_executor import TorchExecutor
@@ -30,7 +30,8 @@ from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
-from engine_runtime.weights import Uninitialised, load_weights
+from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
+from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +60,67 @@ class Stages:
         return self.token2mel.frames_per_code * self.token2mel.mel.hop
 
 
-def load_stages(bundle: Bundle, options: EngineOptions) -> Stages:
-    """Load every network.
+def load_stages(
+    bundle: Bundle,
+    options: EngineOptions,
+    *,
+    voice: VoiceSource | None = None,
+    progress: Progress | None = None,
+) -> Stages:
+    """Load every network; `voice` is what to speak with, if not with the bundle's own voice.
 
     Raises BundleError for weights that do not fit what the manifest describes, AcceleratorError for a device
-    that is not there.
+    that is not there, AudioInputError for a recording that gives no voice.
     """
     device = usable_device(options.device)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
+    sections = (bundle.speech_encoder, bundle.lm, bundle.flow, bundle.vocoder)
+    loading = LoadProgress([section.weights for section in sections], progress)
+    # First, since a recording that is no use as a voice should be told before the large ones are read.
+    speech_tokenizer = _load_speech_tokenizer(bundle, device, loading)
+    prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     return Stages(
         bundle=bundle,
-        lm=_load_lm(bundle, lm_config, device, options),
+        lm=_load_lm(bundle, lm_config, device, options, loading),
         lm_config=lm_config,
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
-        speech_tokenizer=_load_speech_tokenizer(bundle, device),
-        token2mel=_load_token2mel(bundle, device, options.flow_steps or bundle.flow.steps),
-        vocoder=_load_vocoder(bundle, device),
+        speech_tokenizer=speech_tokenizer,
+        token2mel=_load_token2mel(bundle, device, options.flow_steps or bundle.flow.steps, prompt, loading),
+        vocoder=_load_vocoder(bundle, device, loading),
     )
 
 
-def _load_lm(bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions) -> PagedLM:
+def _load_lm(
+    bundle: Bundle,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+    loading: LoadProgress,
+) -> PagedLM:
     section, dtype = bundle.lm, getattr(torch, options.dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
     with torch.device("meta"), Uninitialised():
         model = MossLM(config)
-    load_weights(model, section.weights, dtype, device)
+    load_weights(model, section.weights, dtype, device, progress=loading.next(section.weights))
     cache = KVCache(config, kv_blocks, section.tokens_per_block, dtype=dtype, device=device)
     executor = TorchExecutor(model.eval(), cache, max_seq_len=section.context_rows)
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 
-def _load_speech_tokenizer(bundle: Bundle, device: torch.device) -> SpeechTokenizer:
+def _load_speech_tokenizer(bundle: Bundle, device: torch.device, loading: LoadProgress) -> SpeechTokenizer:
     section = bundle.speech_encoder
     with Uninitialised():
         model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
-    load_weights(model, section.weights, torch.float32, device)
+    load_weights(
+        model,
+        section.weights,
+        torch.float32,
+        device,
+        partial=section.weights_hold_more,
+        progress=loading.next(section.weights),
+    )
     known = get_args(Normalisation)
     if section.normalisation not in known:
         raise BundleError(
@@ -113,27 +138,37 @@ def _load_speech_tokenizer(bundle: Bundle, device: torch.device) -> SpeechTokeni
     return tokenizer
 
 
-def _load_token2mel(bundle: Bundle, device: torch.device, steps: int) -> Token2Mel:
+def _load_token2mel(
+    bundle: Bundle, device: torch.device, steps: int, prompt: VoicePrompt | None, loading: LoadProgress
+) -> Token2Mel:
     section = bundle.flow
     with Uninitialised():
         flow = CausalFlow(FlowConfig.from_dict(section.config))
-    load_weights(flow, section.weights, torch.float32, device)
+    load_weights(flow, section.weights, torch.float32, device, progress=loading.next(section.weights))
     return Token2Mel(
         flow.eval(),
         section.mel,
         steps=steps,
         cfg_rate=section.cfg_rate,
         first_chunk_codes=section.first_chunk_codes,
+        prompt=prompt,
         device=device,
     )
 
 
-def _load_vocoder(bundle: Bundle, device: torch.device) -> Vocoder:
+def _load_vocoder(bundle: Bundle, device: torch.device, loading: LoadProgress) -> Vocoder:
     section = bundle.vocoder
     is_hift = section.kind == "hift"
     with Uninitialised():
         network = HiFT(HiFTConfig.from_dict(section.config)) if is_hift else build_bigvgan(section.config)
-    load_weights(network, section.weights, torch.float32, device, either_weight_norm_style=is_hift)
+    load_weights(
+        network,
+        section.weights,
+        torch.float32,
+        device,
+        either_weight_norm_style=is_hift,
+        progress=loading.next(section.weights),
+    )
     vocoder = Vocoder(
         network,
         section.mel,

@@ -66,6 +66,26 @@ class StoredTensor:
     shape: tuple[int, ...]
 
 
+class LoadProgress:
+    """The share of several sets of files that is loaded, each weighted by its bytes."""
+
+    def __init__(self, sets: Iterable[Sequence[Path]], report: Progress | None) -> None:
+        self._all = sum(map(_bytes, sets))
+        self._before = 0
+        self._report = report
+
+    def next(self, files: Sequence[Path]) -> Progress:
+        """What follows the loading of the next set."""
+        before, size = self._before, _bytes(files)
+        self._before += size
+
+        def report(share: float) -> None:
+            if self._report is not None and self._all:
+                self._report((before + share * size) / self._all)
+
+        return report
+
+
 def load_weights(
     module: nn.Module,
     path: str | Path | Sequence[Path],
@@ -114,18 +134,32 @@ def stream_tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """The tensors of `expected` (shapes by name), each as it is on disk, on the CPU; one is read at a time.
 
-    Everything is checked before this returns: BundleError names all tensors that are missing, unexpected or
-    of another shape. `either_weight_norm_style` accepts `weight_g/weight_v` where
-    `parametrizations.weight.original0/1` is expected and the other way round. `partial` takes files that hold
-    more than is expected. A tensor lies in the mapped file: copy what is to be kept.
+    Everything is checked before this returns, as `find_tensors` does. A tensor lies in the mapped file: copy
+    what is to be kept. `progress` follows the reading.
+    """
+    found = find_tensors(path, expected, either_weight_norm_style=either_weight_norm_style, partial=partial)
+    return _read(found, progress)
+
+
+def find_tensors(
+    path: str | Path | Sequence[Path],
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+) -> dict[str, StoredTensor]:
+    """Where the tensors of `expected` (shapes by name) are, from the headers of the files.
+
+    BundleError names all tensors that are missing, unexpected or of another shape.
+    `either_weight_norm_style` accepts `weight_g/weight_v` where `parametrizations.weight.original0/1` is
+    expected and the other way round. `partial` takes files that hold more than is expected.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     stored = stored_tensors(paths)
     if either_weight_norm_style:
         stored = _in_style_of(expected, stored)
     _check(expected, stored, partial, ", ".join(file.name for file in paths))
-    wanted = {name: tensor for name, tensor in stored.items() if name in expected}
-    return _read(wanted, progress)
+    return {name: tensor for name, tensor in stored.items() if name in expected}
 
 
 def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
@@ -268,3 +302,8 @@ def _listed(names: Iterable[str]) -> str:
 
 def _values(tensor: StoredTensor) -> int:
     return torch.Size(tensor.shape).numel()
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    """NOTE: a file that is missing counts nothing here; reading it says what is wrong."""
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -6,7 +6,6 @@ cancelling and measuring can be tested without the trained bundle.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 from engine_runtime.bundle import hash_file
+from engine_runtime.manifest import to_toml
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -49,7 +49,7 @@ def make_random_bundle(directory: Path, seed: int = 0) -> Path:
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:
-        manifest = _manifest(_write_tokenizer(directory / "tokenizer.json"))
+        manifest = _manifest(write_tokenizer(directory / "tokenizer.json"))
         for name, module in _networks(manifest).items():
             _save(module, directory / f"{name}.safetensors")
     finally:
@@ -65,19 +65,8 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     (directory / "bundle.toml").write_text(to_toml(manifest | {"files": entries}), encoding="utf-8")
 
 
-def to_toml(content: dict[str, Any], path: str = "") -> str:
-    """TOML of nested tables with plain values (a JSON string, number, boolean or list is TOML as well)."""
-    plain = {key: value for key, value in content.items() if not isinstance(value, dict)}
-    lines = [f"[{path}]"] if path else []
-    lines += [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
-    for key, value in content.items():
-        if isinstance(value, dict):
-            name = key if key.replace("_", "").isalnum() else json.dumps(key)
-            lines += ["", to_toml(value, f"{path}.{name}" if path else name)]
-    return "\n".join(lines) + "\n"
-
-
-def _write_tokenizer(file: Path) -> Tokenizer:
+def write_tokenizer(file: Path) -> Tokenizer:
+    """A byte-level tokenizer of 384 ids with the special tokens of the model."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -35,6 +35,14 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def released_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint in the layout of the released repositories. Read only: copy it before damaging it."""
+    from tests.released_factory import make_released
+
+    return make_released(tmp_path_factory.mktemp("released"))
+
+
+@pytest.fixture(scope="session")
 def nano_bundle() -> Path:
     """The trained bundle of the checkout; tests that need it are skipped where it is not there."""
     path = REPOSITORY / "assets" / "bundles" / "nano"
@@ -49,4 +57,5 @@ def _private_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.delenv("MOSS_VOICE_BUNDLE", raising=False)

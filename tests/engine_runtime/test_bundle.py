@@ -10,8 +10,9 @@ import pytest
 
 from engine_runtime.bundle import Bundle, hash_file
 from engine_runtime.errors import BundleError, MelMismatchError
+from engine_runtime.manifest import to_toml
 from engine_runtime.types import MelSpec, SamplingParams
-from tests.bundle_factory import to_toml, write_manifest
+from tests.bundle_factory import write_manifest
 
 
 @pytest.fixture
@@ -203,3 +204,67 @@ def test_files_outside_the_folder_are_refused(bundle_copy: Path) -> None:
     entry = {"size": 1, "sha256": hash_file(outside)}
     text = _error(bundle_copy, lambda manifest: manifest["files"].update({"../outside.bin": entry}))
     assert "outside the bundle folder" in text
+
+
+VOICE = {
+    "speaker_encoder": "tokenizer.json",
+    "sample_rate": 16000,
+    "n_mels": 80,
+    "least_s": 3.0,
+    "most_s": 6.0,
+}
+
+
+def test_a_voice_section(bundle_copy: Path) -> None:
+    assert Bundle.open(bundle_copy).voice is None
+    _edit(bundle_copy, lambda manifest: manifest.update(voice=dict(VOICE)))
+    voice = Bundle.open(bundle_copy).voice
+    assert voice is not None
+    assert voice.speaker_encoder == bundle_copy / "tokenizer.json"
+    assert (voice.least_s, voice.most_s) == (3.0, 6.0)
+
+
+def test_a_voice_section_that_is_wrong(bundle_copy: Path) -> None:
+    wrong = VOICE | {"least_s": 7.0}
+    assert "in this order" in _error(bundle_copy, lambda manifest: manifest.update(voice=dict(wrong)))
+    other = VOICE | {"speaker_encoder": "campplus.onnx"}
+    text = _error(bundle_copy, lambda manifest: manifest.update(voice=dict(other)))
+    assert "campplus.onnx is used but has no entry in [files]" in text
+
+
+def test_files_may_be_links(bundle_copy: Path) -> None:
+    file = bundle_copy / "lm.safetensors"
+    elsewhere = bundle_copy.parent / "elsewhere.safetensors"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    assert Bundle.open(bundle_copy).name == "random"
+
+
+def test_hashes_of_a_large_bundle_are_checked_when_asked_for(
+    bundle_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = bundle_copy / "lm.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(BundleError, match="sha256"):
+        Bundle.open(bundle_copy)
+    monkeypatch.setattr("engine_runtime.bundle._HASHED_AT_MOST", file.stat().st_size)
+    assert Bundle.open(bundle_copy).name == "random"
+    with pytest.raises(BundleError, match="sha256"):
+        Bundle.open(bundle_copy, verify="sha256")
+
+
+def test_a_hift_vocoder_may_have_an_n_fft_of_its_own(bundle_copy: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["vocoder"].update(kind="hift", config={"n_fft": 16, "in_channels": 80})
+
+    _edit(bundle_copy, change)
+    assert Bundle.open(bundle_copy).vocoder.config["n_fft"] == 16
+    text = _error(bundle_copy, lambda manifest: manifest["vocoder"]["config"].update(in_channels=100))
+    assert "in_channels = 100" in text
+
+
+def test_a_manifest_is_written_as_it_is_read(bundle_copy: Path) -> None:
+    manifest = tomllib.loads((bundle_copy / "bundle.toml").read_text(encoding="utf-8"))
+    manifest["bundle"]["description"] = 'A "quoted" \\ model — 模型 😀'
+    manifest["files"]["a/b c.bin"] = {"size": 1, "sha256": "0" * 64}
+    assert tomllib.loads(to_toml(manifest)) == manifest

@@ -1,0 +1,77 @@
+"""Speaker encoder: a piece of speech to its x-vector, by CAM++ on onnxruntime.
+
+In: mono PCM at `sample_rate`. Out: one vector that tells whose voice it is. The features are Kaldi's filter
+banks (25 ms windows every 10 ms, Povey window, no dither, samples in [-1, 1] as in torchaudio) with their
+mean over time taken away, as the released codec computes them. Runs on the CPU, once a voice; any thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_runtime.errors import BundleError, MossVoiceError
+from engine_runtime.types import Pcm
+
+_INSTALL = "Install what a chosen voice needs with: pip install 'moss-voice[released]'"
+
+
+class SpeakerEncoder:
+    """The network of `file` with its features."""
+
+    def __init__(self, file: Path, sample_rate: int, n_mels: int) -> None:
+        """Raises BundleError if the file is no network with one input and one output of vectors."""
+        self.sample_rate, self.n_mels, self._file = sample_rate, n_mels, file
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MossVoiceError(f"A voice cannot be chosen: onnxruntime is missing. {_INSTALL}") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # a network this small is done sooner than threads are started
+        options.log_severity_level = 3  # notes on the graph are for its makers
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(file), sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has its own exception types, none of them public
+            raise BundleError(
+                f"{file} is no speaker encoder that can be loaded: {error}. "
+                "Copy or download the bundle again."
+            ) from error
+
+    def xvector(self, pcm: Pcm) -> NDArray[np.float32]:
+        """The vector [dim] of speech [n]."""
+        features = self.features(pcm)
+        name = self._session.get_inputs()[0].name
+        try:
+            vector = np.asarray(self._session.run(None, {name: features[None]})[0], dtype=np.float32).ravel()
+        except Exception as error:
+            raise BundleError(
+                f"{self._file} did not take features of {self.n_mels} bands: {error}. "
+                "Use the speaker encoder of the same release as the flow."
+            ) from error
+        if not np.isfinite(vector).all():
+            raise BundleError(f"{self._file} gave values that are not finite. Download the bundle again.")
+        return vector
+
+    def features(self, pcm: Pcm) -> NDArray[np.float32]:
+        """Filter banks [frames, n_mels] without their mean over time."""
+        try:
+            import kaldi_native_fbank as knf
+        except ImportError as error:
+            raise MossVoiceError(
+                f"A voice cannot be chosen: kaldi-native-fbank is missing. {_INSTALL}"
+            ) from error
+        options = knf.FbankOptions()
+        options.frame_opts.samp_freq = self.sample_rate
+        options.frame_opts.dither = 0.0
+        options.mel_opts.num_bins = self.n_mels
+        fbank = knf.OnlineFbank(options)
+        fbank.accept_waveform(self.sample_rate, pcm.tolist())
+        fbank.input_finished()
+        frames = [fbank.get_frame(index) for index in range(fbank.num_frames_ready)]
+        features = np.stack(frames).astype(np.float32)
+        return cast(NDArray[np.float32], features - features.mean(axis=0))

@@ -1,0 +1,136 @@
+"""Layout of the two released repositories: which files are needed, and whether a folder holds all of them.
+
+In: folders that were downloaded by whatever means. Out: the files in them, or a FetchError that says which
+are missing and what to do. Nothing big is read. Any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine_runtime.errors import FetchError
+
+LM_REPOSITORY = "fnlp/MOSS-Speech"
+CODEC_REPOSITORY = "fnlp/MOSS-Speech-Codec"
+LICENCE = "weights without a licence file (the code of MOSS-Speech is Apache-2.0)"
+LICENCE_NOTE = (
+    "Licence: the code of MOSS-Speech is Apache-2.0, but its weights come without a licence file. "
+    "Ask OpenMOSS before you pass them on or build a product on them."
+)
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+PREPROCESSOR = "preprocessor_config.json"
+SINGLE_SHARD = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FLOW = "flow/flow-chunk-5.pt"
+"""The checkpoint trained with chunks of five codes; flow.pt saw whole replies only."""
+HIFT = "flow/hift.pt"
+SPEAKER_ENCODER = "flow/campplus.onnx"
+
+LM_PATTERNS = (CONFIG, TOKENIZER, INDEX, "model*.safetensors")
+CODEC_FILES = (CONFIG, PREPROCESSOR, SINGLE_SHARD, FLOW, HIFT, SPEAKER_ENCODER)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Two folders that are complete as far as names go."""
+
+    lm: Path
+    codec: Path
+    lm_weights: tuple[str, ...]
+    """Shards, relative to `lm`."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that a bundle needs."""
+        lm = (CONFIG, TOKENIZER, *self.lm_weights)
+        return tuple(self.lm / name for name in lm) + tuple(self.codec / name for name in CODEC_FILES)
+
+
+def folder_of(repository: str) -> str:
+    """Name of a repository's folder: what stands after its owner."""
+    return repository.partition("/")[2]
+
+
+def locate(source: Path, codec: Path | None = None) -> tuple[Path, Path]:
+    """The folders of language model and codec, by what a user named.
+
+    `source` is the folder of the language model, or one that holds both folders under the names of their
+    repositories; without `codec` the codec's folder is looked for in or beside it.
+    """
+    lm_name, codec_name = folder_of(LM_REPOSITORY), folder_of(CODEC_REPOSITORY)
+    if not source.is_dir():
+        raise FetchError(f"There is no folder {source}. Give the one that holds the checkpoint.")
+    if (source / CONFIG).is_file() or not (source / lm_name).is_dir():
+        lm, beside = source, source.parent / codec_name
+    else:
+        lm, beside = source / lm_name, source / codec_name
+    if codec is None and not beside.is_dir():
+        raise FetchError(
+            f"The codec's folder was looked for at {beside} and is not there. "
+            f"Name the folder of {CODEC_REPOSITORY} with --codec-from."
+        )
+    return lm, codec or beside
+
+
+def find_released(lm: Path, codec: Path) -> Released:
+    """Check both folders; FetchError says what is missing."""
+    for folder, repository in ((lm, LM_REPOSITORY), (codec, CODEC_REPOSITORY)):
+        if not folder.is_dir():
+            raise FetchError(f"There is no folder {folder}. Give the one that holds {repository}.")
+        if not (folder / CONFIG).is_file():
+            raise FetchError(
+                f"{folder} is no checkpoint: it holds no {CONFIG}. Give the folder that holds {repository}."
+            )
+    kind = read_json(lm / CONFIG).get("model_type")
+    if kind != "moss_speech":
+        raise FetchError(
+            f"{lm} holds a model of type {kind!r}, not 'moss_speech'. "
+            f"Give the folder that holds {LM_REPOSITORY}."
+        )
+    weights = _shards(lm)
+    _require(lm, LM_REPOSITORY, (TOKENIZER, *weights))
+    _require(codec, CODEC_REPOSITORY, CODEC_FILES)
+    return Released(lm, codec, weights)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FetchError(f"{file} cannot be read: {error}. Download it again.") from error
+    if not isinstance(content, dict):
+        raise FetchError(f"{file} holds no JSON object. Download it again.")
+    return content
+
+
+def _shards(lm: Path) -> tuple[str, ...]:
+    """Files of the language model: those that its index names, or the only one."""
+    if not (lm / INDEX).is_file():
+        if (lm / SINGLE_SHARD).is_file():
+            return (SINGLE_SHARD,)
+        raise FetchError(
+            f"{lm} is not complete: {INDEX} is missing, which names the shards. "
+            "Run the same fetch again, it goes on where it stopped."
+        )
+    names = read_json(lm / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise FetchError(f"{lm / INDEX} names no shards. Download it again.")
+    shards = tuple(sorted(set(names.values())))
+    if wrong := [name for name in shards if Path(name).name != name]:
+        raise FetchError(f"{lm / INDEX} names {wrong[0]}, which is not in its folder. Download it again.")
+    return shards
+
+
+def _require(folder: Path, repository: str, names: tuple[str, ...]) -> None:
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise FetchError(
+            f"{folder} is not complete: {', '.join(missing)} of {repository} "
+            f"{'is' if len(missing) == 1 else 'are'} missing. "
+            "Run the same fetch again, it goes on where it stopped."
+        )

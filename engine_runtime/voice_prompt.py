@@ -1,0 +1,186 @@
+"""Voice prompt: a recording that the user chose, as what the flow needs to speak in its voice.
+
+In: mono PCM at any rate. Out: its codes, its mel and its x-vector, cut to whole chunks of the flow so that
+the first chunk of a reply starts at a chunk border. Silence before and after the speech is left out. Made
+once a recording and bundle and kept in a folder under a hash of all it depends on. Runs when an engine is
+loaded, in its thread.
+
+The rates are those of the released codec: codes from the recording at the speech encoder's rate, mel at the
+flow's, x-vector from the latter once more resampled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from math import ceil, gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+from numpy.typing import NDArray
+
+from engine_runtime.bundle import Bundle, VoiceSection
+from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.speaker_encoder import SpeakerEncoder
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizer, check_pcm
+from engine_runtime.codec.token2mel import VoicePrompt
+from engine_runtime.errors import AudioInputError, BundleError
+from engine_runtime.types import Pcm
+
+_log = logging.getLogger(__name__)
+_VERSION = 1
+"""Of the way from a recording to a prompt; a change makes what is kept void."""
+_SILENCE_RMS = 0.003
+"""About -50 dB of full scale: quieter than any speech, louder than the noise of a fair microphone."""
+_FRAME_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceSource:
+    """Speech of the voice to speak with, and the folder in which what is made of it is kept, if in any."""
+
+    pcm: Pcm
+    sample_rate: int
+    cache: Path | None = None
+
+
+def make_voice_prompt(source: VoiceSource, bundle: Bundle, tokenizer: SpeechTokenizer) -> VoicePrompt:
+    """The prompt of a recording, from the cache where it is there.
+
+    Raises BundleError for a bundle without a speaker encoder, AudioInputError for a recording that is silent
+    or too short.
+    """
+    section = bundle.voice
+    if section is None:
+        raise BundleError(
+            f"Bundle {bundle.name} has no speaker encoder, so it has one voice only. "
+            "Leave out --voice, or use a bundle whose voice can be chosen."
+        )
+    speech = _cut(source, bundle, section, tokenizer)
+    kept = None if source.cache is None else source.cache / f"{_key(source, bundle, section)}.safetensors"
+    if kept is not None and (prompt := _read(kept)) is not None:
+        return prompt
+    prompt = _make(speech, source.sample_rate, bundle, section, tokenizer)
+    if kept is not None:
+        _keep(prompt, kept)
+    return prompt
+
+
+def resample(pcm: Pcm, rate: int, to: int) -> Pcm:
+    """Samples [n] at another rate, [ceil(n * to / rate)], in phase; a polyphase filter."""
+    from scipy.signal import resample_poly  # loaded where a voice is made, which is seldom
+
+    if rate == to:
+        return pcm
+    common = gcd(rate, to)
+    return np.asarray(resample_poly(pcm, to // common, rate // common), dtype=np.float32)
+
+
+def _cut(source: VoiceSource, bundle: Bundle, section: VoiceSection, tokenizer: SpeechTokenizer) -> Pcm:
+    """The piece of speech that becomes the prompt: whole chunks, no silence at its ends."""
+    rate = source.sample_rate
+    pcm = _without_silence(check_pcm(source.pcm), rate)
+    chunk_s = bundle.flow.chunk_codes * tokenizer.samples_per_code / tokenizer.sample_rate
+    # What a limit in seconds means in chunks; the slack is for 3.2 / 0.4 and its like.
+    least = ceil(section.least_s / chunk_s - 1e-6)
+    most = max(least, int(section.most_s / chunk_s + 1e-6))
+    chunks = min(most, int(pcm.size / rate / chunk_s + 1e-6))
+    if pcm.size == 0:
+        raise AudioInputError("The recording of the voice is silent. Record it again, or choose another one.")
+    if chunks < least:
+        raise AudioInputError(
+            f"The recording of the voice holds {pcm.size / rate:.1f} s of speech, and at least "
+            f"{least * chunk_s:.1f} s are needed. Choose a longer one."
+        )
+    return pcm[: round(chunks * chunk_s * rate)]
+
+
+def _without_silence(pcm: Pcm, rate: int) -> Pcm:
+    """From the first to the last frame that is not silent; empty if all are."""
+    width = max(1, round(_FRAME_S * rate))
+    frames = np.pad(pcm, (0, -pcm.size % width)).reshape(-1, width)
+    loud = np.flatnonzero(np.sqrt(np.square(frames, dtype=np.float64).mean(axis=1)) > _SILENCE_RMS)
+    return pcm[loud[0] * width : (loud[-1] + 1) * width] if loud.size else pcm[:0]
+
+
+def _make(
+    speech: Pcm, rate: int, bundle: Bundle, section: VoiceSection, tokenizer: SpeechTokenizer
+) -> VoicePrompt:
+    mel = bundle.flow.mel
+    heard = resample(speech, rate, tokenizer.sample_rate)
+    count = round(heard.size / tokenizer.samples_per_code)
+    codes = tokenizer.encode(_exactly(heard, count * tokenizer.samples_per_code))
+    said = _exactly(resample(speech, rate, mel.sample_rate), count * bundle.samples_per_code)
+    with torch.inference_mode():
+        frames = CodecMel(mel)(torch.from_numpy(said)).numpy()
+    speaker = SpeakerEncoder(section.speaker_encoder, section.sample_rate, section.n_mels)
+    xvector = speaker.xvector(resample(said, mel.sample_rate, section.sample_rate))
+    wanted = bundle.flow.config.get("xvector_dim", xvector.size)
+    if xvector.size != wanted:
+        raise BundleError(
+            f"{section.speaker_encoder} gives x-vectors of {xvector.size} values, and the flow takes "
+            f"{wanted}. Use the parts of one model."
+        )
+    return VoicePrompt(codes, frames, xvector)
+
+
+def _exactly(pcm: Pcm, size: int) -> Pcm:
+    """Rounding of rates may have left a sample too many or too few."""
+    return np.pad(pcm, (0, max(0, size - pcm.size)))[:size]
+
+
+def _key(source: VoiceSource, bundle: Bundle, section: VoiceSection) -> str:
+    """Hash of everything that the prompt depends on."""
+
+    def hashes(files: tuple[Path, ...]) -> list[str]:
+        return [bundle.files[file.relative_to(bundle.path).as_posix()].sha256 for file in files]
+
+    encoder = bundle.speech_encoder
+    about = {
+        "version": _VERSION,
+        "sample_rate": source.sample_rate,
+        "encoder": [hashes(encoder.weights), encoder.config, encoder.normalisation, encoder.sample_rate],
+        "speaker": [*hashes((section.speaker_encoder,)), section.sample_rate, section.n_mels],
+        "seconds": [section.least_s, section.most_s],
+        "chunk_codes": bundle.flow.chunk_codes,
+        "frames": [bundle.flow.config["upsample"], asdict(bundle.flow.mel)],
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(source.pcm, dtype=np.float32).tobytes())
+    return digest.hexdigest()
+
+
+def _read(file: Path) -> VoicePrompt | None:
+    """What was kept, or None; a file that cannot be used is made anew."""
+    try:
+        kept = safetensors.numpy.load_file(file)
+        return VoicePrompt(kept["codes"], kept["mel"], kept["xvector"])
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        _log.warning("the kept voice %s cannot be used and is made anew: %s", file, error)
+        return None
+
+
+def _keep(prompt: VoicePrompt, file: Path) -> None:
+    """Write it whole or not at all; without room for it, it is made again the next time."""
+    assert prompt.xvector is not None
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, NDArray[Any]] = {
+            "codes": prompt.codes,
+            "mel": np.ascontiguousarray(prompt.mel),
+            "xvector": prompt.xvector,
+        }
+        safetensors.numpy.save_file(tensors, unfinished)
+        unfinished.replace(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        _log.warning("the voice cannot be kept in %s: %s", file.parent, error)
