@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from app import paths
+from app.audio.wav import read_wav
+from app.commands.progress import progress_bar
 from app.settings import StartSettings
 
 if TYPE_CHECKING:
@@ -25,7 +28,13 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
         from engine_runtime.bundle import Bundle
         from engine_runtime.engine import Engine
 
-        return Engine.load(Bundle.open(settings.bundle), settings.engine)
+        bundle, voice = Bundle.open(settings.bundle), None
+        if settings.voice is not None:
+            from engine_runtime.voice_prompt import VoiceSource
+
+            voice = VoiceSource(*read_wav(settings.voice), cache=paths.voices_dir())
+        with progress_bar("load") as progress:
+            return Engine.load(bundle, settings.engine, voice=voice, progress=progress)
 
     return load
 

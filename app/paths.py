@@ -1,4 +1,4 @@
-"""Where things lie: shipped assets, settings, logs.
+"""Where things lie: shipped assets, fetched bundles, kept voices, settings, logs.
 
 Assets are found in a checkout, in an installed copy and in a frozen program. No folder is made here. Any
 thread.
@@ -43,7 +43,25 @@ def bundles_dir() -> Path:
 def default_bundle() -> Path:
     """The bundle of the environment variable MOSS_VOICE_BUNDLE, else the shipped one."""
     chosen = os.environ.get(BUNDLE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else bundles_dir() / _DEFAULT_BUNDLE
+    return find_bundle(Path(chosen).expanduser()) if chosen else bundles_dir() / _DEFAULT_BUNDLE
+
+
+def user_bundles_dir() -> Path:
+    """Where bundles that were fetched lie."""
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "bundles"
+
+
+def find_bundle(name: Path) -> Path:
+    """The folder that a user means: a path, or the name of a bundle that was fetched or shipped."""
+    if name.exists() or len(name.parts) != 1:
+        return name
+    named = [folder / name for folder in (user_bundles_dir(), bundles_dir())]
+    return next((folder for folder in named if folder.is_dir()), name)
+
+
+def voices_dir() -> Path:
+    """Where what was made of chosen voices is kept; may be emptied at any time."""
+    return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "voices"
 
 
 def sample_questions() -> list[Path]:

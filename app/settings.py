@@ -22,3 +22,5 @@ class StartSettings:
     """How the networks run."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own."""
+    voice: Path | None = None
+    """Recording of the voice to speak with, or None for the bundle's own."""

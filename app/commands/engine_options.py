@@ -26,7 +26,15 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         type=Path,
         metavar="DIR",
         default=default(None),
-        help=f"model bundle (default: ${paths.BUNDLE_VARIABLE}, else the shipped one)",
+        help=f"model bundle, a folder or the name of a fetched one (default: ${paths.BUNDLE_VARIABLE}, "
+        "else the shipped one)",
+    )
+    parser.add_argument(
+        "--voice",
+        type=Path,
+        metavar="WAV",
+        default=default(None),
+        help="speak in the voice of this recording, 3 to 6 s of speech (bundles with a speaker encoder)",
     )
     parser.add_argument("--device", default=default("cpu"), help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
@@ -50,7 +58,8 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """What was read, as the value that main.py takes."""
     return StartSettings(
-        bundle=arguments.bundle or paths.default_bundle(),
+        bundle=paths.find_bundle(arguments.bundle) if arguments.bundle else paths.default_bundle(),
         engine=EngineOptions(device=arguments.device, dtype=arguments.dtype, flow_steps=arguments.flow_steps),
         seed=arguments.seed,
+        voice=arguments.voice,
     )

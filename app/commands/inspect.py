@@ -28,13 +28,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, check and describe the bundle."""
-    bundle = Bundle.open(arguments.bundle or paths.default_bundle())
+    bundle = Bundle.open(_folder(arguments.bundle), verify="sha256")
     description = describe(bundle)
     if arguments.json:
         print(json.dumps(description))
     else:
         print("\n".join(_lines(description)))
     return 0
+
+
+def _folder(named: Path | None) -> Path:
+    return paths.default_bundle() if named is None else paths.find_bundle(named)
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -67,7 +71,11 @@ def describe(bundle: Bundle) -> dict[str, Any]:
 
 
 def count_parameters(file: Path) -> int:
-    """Elements of all tensors of a safetensors file, from its header alone."""
+    """Elements of all tensors of a file of weights, from its header where it has one."""
+    if file.suffix != ".safetensors":
+        from engine_runtime.weights import stored_tensors
+
+        return sum(math.prod(tensor.shape) for tensor in stored_tensors([file]).values())
     try:
         with file.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))

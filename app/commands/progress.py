@@ -10,6 +10,9 @@ from contextlib import contextmanager
 @contextmanager
 def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
     """Yields a function that takes how much of `total` is done by now."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
     from tqdm import tqdm
 
     shape = "{desc} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
@@ -17,7 +20,6 @@ def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], No
         desc=what,
         total=total,
         bar_format=shape,
-        disable=not sys.stderr.isatty(),
         leave=False,
         file=sys.stderr,
     ) as bar:

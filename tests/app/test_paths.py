@@ -38,3 +38,15 @@ def test_a_copy_without_assets_says_where_it_looked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         paths.assets_dir()
+
+
+def test_bundles_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    fetched = paths.user_bundles_dir() / "moss-speech"
+    assert paths.find_bundle(Path("moss-speech")) == Path("moss-speech")
+    fetched.mkdir(parents=True)
+    assert paths.find_bundle(Path("moss-speech")) == fetched
+    assert paths.find_bundle(Path("nano")) == paths.bundles_dir() / "nano"
+    assert paths.find_bundle(Path("a") / "nano") == Path("a") / "nano"
+    (tmp_path / "moss-speech").mkdir()
+    assert paths.find_bundle(Path("moss-speech")) == Path("moss-speech")

@@ -1,0 +1,247 @@
+"""Downloading the released repositories with huggingface_hub.
+
+In: a folder. Out: both repositories in it, every file of the size and hash that the hub states. What is there
+already stays, what was cut off goes on where it stopped. The library's own variables hold: HF_ENDPOINT,
+HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is looked in and nothing is sent. One file
+after the other, in the thread of the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from engine_runtime.bundle import hash_file
+from engine_runtime.errors import FetchError
+from engine_runtime.released import layout
+from engine_runtime.weights import Progress
+
+_PATTERNS = {layout.LM_REPOSITORY: layout.LM_PATTERNS, layout.CODEC_REPOSITORY: layout.CODEC_FILES}
+_INSTALL = "Install it with: pip install 'moss-voice[released]'"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of the hub. Large ones have a SHA-256, small ones the hash that git gives them."""
+
+    name: str
+    size: int
+    sha256: str | None
+    git_sha1: str
+
+    def check(self, file: Path) -> None:
+        """FetchError unless `file` is this one; a file that is not is removed, to be loaded anew."""
+        if not file.is_file():
+            raise FetchError(f"{file} was not downloaded. Run the same fetch again.")
+        size = file.stat().st_size
+        if size == self.size and self._hash(file) == (self.sha256 or self.git_sha1):
+            return
+        file.unlink()
+        raise FetchError(
+            f"{file} came damaged ({size} of {self.size} bytes, or another hash) and was removed. "
+            "Run the same fetch again, the other files stay."
+        )
+
+    def _hash(self, file: Path) -> str:
+        if self.sha256 is not None:
+            return hash_file(file)
+        digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRepository:
+    """What is to be loaded of one repository, at one commit."""
+
+    name: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+    def folder(self, to: Path) -> Path:
+        """Where it lies in `to`."""
+        return to / layout.folder_of(self.name)
+
+
+def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository, ...]:
+    """Load language model and codec into folders of their names in `to`.
+
+    `say` gets size, free disk and licence before anything is loaded. Raises FetchError without a connection
+    or without room.
+    """
+    hub = _hub()
+    remote = tuple(_look_up(hub, name, patterns) for name, patterns in _PATTERNS.items())
+    _check_room(to, remote, say)
+    for repository in remote:
+        for file in repository.files:
+            with _plain_errors(hub, repository.name):
+                _load(hub, repository, file, repository.folder(to) / file.name)
+    return remote
+
+
+def check(to: Path, remote: Sequence[RemoteRepository], progress: Progress | None = None) -> dict[Path, str]:
+    """Compare every file with what the hub says of it; SHA-256 by file, of the large ones.
+
+    FetchError for the first that is not right.
+    """
+    files = [(repository.folder(to) / file.name, file) for repository in remote for file in repository.files]
+    total, done = sum(file.size for _, file in files), 0
+    for path, file in files:
+        file.check(path)
+        done += file.size
+        if progress is not None and total:
+            progress(done / total)
+    return {path: file.sha256 for path, file in files if file.sha256 is not None}
+
+
+def find_offline(to: Path) -> tuple[Path, Path]:
+    """The folders of language model and codec where an earlier fetch or another program left them."""
+    hub = _hub()
+    found = []
+    for name, patterns in _PATTERNS.items():
+        folder = to / layout.folder_of(name)
+        if not folder.is_dir():
+            try:
+                cached = hub.snapshot_download(name, local_files_only=True, allow_patterns=list(patterns))
+            except hub.errors.LocalEntryNotFoundError as error:
+                raise FetchError(
+                    f"{name} is neither in {to} nor whole in the cache of huggingface_hub, and nothing is "
+                    "downloaded offline. Go online once, or give a folder with --from."
+                ) from error
+            folder = Path(cached)
+        found.append(folder)
+    return found[0], found[1]
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids to send anything."""
+    return bool(_hub().constants.HF_HUB_OFFLINE)
+
+
+def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
+    with _plain_errors(hub, name):
+        api = hub.HfApi()
+        commit = api.repo_info(name).sha
+        entries = api.list_repo_tree(name, recursive=True, revision=commit)
+        files = tuple(
+            RemoteFile(entry.path, entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
+            for entry in entries
+            if isinstance(entry, hub.hf_api.RepoFile) and any(fnmatch(entry.path, p) for p in patterns)
+        )
+    names = {file.name for file in files}
+    if missing := [p for p in patterns if "*" not in p and p not in names and p != layout.INDEX]:
+        raise FetchError(
+            f"{name} on the hub lacks {', '.join(missing)}: its layout is not the one this program knows. "
+            "Look for a newer version of the program."
+        )
+    return RemoteRepository(name, str(commit), files)
+
+
+def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) -> None:
+    """Load one file, going on with what an earlier call began.
+
+    NOTE: since 2.0 snapshot_download throws what it began away, up to five gigabytes of a shard; its own
+    http_get goes on.
+    """
+    if _is_there(path, file.size):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = _begun(path)
+    if begun.is_file() and begun.stat().st_size > file.size:  # of another version
+        begun.unlink()
+    with begun.open("ab") as stream:
+        hub.file_download.http_get(
+            hub.hf_hub_url(repository.name, file.name, revision=repository.commit),
+            stream,
+            resume_size=stream.tell(),
+            headers=hub.utils.build_hf_headers(),
+            expected_size=file.size,
+            displayed_filename=file.name,
+        )
+    begun.replace(path)
+
+
+def _begun(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _check_room(to: Path, remote: Sequence[RemoteRepository], say: Callable[[str], None]) -> None:
+    everything = sum(file.size for repository in remote for file in repository.files)
+    files = [
+        (repository.folder(to) / file.name, file.size) for repository in remote for file in repository.files
+    ]
+    missing = sum(size - _size(_begun(path)) for path, size in files if not _is_there(path, size))
+    existing = next(folder for folder in (to, *to.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
+    names = " and ".join(repository.name for repository in remote)
+    say(
+        f"{names}: {size_in_words(everything)}, of which {size_in_words(missing)} are still to be loaded "
+        f"into {to}; {size_in_words(free)} are free there."
+    )
+    say(layout.LICENCE_NOTE)
+    if missing > free:
+        raise FetchError(
+            f"The disk of {to} has {size_in_words(free)} free, and {size_in_words(missing)} are needed. "
+            "Free some space, or choose a folder on another disk with --to."
+        )
+
+
+def _is_there(file: Path, size: int) -> bool:
+    return file.is_file() and file.stat().st_size == size
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
+def size_in_words(size: float) -> str:
+    """Bytes as a reader wants them."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def _hub() -> Any:
+    """huggingface_hub, with the parts that it loads on demand."""
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+        import huggingface_hub.file_download
+        import huggingface_hub.hf_api
+    except ImportError as error:
+        raise FetchError(f"Nothing can be downloaded: huggingface_hub is missing. {_INSTALL}") from error
+    return huggingface_hub
+
+
+class _plain_errors:
+    """What goes wrong inside, as one sentence for a reader."""
+
+    def __init__(self, hub: Any, name: str) -> None:
+        self._hub, self._name = hub, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, FetchError):
+            return
+        errors, endpoint = self._hub.errors, self._hub.constants.ENDPOINT
+        if isinstance(error, errors.RepositoryNotFoundError):  # also what the hub says to a wrong token
+            text = f"{self._name} is not at {endpoint}, or not open to you. Check HF_ENDPOINT and HF_TOKEN."
+        elif isinstance(error, OSError) and error.errno is not None and not _is_of_network(error):
+            text = f"{self._name} cannot be written: {error.strerror}. Free some space, or choose --to."
+        else:
+            text = (
+                f"{self._name} cannot be loaded from {endpoint}: {type(error).__name__}: "
+                f"{str(error).splitlines()[0] if str(error) else 'no reason given'}. "
+                "Check the connection and run the same fetch again; what is there stays."
+            )
+        raise FetchError(text) from error
+
+
+def _is_of_network(error: OSError) -> bool:
+    return isinstance(error, ConnectionError | TimeoutError)

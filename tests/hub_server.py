@@ -1,0 +1,127 @@
+"""A hub of models on this machine: the few answers of huggingface.co that a download needs.
+
+    with HubServer({"owner/name": {"config.json": b"..."}}) as hub: ...  # HF_ENDPOINT = hub.url
+
+Files above a kilobyte are large ones, which the hub names by their SHA-256. `damaged` are served with a
+wrong byte, `cut_off` break after half their bytes, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import unquote, urlparse
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_LARGE = 1024
+
+
+class HubServer:
+    """Serves repositories until its context ends."""
+
+    def __init__(self, repositories: Mapping[str, Mapping[str, bytes]]) -> None:
+        self.repositories = {name: dict(files) for name, files in repositories.items()}
+        self.damaged: set[str] = set()
+        self.cut_off: set[str] = set()
+        self.ranges: list[str] = []
+        """`Range` headers that came: what was resumed."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> HubServer:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                self._answer(with_body=False)
+
+            def do_GET(self) -> None:
+                self._answer(with_body=True)
+
+            def _answer(self, with_body: bool) -> None:
+                path = unquote(urlparse(self.path).path)
+                for name, files in hub.repositories.items():
+                    if f"{path}/".startswith(f"/api/models/{name}/"):
+                        is_tree = "/tree/" in path
+                        return self._json(hub._tree(files) if is_tree else hub._info(name, files), with_body)
+                    if path.startswith(f"/{name}/resolve/{COMMIT}/"):
+                        file = path.removeprefix(f"/{name}/resolve/{COMMIT}/")
+                        if file in files:
+                            return self._file(file, files[file], with_body)
+                self.send_response(404)
+                self.send_header("X-Error-Code", "RepoNotFound")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return None
+
+            def _json(self, content: object, with_body: bool) -> None:
+                body = json.dumps(content).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if with_body:
+                    self.wfile.write(body)
+
+            def _file(self, file: str, content: bytes, with_body: bool) -> None:
+                etag = hashlib.sha256(content).hexdigest() if len(content) > _LARGE else git_sha1(content)
+                start = 0
+                if with_body and (wanted := self.headers.get("Range")):
+                    hub.ranges.append(wanted)
+                    start = int(wanted.removeprefix("bytes=").partition("-")[0])
+                sent = content[start:]
+                if file in hub.damaged:
+                    sent = bytes([sent[0] ^ 1]) + sent[1:]
+                self.send_response(206 if start else 200)
+                self.send_header("ETag", f'"{etag}"')
+                self.send_header("X-Repo-Commit", COMMIT)
+                self.send_header("Accept-Ranges", "bytes")
+                if start:
+                    self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                if with_body and file in hub.cut_off:
+                    self.wfile.write(sent[: len(sent) // 2])
+                    self.close_connection = True
+                elif with_body:
+                    self.wfile.write(sent)
+
+        return Handler
+
+    def _info(self, name: str, files: Mapping[str, bytes]) -> dict[str, object]:
+        return {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+
+    def _tree(self, files: Mapping[str, bytes]) -> list[dict[str, object]]:
+        entries: list[dict[str, object]] = []
+        for file, content in files.items():
+            entry: dict[str, object] = {"type": "file", "path": file, "size": len(content)}
+            entry["oid"] = git_sha1(content)
+            if len(content) > _LARGE:
+                sha256 = hashlib.sha256(content).hexdigest()
+                entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 130}
+            entries.append(entry)
+        return entries
+
+
+def git_sha1(content: bytes) -> str:
+    """The name that git gives to a file."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
