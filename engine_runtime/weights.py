@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors
 import torch
@@ -182,34 +182,44 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
 
 
-def _read(wanted: Mapping[str, StoredTensor], progress: Progress | None) -> Iterator[tuple[str, Tensor]]:
-    all_values = sum(_values(tensor) for tensor in wanted.values())
-    done = 0
-    for file in dict.fromkeys(tensor.file for tensor in wanted.values()):
-        names = {name: tensor.name for name, tensor in wanted.items() if tensor.file == file}
-        for name, tensor in _read_file(file, names):
-            yield name, tensor
-            done += _values(wanted[name])
-            if progress is not None:
-                progress(done / all_values if all_values else 1.0)
+class TensorReader:
+    """Reads what `find_tensors` found, by name and in any order, each as it is on disk, on the CPU.
+
+    A tensor lies in the mapped file: copy what is to be kept.
+    """
+
+    def __init__(self, found: Mapping[str, StoredTensor]) -> None:
+        self._found = found
+        self._open: dict[Path, Callable[[str], Tensor]] = {}
+        self._mapped = 0
+
+    def __call__(self, name: str) -> Tensor:
+        """One tensor; BundleError if its file went away."""
+        if self._mapped >= _MAPPED_AT_MOST:
+            self._open.clear()
+            self._mapped = 0
+        stored = self._found[name]
+        if stored.file not in self._open:
+            self._open[stored.file] = _opened(stored.file)
+        tensor = self._open[stored.file](stored.name)
+        self._mapped += tensor.nbytes
+        return tensor
 
 
-def _read_file(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of one file, by the name they have here; `names` tells that of the file."""
+def _opened(file: Path) -> Callable[[str], Tensor]:
     if file.suffix != ".safetensors":
-        content = read_checkpoint(file)
-        yield from ((name, content[there]) for name, there in names.items())
-        return
-    left = list(names.items())
-    while left:
-        read = 0
-        with _safe_open(file) as content:
-            while left and read < _MAPPED_AT_MOST:
-                name, there = left.pop(0)
-                tensor = content.get_tensor(there)
-                read += tensor.nbytes
-                yield name, tensor
-                del tensor  # it would keep the mapping alive
+        return read_checkpoint(file).__getitem__
+    return cast(Callable[[str], Tensor], _safe_open(file).get_tensor)
+
+
+def _read(found: Mapping[str, StoredTensor], progress: Progress | None) -> Iterator[tuple[str, Tensor]]:
+    read = TensorReader(found)
+    all_values, done = sum(map(_values, found.values())), 0
+    for name, stored in found.items():
+        yield name, read(name)
+        done += _values(stored)
+        if progress is not None:
+            progress(done / all_values if all_values else 1.0)
 
 
 def read_checkpoint(file: Path) -> dict[str, Tensor]:

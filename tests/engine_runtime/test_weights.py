@@ -12,7 +12,9 @@ from torch import nn
 
 from engine_runtime.errors import BundleError
 from engine_runtime.weights import (
+    TensorReader,
     Uninitialised,
+    find_tensors,
     load_weights,
     read_checkpoint,
     stored_tensors,
@@ -192,7 +194,7 @@ def test_nothing_is_read_before_all_files_are_checked(
     file = _save(_net(), tmp_path / "w.safetensors")
     expected = {"0.weight": (3, 4), "nowhere": (1,)}
     read: list[str] = []
-    monkeypatch.setattr("engine_runtime.weights._read_file", lambda *_: read.append("read") or iter(()))
+    monkeypatch.setattr("engine_runtime.weights._opened", lambda file: read.append(file.name))
     with pytest.raises(BundleError, match="missing: nowhere"):
         stream_tensors(file, expected, partial=True)
     assert not read
@@ -212,6 +214,18 @@ def test_tensors_come_one_by_one_with_the_share_that_is_done(tmp_path: Path) -> 
     assert shares == sorted(shares)
     assert len(shares) == len(names)
     assert shares[-1] == 1.0
+
+
+def test_tensors_are_read_by_name_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {f"layer{index}": torch.full((8, 8), float(index)) for index in range(6)}
+    files = [tmp_path / "a.safetensors", tmp_path / "b.pt"]
+    safetensors.torch.save_file({name: source[name] for name in ("layer0", "layer2", "layer4")}, files[0])
+    torch.save({name: source[name] for name in ("layer1", "layer3", "layer5")}, files[1])
+    # Each tensor is read from a file that was mapped anew.
+    monkeypatch.setattr("engine_runtime.weights._MAPPED_AT_MOST", 1)
+    read = TensorReader(find_tensors(files, dict.fromkeys(source, (8, 8))))
+    kept = {name: read(name) for name in ("layer5", "layer0", "layer3", "layer4", "layer1", "layer2")}
+    assert all(torch.equal(kept[name], tensor) for name, tensor in source.items())
 
 
 def test_headers_tell_shapes_of_both_kinds_of_file(tmp_path: Path) -> None:
