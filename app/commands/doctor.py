@@ -100,7 +100,8 @@ def _libraries() -> Iterator[Finding]:
 
 def _bundles() -> Iterator[Finding]:
     chosen = paths.default_bundle()
-    others = [file.parent for file in sorted(paths.bundles_dir().glob("*/bundle.toml"))]
+    folders = (paths.bundles_dir(), paths.user_bundles_dir())
+    others = [file.parent for folder in folders for file in sorted(folder.glob("*/bundle.toml"))]
     for path in dict.fromkeys([chosen, *others]):
         try:
             bundle = Bundle.open(path)

@@ -72,3 +72,12 @@ def test_no_display_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = next(finding for finding in doctor.examine() if finding.what == "display")
     assert finding.status == "note"
     assert "DISPLAY" in finding.what_to_do
+
+
+def test_fetched_bundles_are_listed(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fetched = paths.user_bundles_dir() / "fetched"
+    fetched.parent.mkdir(parents=True)
+    fetched.symlink_to(random_bundle)
+    main(["doctor", "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert any(str(fetched) in finding["detail"] for finding in findings if finding["what"] == "bundle")
