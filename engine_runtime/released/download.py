@@ -72,8 +72,14 @@ def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository,
     """Load language model and codec into folders of their names in `to`.
 
     `say` gets size, free disk and licence before anything is loaded. Raises FetchError without a connection
-    or without room.
+    or without room, and where a folder is a link to someone's own checkpoint, which is not to be changed.
     """
+    for name in _PATTERNS:
+        if (folder := to / layout.folder_of(name)).is_symlink():
+            raise FetchError(
+                f"{folder} is a link to {folder.resolve()}, made by an earlier fetch --from. "
+                "Remove the link to download, or choose another folder with --to."
+            )
     hub = _hub()
     remote = tuple(_look_up(hub, name, patterns) for name, patterns in _PATTERNS.items())
     _check_room(to, remote, say)

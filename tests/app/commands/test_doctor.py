@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app import paths
 from app.cli import main
 from app.commands import doctor
 

@@ -108,6 +108,18 @@ def test_a_disk_that_is_too_small(hub: HubServer, tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "not").exists()
 
 
+def test_a_checkpoint_that_is_linked_to_is_not_touched(hub: HubServer, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.json").write_text("mine")
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "MOSS-Speech").symlink_to(own)
+    with pytest.raises(FetchError, match="Remove the link"):
+        download(tmp_path / "to", say=lambda text: None)
+    assert [file.name for file in own.iterdir()] == ["config.json"]
+    assert (own / "config.json").read_text() == "mine"
+
+
 def test_a_repository_that_changed_its_layout(hub: HubServer, tmp_path: Path) -> None:
     del hub.repositories["fnlp/MOSS-Speech-Codec"]["flow/hift.pt"]
     with pytest.raises(FetchError, match=r"lacks flow/hift\.pt"):
