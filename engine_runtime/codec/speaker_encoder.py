@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from engine_runtime.errors import BundleError, MossVoiceError
 from engine_runtime.types import Pcm
 
-_INSTALL = "Install what a chosen voice needs with: pip install 'moss-voice[released]'"
-
 
 class SpeakerEncoder:
     """The network of `file` with its features."""
@@ -28,7 +26,9 @@ class SpeakerEncoder:
         try:
             import onnxruntime
         except ImportError as error:
-            raise MossVoiceError(f"A voice cannot be chosen: onnxruntime is missing. {_INSTALL}") from error
+            raise MossVoiceError(
+                "A voice cannot be chosen: onnxruntime is missing. Install it with: pip install onnxruntime"
+            ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # a network this small is done sooner than threads are started
         options.log_severity_level = 3  # notes on the graph are for its makers
@@ -63,7 +63,8 @@ class SpeakerEncoder:
             import kaldi_native_fbank as knf
         except ImportError as error:
             raise MossVoiceError(
-                f"A voice cannot be chosen: kaldi-native-fbank is missing. {_INSTALL}"
+                "A voice cannot be chosen: kaldi-native-fbank is missing. "
+                "Install it with: pip install kaldi-native-fbank"
             ) from error
         options = knf.FbankOptions()
         options.frame_opts.samp_freq = self.sample_rate

@@ -22,7 +22,6 @@ from engine_runtime.released import layout
 from engine_runtime.weights import Progress
 
 _PATTERNS = {layout.LM_REPOSITORY: layout.LM_PATTERNS, layout.CODEC_REPOSITORY: layout.CODEC_FILES}
-_INSTALL = "Install it with: pip install 'moss-voice[released]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +218,10 @@ def _hub() -> Any:
         import huggingface_hub.file_download
         import huggingface_hub.hf_api
     except ImportError as error:
-        raise FetchError(f"Nothing can be downloaded: huggingface_hub is missing. {_INSTALL}") from error
+        raise FetchError(
+            "Nothing can be downloaded: huggingface_hub is missing. "
+            "Install it with: pip install huggingface_hub"
+        ) from error
     return huggingface_hub
 
 
