@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+WeightFormat = Literal["native", "fp8", "int8", "int4"]
+KVDtype = Literal["native", "fp8"]
+Kernels = Literal["auto", "torch", "triton"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +28,13 @@ class EngineOptions:
     """Blocks of the KV pool."""
     flow_steps: int | None = None
     """Euler steps of the flow per chunk."""
+    weight_format: WeightFormat = "native"
+    """How the shared layers of the language model are stored; the tails, heads and tables stay in `dtype`."""
+    kv_dtype: KVDtype = "native"
+    """How keys and values are stored; native is `dtype`."""
+    kernels: Kernels = "auto"
+    """What runs the language model on a GPU: Triton kernels, plain torch, or the former where it works."""
+    graphs: bool = True
+    """Whether repeated work on a GPU is recorded once as a CUDA graph."""
+    gpu_memory_gb: float | None = None
+    """The most memory that torch may take on the GPU, in GB of 10^9 bytes; None for all there is."""

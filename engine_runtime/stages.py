@@ -17,6 +17,7 @@ from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.cuda.quantise import FP8
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.hardware import usable_device
@@ -104,8 +105,13 @@ def _load_lm(
     with torch.device("meta"), Uninitialised():
         model = MossLM(config)
     load_weights(model, section.weights, dtype, device, progress=loading.next(section.weights))
-    cache = KVCache(config, kv_blocks, section.tokens_per_block, dtype=dtype, device=device)
-    executor = TorchExecutor(model.eval(), cache, max_seq_len=section.context_rows)
+    kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
+    cache = KVCache(
+        config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
+    )
+    executor = TorchExecutor(
+        model.eval(), cache, max_seq_len=section.context_rows, weight_format=options.weight_format
+    )
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.settings import StartSettings
-from engine_runtime.options import Dtype, EngineOptions
+from engine_runtime.options import Dtype, EngineOptions, Kernels, KVDtype, WeightFormat
 
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
@@ -53,13 +53,53 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=default(None),
         help="steps of the flow per chunk (default: the bundle's)",
     )
+    parser.add_argument(
+        "--weights",
+        default=default("native"),
+        choices=get_args(WeightFormat),
+        help="how the shared layers of the language model are stored (default: native, as --dtype says)",
+    )
+    parser.add_argument(
+        "--kv",
+        default=default("native"),
+        choices=get_args(KVDtype),
+        help="how keys and values are stored (default: native, as --dtype says)",
+    )
+    parser.add_argument(
+        "--kernels",
+        default=default("auto"),
+        choices=get_args(Kernels),
+        help="what runs the language model on a GPU (default: auto, Triton where it works)",
+    )
+    parser.add_argument(
+        "--no-graphs",
+        action="store_true",
+        default=default(False),
+        help="launch every kernel by itself on a GPU instead of replaying CUDA graphs",
+    )
+    parser.add_argument(
+        "--gpu-memory-gb",
+        type=float,
+        metavar="GB",
+        default=default(None),
+        help="the most memory to take on the GPU, as if it had no more (default: all of it)",
+    )
 
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """What was read, as the value that main.py takes."""
     return StartSettings(
         bundle=paths.find_bundle(arguments.bundle) if arguments.bundle else paths.default_bundle(),
-        engine=EngineOptions(device=arguments.device, dtype=arguments.dtype, flow_steps=arguments.flow_steps),
+        engine=EngineOptions(
+            device=arguments.device,
+            dtype=arguments.dtype,
+            flow_steps=arguments.flow_steps,
+            weight_format=arguments.weights,
+            kv_dtype=arguments.kv,
+            kernels=arguments.kernels,
+            graphs=not arguments.no_graphs,
+            gpu_memory_gb=arguments.gpu_memory_gb,
+        ),
         seed=arguments.seed,
         voice=arguments.voice,
     )

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine_runtime.cuda.quantise import to_fp8
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.fused_layer import FusedLayer, fuse_block
 from engine_runtime.lm.executor import (
@@ -27,6 +28,7 @@ from engine_runtime.lm.executor import (
 )
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, rotary_tables
+from engine_runtime.options import WeightFormat
 
 
 @dataclass(slots=True)
@@ -58,14 +60,23 @@ class TorchExecutor:
 
     Args:
         model: weights, already in the dtype and on the device to run in. They are copied into fused form.
-        cache: the pool, in the same dtype and on the same device.
+        cache: the pool, on the same device and in the same dtype (keys and values may be fp8).
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
+        weight_format: to which numbers the trunk's weights are rounded.
     """
 
     can_defer_tails = True
 
-    def __init__(self, model: MossLM, cache: KVCache, *, max_seq_len: int, max_num_tokens: int = 512) -> None:
+    def __init__(
+        self,
+        model: MossLM,
+        cache: KVCache,
+        *,
+        max_seq_len: int,
+        max_num_tokens: int = 512,
+        weight_format: WeightFormat = "native",
+    ) -> None:
         config = model.config
         self.config, self.cache = config, cache
         self.device = cache.pool.device
@@ -79,12 +90,13 @@ class TorchExecutor:
             max_num_tokens=max_num_tokens,
         )
         self._spec = step_spec(self.limits)
-        dtype = cache.pool.dtype
+        dtype = cache.trunk.dtype
+        self._has_fp8_cache = cache.pool.dtype != dtype
         with torch.inference_mode():
             network = model.model
             self._embedding = torch.cat((network.embed_tokens.weight, network.audio_embed.weight)).to(dtype)
             first_text, first_audio = config.shared_layers, config.shared_layers + config.text_layers
-            self._trunk = fuse_block(network.shared_block, 0)
+            self._trunk = fuse_block(network.shared_block, 0, weight_format)
             self._tails = {
                 "logits": (
                     fuse_block(network.text_block, first_text),
@@ -188,6 +200,8 @@ class TorchExecutor:
         qk = (qk * span.cos).addcmul_(qk.roll(config.head_dim // 2, -1), span.sin)
         q, k = qk[:, :num_heads], qk[:, num_heads:]
         offset, num_rows = 2 * layer.index, qk.shape[0]
+        if self._has_fp8_cache:
+            k, v = to_fp8(k), to_fp8(v)
         if span.place is not None:
             block, slot = span.place[0] + offset, span.place[1]
             self._blocks[block, :, slot], self._blocks[block + 1, :, slot] = k[0], v[0]
@@ -196,7 +210,7 @@ class TorchExecutor:
             self._blocks[block_index, :, span.slot] = k
             self._blocks[block_index + 1, :, span.slot] = v
         if span.first == 0 and num_rows > 1:
-            keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]
+            keys, values = k.to(q.dtype).transpose(0, 1)[None], v.to(q.dtype).transpose(0, 1)[None]
         else:
             keys, values = self._read(span, offset)
         if num_rows == 1:
@@ -215,7 +229,7 @@ class TorchExecutor:
 
     def _read(self, span: _Span, offset: int) -> tuple[Tensor, Tensor]:
         """K and V [1, kv_heads, total, head_dim] of one layer."""
-        blocks = self._blocks.index_select(0, span.read + offset)
+        blocks = self._blocks.index_select(0, span.read + offset).to(self.cache.trunk.dtype)
         size, dim = self.limits.tokens_per_block, self.config.head_dim
         both = blocks.view(2, -1, self.config.num_key_value_heads, size, dim).transpose(1, 2)
         both = both.reshape(2, 1, self.config.num_key_value_heads, -1, dim)[:, :, :, : span.total]

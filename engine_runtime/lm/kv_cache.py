@@ -3,7 +3,9 @@
 Layout [blocks, layers, 2 (K, V), kv_heads, tokens_per_block, head_dim]; layers are the trunk's, then the text
 tail's, then the audio tail's. One block table serves all layers: in units of one K (or V) block of one layer,
 block i starts at i * layers * 2 (K) and i * layers * 2 + 1 (V), and layer l adds 2 * l. Beside it lies the
-trunk's output of every row, from which a tail that was skipped is filled later. Engine thread.
+trunk's output of every row, from which a tail that was skipped is filled later. The pool may hold 8-bit
+numbers (float8 e4m3) where the trunk's output, from which nothing may be lost, has the dtype of the step.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class KVCache:
         tokens_per_block: int,
         *,
         dtype: torch.dtype = torch.float32,
+        kv_dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         keep_trunk: bool = True,
     ) -> None:
@@ -42,7 +45,7 @@ class KVCache:
             config.head_dim,
         )
         # NOTE: zeros, not empty: a masked column is multiplied by 0, and 0 x NaN would be NaN.
-        self.pool = torch.zeros(shape, dtype=dtype, device=device)
+        self.pool = torch.zeros(shape, dtype=kv_dtype or dtype, device=device)
         trunk_rows = tokens_per_block if keep_trunk else 0
         self.trunk = torch.zeros((num_blocks, trunk_rows, config.hidden_size), dtype=dtype, device=device)
 

@@ -257,3 +257,49 @@ def test_a_result_that_can_not_be_one_is_refused() -> None:
         model.audio_lm_head.weight.fill_(0.1)
     with pytest.raises(ExecutorError, match=r"^logits: .* not finite"):
         make_paged(model).prefill(Sequence(), [1, 2, 3])
+
+
+@pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
+def test_a_weight_format_is_the_plain_network_with_rounded_weights(tiny: Tiny, weight_format: str) -> None:
+    from engine_runtime.cuda.quantise import quantise
+    from engine_runtime.executors.torch_executor import TorchExecutor
+    from engine_runtime.lm.block_manager import BlockManager
+    from engine_runtime.lm.kv_cache import KVCache
+
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)
+    cache = KVCache(model.config, 16, 16)
+    executor = TorchExecutor(model, cache, max_seq_len=256, weight_format=weight_format)
+    got = PagedLM(executor, cache, BlockManager(16, 16)).prefill(Sequence(), ids)
+    rounded, _ = load_tiny()
+    with torch.no_grad():
+        for name, parameter in rounded.model.shared_block.named_parameters():
+            if name.endswith("proj.weight"):
+                parameter.copy_(quantise(parameter, weight_format).dense(torch.float32))
+    text, audio = rounded(cases["a.rows"][None].long())
+    assert got.text is not None
+    assert got.audio is not None
+    torch.testing.assert_close(got.text, text[0, -1], atol=LOGIT_TOLERANCE, rtol=0)
+    torch.testing.assert_close(got.audio, audio[0, -1], atol=LOGIT_TOLERANCE, rtol=0)
+    assert (got.text - cases["a.text_logits"][95]).abs().max() > 10 * LOGIT_TOLERANCE
+
+
+def test_keys_and_values_in_fp8_stay_close(tiny: Tiny) -> None:
+    from engine_runtime.executors.torch_executor import TorchExecutor
+    from engine_runtime.lm.block_manager import BlockManager
+    from engine_runtime.lm.kv_cache import KVCache
+
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)
+    cache = KVCache(model.config, 16, 16, kv_dtype=torch.float8_e4m3fn)
+    executor = TorchExecutor(model, cache, max_seq_len=256)
+    paged, sequence = PagedLM(executor, cache, BlockManager(16, 16)), Sequence()
+    whole = paged.prefill(sequence, ids[:60])
+    for token_id in ids[60:]:
+        whole = paged.decode(sequence, token_id)
+    assert whole.text is not None
+    cut = paged.prefill(Sequence(), ids)
+    assert cut.text is not None
+    torch.testing.assert_close(whole.text, cut.text, atol=0.05, rtol=0)
+    similarity = torch.cosine_similarity(whole.text, cases["a.text_logits"][95], dim=0)
+    assert similarity > 0.99
