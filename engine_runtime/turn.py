@@ -210,6 +210,7 @@ class Turn:
             audio_vocab=config.audio_vocab,
             want_subtitles=lm.subtitles,
             skip_unused_tails=True,
+            picks_on_device=stages.lm.executor.can_pick,
             device=str(stages.lm.executor.device),
         )
         engine = self._engine

@@ -28,6 +28,7 @@ class ScriptedExecutor:
     before_step: Callable[[int], None] = lambda step: None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     can_defer_tails: bool = True
+    can_pick: bool = False
     step: int = 0
 
     def forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

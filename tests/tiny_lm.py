@@ -10,12 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import SpecialIds
+from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import WeightFormat
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 LOGIT_TOLERANCE = 3e-4
@@ -52,10 +55,42 @@ def make_paged(
     tokens_per_block: int = 16,
     max_seq_len: int = 1024,
     chunk: int = 512,
+    weight_format: WeightFormat = "native",
+    kv_dtype: torch.dtype | None = None,
 ) -> PagedLM:
     """The model behind a fresh KV pool."""
-    cache = KVCache(model.config, num_blocks, tokens_per_block)
-    executor = TorchExecutor(model, cache, max_seq_len=max_seq_len, max_num_tokens=chunk)
+    cache = KVCache(model.config, num_blocks, tokens_per_block, kv_dtype=kv_dtype)
+    executor = TorchExecutor(
+        model, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, weight_format=weight_format
+    )
+    return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block))
+
+
+def make_cuda_paged(
+    model: MossLM,
+    *,
+    num_blocks: int = 64,
+    tokens_per_block: int = 16,
+    max_seq_len: int = 1024,
+    chunk: int = 512,
+    formats: BlockFormats | None = None,
+    dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    **choices: bool,
+) -> PagedLM:
+    """The model behind the executor for GPUs, by default on the CPU."""
+    on = torch.device(device)
+    network = build_network(
+        model.config,
+        model.state_dict().__getitem__,
+        formats=formats or BlockFormats(),
+        dtype=dtype,
+        device=on,
+        max_seq_len=max_seq_len,
+    )
+    cache = KVCache(model.config, num_blocks, tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=on)
+    executor = CudaExecutor(network, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, **choices)
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block))
 
 

@@ -67,6 +67,7 @@ class TorchExecutor:
     """
 
     can_defer_tails = True
+    can_pick = False
 
     def __init__(
         self,

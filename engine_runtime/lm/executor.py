@@ -6,6 +6,9 @@ every tensor; `check_step` refuses a step as an engine would, and names the tens
 result that can not be one. So an executor in plain PyTorch tests every line that prepares an engine call.
 Engine thread.
 
+An executor may also pick the next ids itself (`PickingExecutor`); which ones are allowed and which channel
+speaks stays with lm/generation.py.
+
 Batch 1, beam 1. n = new rows in this call, p = rows already in the cache, W = longest sequence, L = layers.
 """
 
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.errors import ExecutorError
+from engine_runtime.types import SamplingParams
 
 CONTEXT, GENERATION = 0, 1
 """Values of `host_request_types`: rows of a prompt (prefill), or one sampled row (decode)."""
@@ -51,11 +55,67 @@ class Executor(Protocol):
     device: torch.device
     can_defer_tails: bool
     """Whether `host_tail_start` is understood: a tail may be left out and filled later."""
+    can_pick: bool
+    """Whether it is a PickingExecutor."""
 
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
         """Run the step, write K/V of the new rows; returns `logits` [1, text_vocab] and `audio_logits`
         [1, audio_vocab] of the last row in float32 (without that of a tail that was left out).
         Raises ExecutorError if a tensor is not as declared, or if the result is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickRequest:
+    """What an executor needs to pick the next ids itself, by the rules of lm/sampler.py.
+
+    Attributes:
+        params: of the reply; `can_be_picked` says which ones an executor has to know.
+        draw_text, draw_audio: the uniform draws of this step, in [0, 1).
+        last_text, last_audio: the ids of the row that is run, which the penalty concerns from now on.
+        forbid_eosp: whether the speech may not end yet.
+        audio_forbidden_from, eosp: audio ids that are never picked start here; the end of speech.
+        wants_subtitle: whether the likeliest text id is wanted beside the picked one.
+        owner: the same object at every step of one reply; at another one, `seen_text` and `seen_audio`
+            ([vocab] bool, ids that the penalty concerns so far) have to be taken over.
+    """
+
+    params: SamplingParams
+    draw_text: float
+    draw_audio: float
+    last_text: int
+    last_audio: int
+    forbid_eosp: bool
+    audio_forbidden_from: int
+    eosp: int
+    wants_subtitle: bool
+    owner: object
+    seen_text: Tensor
+    seen_audio: Tensor
+
+
+MAX_TOP_K = 64
+"""Candidates that an executor looks at when it samples."""
+
+
+def can_be_picked(params: SamplingParams) -> bool:
+    """Whether an executor can pick with these parameters; otherwise the logits come up to the Sampler."""
+    return not params.do_sample or 0 < params.top_k <= MAX_TOP_K
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Ids that an executor picked; None for a tail that was left out. `subtitle` only if it was wanted."""
+
+    text: int | None
+    audio: int | None
+    subtitle: int | None = None
+
+
+class PickingExecutor(Executor, Protocol):
+    """An executor that picks the next ids where the logits are, so that these need not leave the device."""
+
+    def forward_and_pick(self, tensors: StepTensors, request: PickRequest) -> Picked:
+        """Run the step as `forward` does and pick from its logits. Errors as there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +198,20 @@ def check_outputs(outputs: Mapping[str, Tensor], widths: Mapping[str, int]) -> N
                 f"{name}: expected float32 [1, {width}], got {value.dtype} {list(value.shape)}; "
                 "the weights or the engine do not belong to this bundle"
             )
-        # One reduction tells all: NaN and infinity survive it, and it is zero only if every value is.
-        magnitude = float(value.abs().sum())
-        if magnitude != magnitude or magnitude == float("inf"):
-            raise ExecutorError(
-                f"{name}: the forward step gave values that are not finite; check the weights"
-            )
-        if magnitude == 0.0:
-            raise ExecutorError(
-                f"{name}: the forward step gave only zeros; it did not run, or the weights are empty"
-            )
+        check_magnitude(name, float(value.abs().sum()))
+
+
+def check_magnitude(name: str, magnitude: float) -> None:
+    """Refuse an output by the sum of its absolute values.
+
+    One reduction tells all: NaN and infinity survive it, and it is zero only if every value is.
+    """
+    if magnitude != magnitude or magnitude == float("inf"):
+        raise ExecutorError(f"{name}: the forward step gave values that are not finite; check the weights")
+    if magnitude == 0.0:
+        raise ExecutorError(
+            f"{name}: the forward step gave only zeros; it did not run, or the weights are empty"
+        )
 
 
 def _check_form(entry: TensorSpec, value: Tensor | None) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from engine_runtime.bundle import SpecialIds
+from engine_runtime.lm.executor import PickRequest, can_be_picked
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sampler import Sampler, draws
 from engine_runtime.lm.step import Tails
@@ -90,6 +91,7 @@ class Generation:
             the same: draws are consumed for both channels all the same. The audio tail of a text row is left
             out only without a repetition penalty, since the penalty counts ids that were picked and never
             read.
+        picks_on_device: let the executor pick (a PickingExecutor), where it can with these parameters.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Generation:
         audio_vocab: int,
         want_subtitles: bool = False,
         skip_unused_tails: bool = False,
+        picks_on_device: bool = False,
         device: str = "cpu",
         given_draws: Tensor | None = None,
     ) -> None:
@@ -113,30 +116,39 @@ class Generation:
         if params.do_sample:
             self._draws = (draws(params) if given_draws is None else given_draws).tolist()
         self._num_rows = 0
+        self._last = prompt[-1]
+        self._picks_on_device = picks_on_device and can_be_picked(params)
         self.mode = next_mode(initial_mode(prompt[-1], special), prompt[-1], special)
         self.finish_reason: FinishReason | None = None
 
     @property
     def tails(self) -> Tails:
-        """Tails whose logits the next row needs."""
+        """Tails whose logits the next row needs, and how to pick from them if the executor does."""
+        pick = self._pick_request() if self._picks_on_device else None
         if not self._skip:
-            return Tails()
+            return Tails(pick=pick)
         if self.mode is Mode.AUDIO:
-            return Tails(text=self._want_subtitles, audio=True)
-        return Tails(text=True, audio=self._params.repetition_penalty != 1.0)
+            return Tails(text=self._want_subtitles, audio=True, pick=pick)
+        return Tails(text=True, audio=self._params.repetition_penalty != 1.0, pick=pick)
 
     def pick(self, logits: Logits) -> GeneratedRow:
         """Make the next row; afterwards `mode` and `tails` are those of the row after it."""
         index, mode = self._num_rows, self.mode
         draw = self._draws[index] if self._draws else [0.0, 0.0]
-        picked = Row(self._pick_text(logits.text, draw[0]), self._pick_audio(logits.audio, draw[1]))
+        if logits.picked is None:
+            picked = Row(self._pick_text(logits.text, draw[0]), self._pick_audio(logits.audio, draw[1]))
+        else:
+            text, audio = logits.picked.text, logits.picked.audio
+            picked = Row(
+                self._special.modality_pad if text is None else text,
+                self._special.audio_pad if audio is None else audio,
+            )
         row = Row(self._special.modality_pad, picked.audio) if mode is Mode.AUDIO else picked
-        subtitle = None
-        if mode is Mode.AUDIO and self._want_subtitles and logits.text is not None:
-            subtitle = int(logits.text.argmax())
+        subtitle = self._subtitle(logits) if mode is Mode.AUDIO and self._want_subtitles else None
         self._text.note(row.text)
         self._audio.note(row.audio)
         self._num_rows += 1
+        self._last = row
         is_stop = row.text in (self._special.im_end, self._special.endoftext)
         if is_stop:
             self.finish_reason = "stop"
@@ -144,6 +156,34 @@ class Generation:
             self.finish_reason = "length"
         self.mode = next_mode(mode, row, self._special)
         return GeneratedRow(row, mode, index, picked, subtitle, is_stop)
+
+    def _subtitle(self, logits: Logits) -> int | None:
+        if logits.picked is not None:
+            return logits.picked.subtitle
+        return None if logits.text is None else int(logits.text.argmax())
+
+    def _pick_request(self) -> PickRequest:
+        # NOTE: after the last row the tails may still be asked for; there is no draw for that, and no use.
+        draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
+        return PickRequest(
+            params=self._params,
+            draw_text=draw[0],
+            draw_audio=draw[1],
+            last_text=self._last.text,
+            last_audio=self._last.audio,
+            forbid_eosp=self._may_not_end,
+            audio_forbidden_from=self._special.audio_forbidden_from,
+            eosp=self._special.eosp,
+            wants_subtitle=self._want_subtitles and self.mode is Mode.AUDIO,
+            owner=self,
+            seen_text=self._text.seen,
+            seen_audio=self._audio.seen,
+        )
+
+    @property
+    def _may_not_end(self) -> bool:
+        """Whether `min_new` forbids the end of speech at the next row."""
+        return self._num_rows + 1 < self._params.min_new
 
     def _pick_text(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:
@@ -154,7 +194,7 @@ class Generation:
         if logits is None:
             return self._special.audio_pad
         forbidden: list[slice | int] = [slice(self._special.audio_forbidden_from, None)]
-        if self._num_rows + 1 < self._params.min_new:
+        if self._may_not_end:
             forbidden.append(self._special.eosp)
         return self._audio.pick(self._audio.scores(logits, forbidden), draw)
 

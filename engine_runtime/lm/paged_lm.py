@@ -8,13 +8,14 @@ it was. Engine thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 from torch import Tensor
 
 from engine_runtime.errors import ContextLengthError
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import Executor
+from engine_runtime.lm.executor import Executor, Picked, PickingExecutor, PickRequest, StepTensors
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
@@ -22,10 +23,14 @@ from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Logits of the last row; None for a tail that was left out. [text_vocab] and [audio_vocab], float32."""
+    """Logits of the last row; None for a tail that was left out. [text_vocab] and [audio_vocab], float32.
+
+    `picked` instead of both where the executor was asked to pick.
+    """
 
     text: Tensor | None
     audio: Tensor | None
+    picked: Picked | None = None
 
 
 class PagedLM:
@@ -49,7 +54,9 @@ class PagedLM:
         chunk = self.executor.limits.max_num_tokens
         logits = Logits(None, None)
         for start in range(0, len(ids), chunk):
-            logits = self._run(sequence, ids[start : start + chunk], tails, prefill=True)
+            is_last = start + chunk >= len(ids)
+            wanted = tails if is_last else replace(tails, pick=None)
+            logits = self._run(sequence, ids[start : start + chunk], wanted, prefill=True)
         sequence.prompt_rows = sequence.num_rows
         return logits
 
@@ -79,11 +86,11 @@ class PagedLM:
                 f"{self.executor.limits.max_seq_len}. Start a new conversation or say less at once."
             )
         if not self.executor.can_defer_tails:
-            tails = BOTH_TAILS
+            tails = replace(tails, text=True, audio=True)
         first_written = min(past, sequence.complete_rows)
         self.cache.copy(self.blocks.reserve(sequence, first_written, total))
         try:
-            outputs = self.executor.forward(self._filler.fill(sequence, ids, tails, prefill=prefill))
+            logits = self._forward(self._filler.fill(sequence, ids, tails, prefill=prefill), tails.pick)
         except BaseException:
             self.blocks.rollback(sequence, past)
             raise
@@ -91,5 +98,12 @@ class PagedLM:
         sequence.text_rows = total if tails.text else sequence.text_rows
         sequence.audio_rows = total if tails.audio else sequence.audio_rows
         self.blocks.seal(sequence)
+        return logits
+
+    def _forward(self, tensors: StepTensors, pick: PickRequest | None) -> Logits:
+        if pick is not None:
+            executor = cast(PickingExecutor, self.executor)
+            return Logits(None, None, executor.forward_and_pick(tensors, pick))
+        outputs = self.executor.forward(tensors)
         text, audio = outputs.get("logits"), outputs.get("audio_logits")
         return Logits(None if text is None else text[0], None if audio is None else audio[0])

@@ -2,8 +2,8 @@
 
 In: logits [vocab] of one step. Out: one id. Order of the steps: float32, ids that are forbidden, repetition
 penalty over every id of this channel so far (prompt included), then either argmax, or temperature, top-k,
-top-p and a pick by one uniform draw. Both channels are treated alike, each with its own Sampler. Engine
-thread.
+top-p and a pick by one uniform draw. Both channels are treated alike, each with its own Sampler. Its twin on
+a device is cuda/picking.py. Engine thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ class Sampler:
         self._seen = torch.zeros(vocab, dtype=torch.bool, device=device)
         if self._penalised:
             self._seen[torch.tensor(sorted(set(history)), dtype=torch.int64, device=device)] = True
+
+    @property
+    def seen(self) -> Tensor:
+        """Ids that the repetition penalty concerns so far. [vocab] bool"""
+        return self._seen
 
     def note(self, token_id: int) -> None:
         """Add the id that went into the row."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine_runtime.lm.executor import CONTEXT, GENERATION, Executor
+from engine_runtime.lm.executor import CONTEXT, GENERATION, Executor, PickRequest
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sequence import Sequence
 
@@ -29,11 +29,14 @@ _MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """Which tails a step runs. A tail that is left out is filled from kept trunk outputs when it is
-    needed."""
+    """Which tails a step runs. A tail that is left out is filled from kept trunk outputs when it is needed.
+
+    `pick` asks a PickingExecutor for the next ids in place of the logits.
+    """
 
     text: bool = True
     audio: bool = True
+    pick: PickRequest | None = None
 
 
 BOTH_TAILS = Tails()

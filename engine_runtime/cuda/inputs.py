@@ -1,0 +1,98 @@
+"""What changes from one decode step to the next, in buffers that never move.
+
+In: plain numbers of one step. Out: one small copy to the device (and one more when the block table grew), so
+that a recorded graph finds its inputs where it found them before. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_TOKEN, _POSITION, _TRUNK_ROW, _SEEN_TEXT, _SEEN_AUDIO, _FORBID_EOSP, _TOP_K = range(7)
+_DRAW_TEXT, _DRAW_AUDIO, _TEMPERATURE, _TOP_P, _PENALTY = range(8, 13)
+_NUM_SLOTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PickInputs:
+    """Numbers that picking needs; see lm/sampler.py. `seen_*` are the ids of the row that is run."""
+
+    seen_text: int = 0
+    seen_audio: int = 0
+    forbid_eosp: bool = False
+    top_k: int = 0
+    top_p: float = 1.0
+    temperature: float = 1.0
+    penalty: float = 1.0
+    draw_text: float = 0.0
+    draw_audio: float = 0.0
+
+
+class StepInputs:
+    """Static buffers on `device`: eight-byte slots (whole numbers and float64), and the block table.
+
+    `table` [max_blocks] int32 holds the offset of each block's K for layer 0, as lm/kv_cache.py counts them.
+    The order of a step is wait, set_..., send.
+    """
+
+    def __init__(self, max_blocks: int, device: torch.device) -> None:
+        is_cuda = device.type == "cuda"
+        self._sent = torch.cuda.Event() if is_cuda else None
+        self._host = torch.zeros(_NUM_SLOTS, dtype=torch.int64, pin_memory=is_cuda)
+        self._whole = self._host.numpy()
+        self._real = self._whole.view("float64")
+        self._device = torch.zeros(_NUM_SLOTS, dtype=torch.int64, device=device)
+        self._host_table = torch.zeros(max_blocks, dtype=torch.int32, pin_memory=is_cuda)
+        self.table = torch.zeros(max_blocks, dtype=torch.int32, device=device)
+        whole, real = self._device, self._device.view(torch.float64)
+        self.token, self.position = whole[_TOKEN : _TOKEN + 1], whole[_POSITION : _POSITION + 1]
+        self.trunk_row = whole[_TRUNK_ROW : _TRUNK_ROW + 1]
+        self.seen_text = whole[_SEEN_TEXT : _SEEN_TEXT + 1]
+        self.seen_audio = whole[_SEEN_AUDIO : _SEEN_AUDIO + 1]
+        self.forbid_eosp, self.top_k = whole[_FORBID_EOSP], whole[_TOP_K]
+        self.draw_text, self.draw_audio = real[_DRAW_TEXT], real[_DRAW_AUDIO]
+        self.temperature, self.top_p, self.penalty = real[_TEMPERATURE], real[_TOP_P], real[_PENALTY]
+
+    def wait(self) -> None:
+        """Wait until what was sent last has left the host's side, so that it may be written again."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+    def set_row(self, token: int, position: int, trunk_row: int) -> None:
+        """The row to run: its merged id, its position, and its place in the kept trunk outputs."""
+        self._whole[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
+
+    def set_pick(self, pick: PickInputs) -> None:
+        """How to pick from its logits."""
+        self._whole[_SEEN_TEXT : _TOP_K + 1] = (
+            pick.seen_text,
+            pick.seen_audio,
+            pick.forbid_eosp,
+            pick.top_k,
+        )
+        self._real[_DRAW_TEXT : _PENALTY + 1] = (
+            pick.draw_text,
+            pick.draw_audio,
+            pick.temperature,
+            pick.top_p,
+            pick.penalty,
+        )
+
+    def set_table(self, offsets: Tensor) -> bool:
+        """K offsets [max_blocks] int32 (host); whether they changed."""
+        if torch.equal(offsets, self._host_table):
+            return False
+        self._host_table.copy_(offsets)
+        return True
+
+    def send(self, *, with_table: bool) -> None:
+        """Copy what was set to the device; the step that reads it follows on the same stream."""
+        self._device.copy_(self._host, non_blocking=True)
+        if with_table:
+            self.table.copy_(self._host_table, non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()

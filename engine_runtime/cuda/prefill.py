@@ -1,0 +1,195 @@
+"""Runs many rows at once through the library's matrix products and attention, over the paged pool.
+
+In: merged ids, or kept trunk outputs, of rows [first, first + n) of one sequence, whose block table lies in
+StepInputs. Out: K/V of these rows in the pool, and logits of the last one. What lies between the matrix
+products is a seam, `RowOperations`, so that kernels can take it over. Engine thread.
+
+A rounded weight is made dense in a scratch buffer right before its product; fp8 weights are multiplied as
+they are where the GPU can (`has_fp8_matmul`), rows rounded to fp8 with a scale of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from engine_runtime.cuda.inputs import StepInputs
+from engine_runtime.cuda.network import LayerWeights, Network, Tail
+from engine_runtime.cuda.operations import read_rows, turned, write_rows
+from engine_runtime.cuda.quantise import FP8, FP8_MAX, Matrix, to_fp8
+from engine_runtime.lm.kv_cache import KVCache
+
+
+class RowOperations(Protocol):
+    """What a layer does with n rows apart from products and attention."""
+
+    def norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        """x [n, H] -> rms_norm(x) * norm."""
+
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, first: int) -> Tensor:
+        """Norm and turn q and k of rows [first, first + n), write k and v to the pool.
+
+        qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim].
+        """
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """[n, 2 I] -> silu(gate) * up [n, I]."""
+
+    def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [n, K] -> e4m3 [n, K] and the scale of each row [n, 1] float32."""
+
+
+class TorchRowOperations:
+    """See RowOperations; plain torch on any device."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
+        self._network, self._cache, self._inputs = network, cache, inputs
+        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+
+    def norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        """See RowOperations."""
+        return F.rms_norm(x, norm.shape, norm, self._network.config.rms_norm_eps)
+
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, first: int) -> Tensor:
+        """See RowOperations."""
+        config, num_rows, size = self._network.config, qkv.shape[0], self._cache.tokens_per_block
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        q, k, v = qkv.view(num_rows, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
+        cos = self._network.cos[first : first + num_rows, None]
+        sin = self._network.sin[first : first + num_rows, None]
+        q, k = (
+            turned(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
+        )
+        rows = torch.arange(first, first + num_rows, device=qkv.device)
+        block = self._inputs.table[rows // size].long() + 2 * layer.index
+        write_rows(self._blocks, block, rows % size, k, v)
+        return q
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """See RowOperations."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See RowOperations."""
+        wide = x.float()
+        scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp_min(1e-12)
+        return to_fp8(wide / scale), scale
+
+
+class Prefill:
+    """See the module. `scratch` is the flat buffer for a dense copy of a rounded matrix."""
+
+    def __init__(
+        self,
+        network: Network,
+        cache: KVCache,
+        inputs: StepInputs,
+        operations: RowOperations,
+        scratch: Tensor,
+        *,
+        has_fp8_matmul: bool,
+    ) -> None:
+        self._network, self._cache, self._inputs = network, cache, inputs
+        self._operations, self._scratch, self._has_fp8_matmul = operations, scratch, has_fp8_matmul
+        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+        self._trunk = cache.trunk.view(-1, network.config.hidden_size)
+
+    def trunk(self, ids: Tensor, first: int, *, keep: bool) -> Tensor:
+        """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also puts it beside the pool."""
+        x = F.embedding(ids, self._network.embedding)
+        for layer in self._network.trunk:
+            x = self._layer(layer, x, first)
+        if keep:
+            self._trunk[self._kept_rows(first, first + x.shape[0])] = x
+        return x
+
+    def kept(self, first: int, end: int) -> Tensor:
+        """Trunk outputs of rows [first, end) that were put beside the pool."""
+        return self._trunk[self._kept_rows(first, end)]
+
+    def tail(self, tail: Tail, x: Tensor, first: int, *, wants_logits: bool) -> Tensor | None:
+        """Trunk output [n, H] of rows from `first` on -> logits of the last row [1, vocab] float32.
+
+        The last layer computes only what is asked for: K/V of all rows, and the output of the last one.
+        """
+        *inner, last = tail.layers
+        for layer in inner:
+            x = self._layer(layer, x, first)
+        x = self._layer(last, x, first, num_out=1 if wants_logits else 0)
+        if not wants_logits:
+            return None
+        return self._product(self._operations.norm(x, tail.norm), tail.head).float()
+
+    def _kept_rows(self, first: int, end: int) -> Tensor:
+        size, stride = self._cache.tokens_per_block, 2 * self._cache.num_layers
+        rows = torch.arange(first, end, device=self._blocks.device)
+        return self._inputs.table[rows // size].long() // stride * size + rows % size
+
+    def _layer(self, layer: LayerWeights, x: Tensor, first: int, num_out: int | None = None) -> Tensor:
+        operations, num_rows = self._operations, x.shape[0]
+        qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
+        q = operations.turn_and_write(qkv, layer, first)
+        if num_out is not None:
+            q, x = q[num_rows - num_out :], x[num_rows - num_out :]
+        if not x.shape[0]:
+            return x
+        x = self._product_added(self._attend(q, layer, first + num_rows), layer.o, x)
+        gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
+        return self._product_added(gated, layer.down, x)
+
+    def _attend(self, q: Tensor, layer: LayerWeights, total: int) -> Tensor:
+        """q [n, heads, head_dim] of the last n of `total` rows -> [n, heads * head_dim]."""
+        size, dim = self._cache.tokens_per_block, q.shape[-1]
+        blocks = self._inputs.table[: -(-total // size)].long() + 2 * layer.index
+        keys, values = read_rows(self._blocks, blocks, total, q.dtype)
+        kv_heads = keys.shape[1]
+        if q.shape[0] == 1:
+            # The query heads of one K/V head stand in for query rows: they see the same keys, all of them.
+            grouped = q.reshape(1, kv_heads, -1, dim)
+            return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
+        queries = q.transpose(0, 1)[None]
+        heads: Tensor = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=causal_lower_right(q.shape[0], total), enable_gqa=True
+        )
+        return heads[0].transpose(0, 1).reshape(q.shape[0], -1)
+
+    def _product(self, x: Tensor, matrix: Matrix) -> Tensor:
+        if self._multiplies_fp8(matrix):
+            return self._fp8_product(x, matrix)
+        return F.linear(x, matrix.dense(x.dtype, self._scratch))
+
+    def _product_added(self, x: Tensor, matrix: Matrix, residual: Tensor) -> Tensor:
+        if self._multiplies_fp8(matrix):
+            return residual + self._fp8_product(x, matrix)
+        return torch.addmm(residual, x, matrix.dense(x.dtype, self._scratch).t())
+
+    def _multiplies_fp8(self, matrix: Matrix) -> bool:
+        return self._has_fp8_matmul and matrix.weight.dtype == FP8
+
+    def _fp8_product(self, x: Tensor, matrix: Matrix) -> Tensor:
+        assert matrix.scale is not None, matrix.format
+        rows, scale = self._operations.to_fp8(x)
+        return torch._scaled_mm(
+            rows, matrix.weight.t(), scale_a=scale, scale_b=matrix.scale[None], out_dtype=x.dtype
+        )
+
+
+def has_fp8_matmul(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this GPU and this torch multiply e4m3 rows with a scale per row, found by trying."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < (8, 9):
+        return False
+    ones = torch.ones((16, 32), device=device).to(FP8)
+    scale = torch.ones(16, device=device)
+    try:
+        product = torch._scaled_mm(
+            ones, ones.t(), scale_a=scale[:, None], scale_b=scale[None], out_dtype=dtype
+        )
+    except RuntimeError:
+        return False
+    return bool((product == 32).all())

@@ -1,0 +1,203 @@
+"""CudaExecutor: the forward step on a GPU, decode as recorded graphs, prefill through the library.
+
+In: the named tensors of lm/executor.py, in host memory: it copies what changed to the device in one piece.
+Out: logits in host memory, or the next ids, picked on the device (`forward_and_pick`), so that one small copy
+a step comes back. Its plain twin is torch_executor.py, with which it shares the KV pool's layout, the refusal
+of a step that is not as declared, and deferred tails. Engine thread; inference only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.decode import DecodeStep, StepShape, bucket_of
+from engine_runtime.cuda.graphs import Graphs
+from engine_runtime.cuda.inputs import PickInputs, StepInputs
+from engine_runtime.cuda.network import Network, Tail
+from engine_runtime.cuda.operations import TorchOperations
+from engine_runtime.cuda.picking import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE, DevicePicker
+from engine_runtime.cuda.prefill import Prefill, TorchRowOperations, has_fp8_matmul
+from engine_runtime.errors import ExecutorError
+from engine_runtime.lm.executor import (
+    GENERATION,
+    ExecutorLimits,
+    Picked,
+    PickRequest,
+    StepLengths,
+    StepTensors,
+    check_magnitude,
+    check_outputs,
+    check_step,
+    step_spec,
+)
+from engine_runtime.lm.kv_cache import KVCache
+
+
+class CudaExecutor:
+    """Runs steps of one network over one KV pool; also on a CPU, where the tests hold it against its twin.
+
+    Args:
+        network: weights on the device.
+        cache: the pool, on the same device.
+        max_seq_len: rows of the longest sequence.
+        max_num_tokens: rows of the longest single call.
+        uses_triton: run the kernels of cuda/kernels; otherwise plain torch does the same.
+        uses_graphs: record each shape of a decode step once.
+        multiplies_fp8: whether prefill multiplies fp8 weights as they are; None = where the GPU can.
+    """
+
+    can_defer_tails = True
+    can_pick = True
+
+    def __init__(
+        self,
+        network: Network,
+        cache: KVCache,
+        *,
+        max_seq_len: int,
+        max_num_tokens: int = 512,
+        uses_triton: bool = False,
+        uses_graphs: bool = True,
+        multiplies_fp8: bool | None = None,
+    ) -> None:
+        config, dtype = network.config, cache.trunk.dtype
+        self._device = cache.pool.device
+        self.device = torch.device("cpu")  # where the tensors of a step lie
+        self.network, self.cache = network, cache
+        self.limits = ExecutorLimits(
+            text_vocab=config.text_vocab,
+            audio_vocab=config.audio_vocab,
+            num_layers=config.num_layers,
+            num_blocks=cache.num_blocks,
+            tokens_per_block=cache.tokens_per_block,
+            max_seq_len=max_seq_len,
+            max_num_tokens=max_num_tokens,
+        )
+        self._spec = step_spec(self.limits)
+        if multiplies_fp8 is None:
+            multiplies_fp8 = has_fp8_matmul(self._device, dtype)
+        with torch.inference_mode():
+            inputs = StepInputs(self.limits.max_blocks, self._device)
+            scratch = torch.empty(network.largest_rounded, dtype=dtype, device=self._device)
+            picker = DevicePicker(config.text_vocab, config.audio_vocab, inputs, self._device)
+            operations = TorchOperations(network, cache, inputs, scratch)
+            rows = TorchRowOperations(network, cache, inputs)
+            self._inputs, self._picker = inputs, picker
+            self._step = DecodeStep(network, cache, inputs, operations, picker)
+            self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
+            self._result = torch.zeros(
+                picker.result.shape, dtype=torch.float64, pin_memory=self._device.type == "cuda"
+            )
+        self._graphs = Graphs(self._device, is_enabled=uses_graphs)
+
+    @torch.inference_mode()
+    def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
+        """See lm/executor.py."""
+        lengths = self._check(tensors)
+        shape = StepShape(0, lengths.text_start < lengths.total, lengths.audio_start < lengths.total)
+        self._run(tensors, lengths, shape)
+        outputs = {}
+        if shape.text:
+            outputs["logits"] = self._step.text_logits.to("cpu", copy=True)
+        if shape.audio:
+            outputs["audio_logits"] = self._step.audio_logits.to("cpu", copy=True)
+        widths = {"logits": self.limits.text_vocab, "audio_logits": self.limits.audio_vocab}
+        check_outputs(outputs, {name: widths[name] for name in outputs})
+        return outputs
+
+    @torch.inference_mode()
+    def forward_and_pick(self, tensors: StepTensors, request: PickRequest) -> Picked:
+        """See lm/executor.py."""
+        lengths = self._check(tensors)
+        self._picker.begin(request)
+        params = request.params
+        self._inputs.set_pick(
+            PickInputs(
+                seen_text=request.last_text,
+                seen_audio=request.last_audio,
+                forbid_eosp=request.forbid_eosp,
+                top_k=params.top_k,
+                top_p=params.top_p,
+                temperature=params.temperature,
+                penalty=params.repetition_penalty,
+                draw_text=request.draw_text,
+                draw_audio=request.draw_audio,
+            )
+        )
+        runs_text = lengths.text_start < lengths.total
+        shape = StepShape(
+            0,
+            runs_text,
+            lengths.audio_start < lengths.total,
+            picks=True,
+            do_sample=params.do_sample,
+            subtitle=runs_text and request.wants_subtitle,
+        )
+        self._run(tensors, lengths, shape)
+        self._result.copy_(self._picker.result, non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        found = self._result.tolist()
+        if shape.text:
+            check_magnitude("logits", found[TEXT_MAGNITUDE])
+        if shape.audio:
+            check_magnitude("audio_logits", found[AUDIO_MAGNITUDE])
+        return Picked(
+            int(found[TEXT]) if shape.text else None,
+            int(found[AUDIO]) if shape.audio else None,
+            int(found[SUBTITLE]) if shape.subtitle else None,
+        )
+
+    def _check(self, tensors: StepTensors) -> StepLengths:
+        lengths = check_step(self._spec, self.limits, tensors)
+        self._inputs.wait()
+        if int(tensors["host_kv_cache_pool_pointers"][0, 0]) != self.cache.pool.data_ptr():
+            raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")
+        return lengths
+
+    def _run(self, tensors: StepTensors, lengths: StepLengths, shape: StepShape) -> None:
+        """Run the rows; logits of the wanted tails (and the pick) are in their buffers afterwards."""
+        size, past = self.limits.tokens_per_block, lengths.past
+        offsets = tensors["host_kv_cache_block_offsets"][0, 0, 0]
+        ids = tensors["input_ids"]
+        block = int(offsets[past // size]) // (2 * self.limits.num_layers)
+        is_new_table = self._inputs.set_table(offsets)
+        self._inputs.set_row(int(ids[0]), past, block * size + past % size)
+        self._inputs.send(with_table=is_new_table)
+        if int(tensors["host_request_types"]) == GENERATION:
+            for tail, start in self._starts(lengths):
+                if start < past:
+                    self._fill(tail, start, past)
+            shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
+            self._graphs.run(shape, lambda: self._step.run(shape))
+            return
+        self._run_rows(ids.long().to(self._device), lengths)
+        if shape.picks:
+            self._graphs.run(shape, lambda: self._step.pick(shape))
+
+    def _run_rows(self, ids: Tensor, lengths: StepLengths) -> None:
+        past = lengths.past
+        starts = self._starts(lengths)
+        x = self._prefill.trunk(ids, past, keep=len(starts) < 2)
+        for tail, start in starts:
+            if start < past:
+                self._fill(tail, start, past)
+            logits = self._prefill.tail(tail, x, past, wants_logits=True)
+            assert logits is not None, tail.output
+            is_text = tail is self.network.text
+            (self._step.text_logits if is_text else self._step.audio_logits).copy_(logits)
+
+    def _starts(self, lengths: StepLengths) -> list[tuple[Tail, int]]:
+        """The tails that run, with the first row that each of them has to run."""
+        starts = ((self.network.text, lengths.text_start), (self.network.audio, lengths.audio_start))
+        return [(tail, start) for tail, start in starts if start < lengths.total]
+
+    def _fill(self, tail: Tail, first: int, end: int) -> None:
+        """Write the K/V that a tail left out, from kept trunk outputs, in as few calls as memory allows."""
+        chunk = self.limits.max_num_tokens
+        for start in range(first, end, chunk):
+            stop = min(start + chunk, end)
+            self._prefill.tail(tail, self._prefill.kept(start, stop), start, wants_logits=False)
