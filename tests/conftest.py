@@ -12,6 +12,9 @@ from hypothesis import settings
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny networks: more threads only wait for each other
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if not Path("/dev/nvidiactl").exists():
+    # Without a GPU, Triton's interpreter runs the kernels. Triton reads this when it is first imported.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("default", deadline=None, max_examples=30)
 settings.register_profile("thorough", deadline=None, max_examples=500)

@@ -17,9 +17,9 @@ from engine_runtime.cuda.decode import DecodeStep, StepShape, bucket_of
 from engine_runtime.cuda.graphs import Graphs
 from engine_runtime.cuda.inputs import PickInputs, StepInputs
 from engine_runtime.cuda.network import Network, Tail
-from engine_runtime.cuda.operations import TorchOperations
+from engine_runtime.cuda.operations import Operations, TorchOperations
 from engine_runtime.cuda.picking import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE, DevicePicker
-from engine_runtime.cuda.prefill import Prefill, TorchRowOperations, has_fp8_matmul
+from engine_runtime.cuda.prefill import Prefill, RowOperations, TorchRowOperations, has_fp8_matmul
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.executor import (
     GENERATION,
@@ -83,8 +83,10 @@ class CudaExecutor:
             inputs = StepInputs(self.limits.max_blocks, self._device)
             scratch = torch.empty(network.largest_rounded, dtype=dtype, device=self._device)
             picker = DevicePicker(config.text_vocab, config.audio_vocab, inputs, self._device)
-            operations = TorchOperations(network, cache, inputs, scratch)
-            rows = TorchRowOperations(network, cache, inputs)
+            operations: Operations = TorchOperations(network, cache, inputs, scratch)
+            rows: RowOperations = TorchRowOperations(network, cache, inputs)
+            if uses_triton:
+                operations, rows = triton_operations(network, cache, inputs)
             self._inputs, self._picker = inputs, picker
             self._step = DecodeStep(network, cache, inputs, operations, picker)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
@@ -201,3 +203,12 @@ class CudaExecutor:
         for start in range(first, end, chunk):
             stop = min(start + chunk, end)
             self._prefill.tail(tail, self._prefill.kept(start, stop), start, wants_logits=False)
+
+
+def triton_operations(
+    network: Network, cache: KVCache, inputs: StepInputs
+) -> tuple[Operations, RowOperations]:
+    """The kernels. Triton is imported here, so that only who uses it needs it."""
+    from engine_runtime.cuda.triton_operations import TritonOperations, TritonRowOperations
+
+    return TritonOperations(network, cache, inputs), TritonRowOperations(network, cache, inputs)

@@ -1,0 +1,1 @@
+"""Triton kernels of the language model. Imported only where Triton is there (cuda/availability.py)."""

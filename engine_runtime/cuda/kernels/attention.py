@@ -1,0 +1,130 @@
+"""Attention of one row over the paged pool, cut into pieces that work side by side.
+
+In: q, k and v of the row as the projection gave them. Out: k (normed and turned) and v in the pool, and the
+heads' outputs. A program does one K/V head with its query heads over one piece of the sequence; the program
+that comes to its end last joins the pieces. So one kernel does all that lies between two projections.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def _turned(x, at, mask, norm, cos, sin, eps, DIM: tl.constexpr):
+    """rms_norm(x) * norm, then RoPE, of rows [.., DIM] at the offsets `at` from x. The sign is in sin."""
+    dims = tl.arange(0, DIM)
+    across = (dims + DIM // 2) % DIM
+    plain = tl.load(x + at[:, None] + dims[None, :], mask=mask[:, None], other=0.0).to(tl.float32)
+    other = tl.load(x + at[:, None] + across[None, :], mask=mask[:, None], other=0.0).to(tl.float32)
+    rms = tl.rsqrt(tl.sum(plain * plain, axis=1) / DIM + eps)
+    weight = tl.load(norm + dims).to(tl.float32)
+    other_weight = tl.load(norm + across).to(tl.float32)
+    turned = (plain * weight[None, :]) * cos + (other * other_weight[None, :]) * sin
+    return turned * rms[:, None]
+
+
+@triton.jit
+def _to_stored(x, dtype: tl.constexpr):
+    """x as the pool holds it; fp8 takes its largest number for what is larger."""
+    if dtype == tl.float8e4nv:
+        x = tl.minimum(tl.maximum(x.to(tl.float32), -448.0), 448.0)
+    return x.to(dtype)
+
+
+@triton.jit
+def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, tops, totals, arrived, out,
+               layer_offset, eps, softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+               DIM: tl.constexpr, GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr,
+               TILE: tl.constexpr, PIECES: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    """Grid (KV_HEADS, PIECES). qkv [(HEADS + 2 KV_HEADS) * DIM], pool [.., KV_HEADS, TOKENS, DIM] in blocks
+    (K, then V), table: K block of each block of rows for layer 0. partial [PIECES, HEADS, DIM], tops and
+    totals [PIECES, HEADS] float32, arrived [KV_HEADS] int32 (zeros, and zeros again afterwards)."""
+    head = tl.program_id(0)
+    piece = tl.program_id(1)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    last_row = tl.load(position)
+    num_rows = last_row + 1
+    piece_rows = tl.cdiv(tl.cdiv(num_rows, PIECES), TILE) * TILE
+    num_pieces = tl.cdiv(num_rows, piece_rows)
+    if piece >= num_pieces:
+        return
+    dims = tl.arange(0, DIM)
+    members = tl.arange(0, GROUP_TILE)
+    heads = head * GROUP + members
+    is_member = members < GROUP
+    cosine = tl.load(cos + last_row * DIM + dims).to(tl.float32)[None, :]
+    sine = tl.load(sin + last_row * DIM + dims).to(tl.float32)[None, :]
+    q = _turned(qkv, heads * DIM, is_member, q_norm, cosine, sine, eps, DIM).to(qkv.dtype.element_ty)
+    one = tl.arange(0, 1)
+    new_k = _turned(qkv, (HEADS + head) * DIM + one, one < 1, k_norm, cosine, sine, eps, DIM)
+    new_k = _to_stored(new_k, pool.dtype.element_ty)
+    new_v = tl.load(qkv + (HEADS + KV_HEADS + head) * DIM + dims)[None, :]
+    new_v = _to_stored(new_v, pool.dtype.element_ty)
+    v_offset = KV_HEADS * TOKENS * DIM  # the V block lies right behind the K block
+    if piece == num_pieces - 1:
+        block = tl.load(table + last_row // TOKENS).to(tl.int64) + layer_offset
+        place = ((block * KV_HEADS + head) * TOKENS + last_row % TOKENS) * DIM + dims[None, :]
+        tl.store(pool + place, new_k)
+        tl.store(pool + place + v_offset, new_v)
+
+    top = tl.full((GROUP_TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP_TILE,), tl.float32)
+    sums = tl.zeros((GROUP_TILE, DIM), tl.float32)
+    first = piece * piece_rows
+    for start in range(first, tl.minimum(first + piece_rows, num_rows), TILE):
+        rows = start + tl.arange(0, TILE)
+        inside = rows < num_rows
+        is_old = rows < last_row  # the new row comes from registers, not from what was just stored
+        block = tl.load(table + rows // TOKENS, mask=inside, other=0).to(tl.int64) + layer_offset
+        place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
+        k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
+        v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
+        is_new = (rows == last_row)[:, None]
+        # By way of float32: sm_89 can not turn fp8 into bf16 in one step.
+        k = tl.where(is_new, new_k.to(tl.float32), k.to(tl.float32)).to(q.dtype)
+        v = tl.where(is_new, new_v.to(tl.float32), v.to(tl.float32)).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        shrink = tl.exp(top - new_top)
+        shares = tl.exp(scores - new_top[:, None])
+        total = total * shrink + tl.sum(shares, axis=1)
+        sums = sums * shrink[:, None] + tl.dot(shares.to(q.dtype), v, input_precision="ieee")
+        top = new_top
+
+    if num_pieces == 1:
+        result = sums / total[:, None]
+        at = heads[:, None] * DIM + dims[None, :]
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=is_member[:, None])
+        return
+    mine = piece * HEADS + heads
+    tl.store(partial + mine[:, None] * DIM + dims[None, :], sums, mask=is_member[:, None])
+    tl.store(tops + mine, top, mask=is_member)
+    tl.store(totals + mine, total, mask=is_member)
+    tl.debug_barrier()  # all of this program's parts are stored before it counts itself as arrived
+    if tl.atomic_add(arrived + head, 1, sem="acq_rel") == num_pieces - 1:
+        _join(partial, tops, totals, out, head, num_pieces, HEADS, DIM, GROUP, PIECES)
+        tl.store(arrived + head, 0)
+
+
+@triton.jit
+def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM: tl.constexpr,
+          GROUP: tl.constexpr, PIECES: tl.constexpr):  # fmt: skip
+    """Join the pieces of one K/V head. Reads past the first cache (.cg): other programs wrote them."""
+    dims = tl.arange(0, DIM)
+    pieces = tl.arange(0, PIECES)
+    for member in tl.static_range(GROUP):
+        at = pieces * HEADS + head * GROUP + member
+        is_there = pieces < num_pieces
+        piece_tops = tl.load(tops + at, mask=is_there, other=float("-inf"), cache_modifier=".cg")
+        piece_totals = tl.load(totals + at, mask=is_there, other=0.0, cache_modifier=".cg")
+        parts = tl.load(partial + at[:, None] * DIM + dims[None, :], mask=is_there[:, None], other=0.0,
+                        cache_modifier=".cg")  # fmt: skip
+        shares = tl.exp(piece_tops - tl.max(piece_tops, axis=0))
+        result = tl.sum(parts * shares[:, None], axis=0) / tl.sum(piece_totals * shares, axis=0)
+        tl.store(out + (head * GROUP + member) * DIM + dims, result.to(out.dtype.element_ty))

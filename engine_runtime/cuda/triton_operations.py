@@ -1,0 +1,239 @@
+"""The operations of a decode step and of a prefill, as Triton kernels: four or five launches a layer.
+
+In: static buffers (decode) or rows (prefill), weights in any format. Out: as cuda/operations.py and
+cuda/prefill.py say, whose plain torch is the twin. Imported only where Triton is there. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from engine_runtime.cuda.inputs import StepInputs
+from engine_runtime.cuda.kernels.attention import attend_row
+from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4
+from engine_runtime.cuda.kernels.rows import fp8_rows, gate_rows, norm_rows, turn_and_write_rows
+from engine_runtime.cuda.network import LayerWeights, Network
+from engine_runtime.cuda.quantise import FP8, GROUP, Matrix
+from engine_runtime.lm.kv_cache import KVCache
+
+_TILE = 64
+"""Rows of the sequence that an attention program looks at together."""
+_MOST_PIECES = 32
+"""Pieces of the sequence per K/V head: with eight such heads, two programs for each multiprocessor of a
+large GPU, which is what it takes to keep its memory busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a row times a matrix is cut: output rows per program, inputs per step (groups for int4), warps."""
+
+    rows: int
+    block: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchKey:
+    """What a Launch is chosen for."""
+
+    format: str
+    shape: tuple[int, int]
+    is_gated: bool
+
+
+def default_launch(key: LaunchKey) -> Launch:
+    """One row of 4096 inputs at a time where they have two bytes, more rows where they have fewer."""
+    columns = key.shape[1]
+    if key.format == "int4":
+        return Launch(2 if key.is_gated else 4, min(32, triton.next_power_of_2(-(-columns // GROUP))), 4)
+    block = min(4096, triton.next_power_of_2(columns))
+    rows = 1 if key.format == "native" or key.is_gated else 2
+    return Launch(rows, block, max(1, min(8, block // 512)))
+
+
+class TritonOperations:
+    """See operations.Operations.
+
+    Args:
+        launches: measured choices (cuda/tuning.py); default_launch where there is none.
+        overlaps: let a kernel load its weights while the one before it still runs (programmatic dependent
+            launch, GPUs from sm_90 on).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        cache: KVCache,
+        inputs: StepInputs,
+        *,
+        launches: dict[LaunchKey, Launch] | None = None,
+        overlaps: bool = False,
+    ) -> None:
+        config, device = network.config, cache.pool.device
+        self.launches = {} if launches is None else launches
+        self._network, self._cache, self._inputs = network, cache, inputs
+        heads, dim = config.num_attention_heads, config.head_dim
+        self._partial = torch.zeros(_MOST_PIECES, heads, dim, device=device)
+        self._tops = torch.zeros(_MOST_PIECES, heads, device=device)
+        self._totals = torch.zeros(_MOST_PIECES, heads, device=device)
+        self._arrived = torch.zeros(config.num_key_value_heads, dtype=torch.int32, device=device)
+        self._overlaps = overlaps
+        self._options = {"launch_pdl": True} if overlaps else {}
+        self._fp8_as_bits = lacks_fp8(device)
+
+    def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
+        """See Operations."""
+        self._linear(x, norm, matrix, None, out)
+
+    def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
+        """See Operations."""
+        self._linear(x, norm, matrix, None, out, is_gated=True)
+
+    def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
+        """See Operations."""
+        self._linear(x, None, matrix, residual, out)
+
+    def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
+        """See Operations."""
+        config, cache = self._network.config, self._cache
+        pieces = max(1, min(_MOST_PIECES, triton.next_power_of_2(bucket) // _TILE))
+        group = config.num_attention_heads // config.num_key_value_heads
+        attend_row[(config.num_key_value_heads, pieces)](
+            qkv,
+            layer.q_norm,
+            layer.k_norm,
+            self._network.cos,
+            self._network.sin,
+            cache.pool,
+            self._inputs.table,
+            self._inputs.position,
+            self._partial,
+            self._tops,
+            self._totals,
+            self._arrived,
+            out,
+            2 * layer.index,
+            config.rms_norm_eps,
+            config.head_dim**-0.5,
+            HEADS=config.num_attention_heads,
+            KV_HEADS=config.num_key_value_heads,
+            DIM=config.head_dim,
+            GROUP=group,
+            GROUP_TILE=max(16, triton.next_power_of_2(group)),  # the matrix units take 16 rows at least
+            TOKENS=cache.tokens_per_block,
+            TILE=_TILE,
+            PIECES=pieces,
+            OVERLAPS=self._overlaps,
+            num_warps=4,
+            num_stages=2,
+            **self._options,
+        )
+
+    def _linear(
+        self,
+        x: Tensor,
+        norm: Tensor | None,
+        matrix: Matrix,
+        residual: Tensor | None,
+        out: Tensor,
+        *,
+        is_gated: bool = False,
+    ) -> None:
+        key = LaunchKey(matrix.format, matrix.shape, is_gated)
+        launch = self.launches.get(key) or default_launch(key)
+        num_rows = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
+        flags = {
+            "COLUMNS": matrix.shape[1],
+            "HAS_NORM": norm is not None,
+            "IS_GATED": is_gated,
+            "HAS_RESIDUAL": residual is not None,
+            "OVERLAPS": self._overlaps,
+            "ROWS": launch.rows,
+            "num_warps": launch.warps,
+            **self._options,
+        }
+        # Pointers that a flag switches off are never read; any tensor may stand in for them.
+        norm = x if norm is None else norm
+        residual = x if residual is None else residual
+        scale = x if matrix.scale is None else matrix.scale
+        grid, eps = (triton.cdiv(num_rows, launch.rows),), self._network.config.rms_norm_eps
+        if matrix.format == "int4":
+            groups = -(-matrix.shape[1] // GROUP)
+            row_linear_int4[grid](
+                x, norm, matrix.weight, scale, residual, out, num_rows, eps,
+                NUM_GROUPS=groups, GROUPS=launch.block, **flags,
+            )  # fmt: skip
+            return
+        as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
+        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        row_linear[grid](
+            x, norm, weight, scale, residual, out, num_rows, eps,
+            HAS_SCALE=matrix.scale is not None, FP8_BITS=as_bits, BLOCK=launch.block, **flags,
+        )  # fmt: skip
+
+
+class TritonRowOperations:
+    """See prefill.RowOperations."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
+        self._network, self._cache, self._inputs = network, cache, inputs
+
+    def norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        """See RowOperations."""
+        out, width = torch.empty_like(x), x.shape[1]
+        eps = self._network.config.rms_norm_eps
+        norm_rows[(x.shape[0],)](
+            x, norm, out, eps, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8
+        )
+        return out
+
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, first: int) -> Tensor:
+        """See RowOperations."""
+        config = self._network.config
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        q = qkv.new_empty(qkv.shape[0], heads, dim)
+        turn_and_write_rows[(qkv.shape[0],)](
+            qkv,
+            layer.q_norm,
+            layer.k_norm,
+            self._network.cos,
+            self._network.sin,
+            self._cache.pool,
+            self._inputs.table,
+            q,
+            first,
+            2 * layer.index,
+            config.rms_norm_eps,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            DIM=dim,
+            TOKENS=self._cache.tokens_per_block,
+            HEAD_TILE=triton.next_power_of_2(heads + 2 * kv_heads),
+            num_warps=8,
+        )
+        return q
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """See RowOperations."""
+        num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(num_rows, width)
+        block = min(1024, triton.next_power_of_2(width))
+        gate_rows[(num_rows, triton.cdiv(width, block))](gate_up, out, WIDTH=width, BLOCK=block)
+        return out
+
+    def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See RowOperations."""
+        num_rows, width = x.shape
+        out = torch.empty(x.shape, dtype=FP8, device=x.device)
+        scale = torch.empty(num_rows, 1, device=x.device)
+        fp8_rows[(num_rows,)](x, out, scale, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+        return out, scale
+
+
+def lacks_fp8(device: torch.device) -> bool:
+    """Whether Triton has no e4m3 on this GPU, so that its bits are taken apart instead."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9)

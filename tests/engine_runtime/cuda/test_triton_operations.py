@@ -1,0 +1,249 @@
+"""The Triton kernels, run by Triton's interpreter, against the plain operations on the same buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.inputs import StepInputs
+from engine_runtime.cuda.network import BlockFormats, LayerWeights, Network, build_network
+from engine_runtime.cuda.operations import TorchOperations
+from engine_runtime.cuda.prefill import TorchRowOperations
+from engine_runtime.cuda.quantise import FP8, Matrix, quantise
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import Tails
+from engine_runtime.models.moss_lm import MossLM
+from tests.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
+from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
+
+pytestmark = needs_triton
+mend_interpreter()
+if HAS_TRITON:
+    from engine_runtime.cuda import triton_operations
+    from engine_runtime.cuda.triton_operations import (
+        Launch,
+        LaunchKey,
+        TritonOperations,
+        TritonRowOperations,
+        default_launch,
+    )
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+FORMATS = ("native", "fp8", "int8", "int4")
+IS_INTERPRETED = DEVICE.type == "cpu"
+needs_gpu = pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter multiplies bfloat16 as whole numbers")
+
+
+def assert_stored(got: Tensor, wanted: Tensor) -> None:
+    """Equal as fp8 numbers are: to the neighbour, where a value lies in the middle of two.
+
+    The interpreter halves a number that is rounded up to the next power of two; a GPU does not.
+    """
+    near = (got - wanted).abs() <= 0.13 * wanted.abs() + 2**-9  # one step of e4m3
+    halved = torch.isclose(2 * got, wanted) if IS_INTERPRETED else torch.zeros_like(near)
+    assert (near | halved).all()
+    assert near.float().mean() > 0.9
+
+
+class Bench:
+    """Both sides over one tiny network and one pool whose blocks are scattered."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None) -> None:
+        torch.manual_seed(0)
+        self.model: MossLM = load_tiny()[0]
+        self.network: Network = build_network(
+            self.model.config,
+            self.model.state_dict().__getitem__,
+            formats=BlockFormats(),
+            dtype=dtype,
+            device=DEVICE,
+            max_seq_len=256,
+        )
+        self.cache = KVCache(self.model.config, 16, 16, dtype=dtype, kv_dtype=kv_dtype, device=DEVICE)
+        noise = torch.randn(self.cache.pool.shape)
+        self.cache.pool.copy_(noise.to(self.cache.pool.dtype))
+        self.inputs = StepInputs(16, DEVICE)
+        scratch = torch.empty(1 << 16, dtype=dtype, device=DEVICE)
+        self.plain = TorchOperations(self.network, self.cache, self.inputs, scratch)
+        self.plain_rows = TorchRowOperations(self.network, self.cache, self.inputs)
+        self.triton = TritonOperations(self.network, self.cache, self.inputs)
+        self.triton_rows = TritonRowOperations(self.network, self.cache, self.inputs)
+
+    def place(self, position: int) -> None:
+        """The row to run is row `position` of a sequence on scattered blocks."""
+        blocks = torch.randperm(16).to(torch.int32) * (2 * self.cache.num_layers)
+        self.inputs.wait()
+        self.inputs.set_table(blocks)
+        self.inputs.set_row(0, position, 0)
+        self.inputs.send(with_table=True)
+
+    @property
+    def layer(self) -> LayerWeights:
+        layer = self.network.audio.layers[1]
+        return replace(layer, q_norm=layer.q_norm + 0.3, k_norm=layer.k_norm - 0.2)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+def launched(matrix: Matrix, rows: int, block: int, *, is_gated: bool = False) -> dict[LaunchKey, Launch]:
+    return {LaunchKey(matrix.format, matrix.shape, is_gated): Launch(rows, block, 4)}
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize(
+    ("shape", "rows", "block"), [((40, 64), 8, 64), ((33, 160), 16, 128), ((20, 300), 4, 128)]
+)
+def test_a_row_times_a_matrix(
+    bench: Bench, weight_format: str, shape: tuple[int, int], rows: int, block: int
+) -> None:
+    matrix = quantise(torch.randn(shape).to(DEVICE), weight_format)
+    block = 2 if weight_format == "int4" else block
+    bench.triton.launches.update(launched(matrix, rows, block))
+    x, norm = torch.randn(1, shape[1]).to(DEVICE), torch.rand(shape[1]).to(DEVICE)
+    residual = torch.randn(1, shape[0]).to(DEVICE)
+    out, wanted = torch.zeros(2, 1, shape[0]).to(DEVICE)
+    bench.triton.norm_linear(x, norm, matrix, out)
+    bench.plain.norm_linear(x, norm, matrix, wanted)
+    torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
+    bench.plain.linear_add(x, matrix, residual, wanted)
+    bench.triton.linear_add(x, matrix, residual, residual)
+    torch.testing.assert_close(residual, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_gate_and_up_in_one(bench: Bench, weight_format: str) -> None:
+    matrix = quantise(torch.randn(2 * 37, 192).to(DEVICE), weight_format)
+    bench.triton.launches.update(launched(matrix, 8, 2 if weight_format == "int4" else 256, is_gated=True))
+    x, norm = torch.randn(1, 192).to(DEVICE), torch.rand(192).to(DEVICE)
+    out, wanted = torch.zeros(2, 1, 37).to(DEVICE)
+    bench.triton.norm_gate_up(x, norm, matrix, out)
+    bench.plain.norm_gate_up(x, norm, matrix, wanted)
+    torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_fp8_taken_apart_by_its_bits_is_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    every_number = torch.arange(256, dtype=torch.uint8)
+    every_number[[0x7F, 0xFF]] = 0  # the two that are no number
+    matrix = Matrix(
+        "fp8", (16, 256), every_number.repeat(16, 1).view(FP8).to(DEVICE), torch.ones(16).to(DEVICE)
+    )
+    x, out = torch.randn(1, 256).to(DEVICE), torch.zeros(2, 1, 16).to(DEVICE)
+    bench.triton.launches.update(launched(matrix, 16, 256))
+    bench.triton.norm_linear(x, torch.ones(256).to(DEVICE), matrix, out[0])
+    monkeypatch.setattr(bench.triton, "_fp8_as_bits", True)
+    bench.triton.norm_linear(x, torch.ones(256).to(DEVICE), matrix, out[1])
+    torch.testing.assert_close(out[0], out[1], atol=1e-5, rtol=1e-5)
+    assert out[0].abs().min() > 0
+
+
+@pytest.mark.parametrize("position", [0, 1, 15, 16, 63, 64, 130, 255])
+@pytest.mark.parametrize("bucket", [64, 256])
+def test_attention_of_one_row(bench: Bench, position: int, bucket: int) -> None:
+    if position >= bucket:
+        pytest.skip("the row is not in this bucket")
+    check_attention(bench, position, bucket, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "tolerance"),
+    [
+        (torch.float16, None, 0.01),
+        (torch.float32, FP8, 0.01),
+        (torch.float16, FP8, 0.02),
+        pytest.param(torch.bfloat16, None, 0.02, marks=needs_gpu),
+        pytest.param(torch.bfloat16, FP8, 0.02, marks=needs_gpu),
+    ],
+)
+def test_attention_in_smaller_numbers(
+    dtype: torch.dtype, kv_dtype: torch.dtype | None, tolerance: float
+) -> None:
+    check_attention(Bench(dtype, kv_dtype), 100, 256, tolerance)
+
+
+def check_attention(bench: Bench, position: int, bucket: int, tolerance: float) -> None:
+    bench.place(position)
+    config, before = bench.model.config, bench.cache.pool.clone()
+    width = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    qkv = torch.randn(1, width).to(DEVICE, bench.cache.trunk.dtype)
+    out, wanted = torch.zeros(2, 1, config.num_attention_heads * config.head_dim).to(qkv)
+    bench.plain.attend(qkv, bench.layer, bucket, wanted)
+    wanted_pool = bench.cache.pool.float()
+    bench.cache.pool.copy_(before)
+    for _ in range(2):  # the second time finds the counters as the first one left them
+        bench.triton.attend(qkv, bench.layer, bucket, out)
+        torch.testing.assert_close(out.float(), wanted.float(), atol=tolerance, rtol=tolerance)
+    assert_pool(bench, wanted_pool, tolerance)
+    assert (bench.cache.pool.float() != before.float()).any()
+
+
+@pytest.mark.parametrize("kv_dtype", [None, FP8])
+def test_rows_are_normed_turned_and_written(kv_dtype: torch.dtype | None) -> None:
+    bench = Bench(kv_dtype=kv_dtype)
+    bench.place(0)
+    config, before = bench.model.config, bench.cache.pool.clone()
+    width = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    qkv = torch.randn(21, width).to(DEVICE)
+    wanted = bench.plain_rows.turn_and_write(qkv, bench.layer, 11)
+    wanted_pool = bench.cache.pool.float()
+    bench.cache.pool.copy_(before)
+    got = bench.triton_rows.turn_and_write(qkv, bench.layer, 11)
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    assert_pool(bench, wanted_pool, 1e-5)
+
+
+def assert_pool(bench: Bench, wanted: Tensor, tolerance: float) -> None:
+    if bench.cache.pool.dtype == FP8:
+        assert_stored(bench.cache.pool.float(), wanted)
+    else:
+        torch.testing.assert_close(bench.cache.pool.float(), wanted, atol=tolerance, rtol=tolerance)
+
+
+def test_rows_between_products(bench: Bench) -> None:
+    x, norm = torch.randn(5, 160).to(DEVICE), torch.rand(160).to(DEVICE)
+    both: list[tuple[Tensor, Tensor]] = [
+        (bench.triton_rows.norm(x, norm), bench.plain_rows.norm(x, norm)),
+        (bench.triton_rows.gate(x), bench.plain_rows.gate(x)),
+    ]
+    for got, wanted in both:
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    (rows, scale), (wanted_rows, wanted_scale) = bench.triton_rows.to_fp8(x), bench.plain_rows.to_fp8(x)
+    torch.testing.assert_close(scale, wanted_scale)
+    assert_stored(rows.float() * scale, wanted_rows.float() * wanted_scale)
+
+
+def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_programs = Launch(256, 64, 4)
+    monkeypatch.setattr(triton_operations, "default_launch", lambda key: few_programs)
+    model, cases = load_tiny()
+    ids = as_ids(cases["a.rows"], model)
+    device = str(DEVICE)
+    paged, plain = make_cuda_paged(model, uses_triton=True, device=device), make_paged(model)
+    mine, other = Sequence(), Sequence()
+    paged.prefill(mine, ids[:20])
+    plain.prefill(other, ids[:20])
+    for token, tails in ((ids[20], Tails(text=False)), (ids[21], Tails())):
+        got, wanted = paged.decode(mine, token, tails), plain.decode(other, token, tails)
+        assert got.audio is not None
+        assert wanted.audio is not None
+        torch.testing.assert_close(got.audio, wanted.audio, atol=LOGIT_TOLERANCE, rtol=0)
+    assert got.text is not None
+    assert wanted.text is not None
+    torch.testing.assert_close(got.text, wanted.text, atol=LOGIT_TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("columns", [4096, 12288, 256, 704])
+@pytest.mark.parametrize("weight_format", FORMATS)
+def test_default_launches_are_sizes_that_triton_takes(columns: int, weight_format: str) -> None:
+    for is_gated in (False, True):
+        launch = default_launch(LaunchKey(weight_format, (512, columns), is_gated))
+        for size in (launch.rows, launch.block, launch.warps):
+            assert size & (size - 1) == 0
+            assert size > 0
+        assert launch.warps <= 8

@@ -1,0 +1,30 @@
+"""Triton kernels on the CPU: its interpreter runs them with numpy where there is no GPU (see conftest.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import pytest
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+
+
+def mend_interpreter() -> None:
+    """Call before a kernel is run."""
+    if not HAS_TRITON or os.environ.get("TRITON_INTERPRET") != "1":
+        return
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+    if original.__name__ == "with_item":
+        return
+
+    # Since numpy 2.4 int() refuses the arrays of one element that Triton 3.6 keeps its scalars in.
+    def with_item(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = with_item
