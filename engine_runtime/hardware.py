@@ -25,7 +25,7 @@ def usable_device(name: str) -> torch.device:
     except RuntimeError:
         raise AcceleratorError(f"{name!r} is no device. Use cpu, cuda or cuda:N.") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = ", ".join(accelerators()) or f"no CUDA device that torch {torch_build()} can use"
+        there = ", ".join(accelerators()) or f"no CUDA device that torch {torch_build()} can use{_why()}"
         raise AcceleratorError(f"{name} is not there: this machine has {there}. Use --device cpu.")
     return device
 
@@ -70,6 +70,15 @@ def torch_build() -> str:
 def has_tensorrt_llm() -> bool:
     """Whether TensorRT-LLM is installed (it is not imported: that takes seconds)."""
     return importlib.util.find_spec("tensorrt_llm") is not None
+
+
+def _why() -> str:
+    """Why CUDA does not start, in brackets: a driver that is too old, say."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return f" ({str(error).strip().splitlines()[0].rstrip('.')})"
+    return ""
 
 
 def _processor() -> str:

@@ -75,6 +75,12 @@ def load_stages(
     """
     device = usable_device(options.device)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
+    if device.type == "cuda":
+        from engine_runtime.cuda.loading import check_memory  # the CPU path needs none of it
+
+        codec = (*bundle.speech_encoder.weights, *bundle.flow.weights, *bundle.vocoder.weights)
+        codec_bytes = sum(file.stat().st_size for file in codec if file.is_file())
+        check_memory(bundle.lm, lm_config, device, options, codec_bytes)
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
     sections = (bundle.speech_encoder, bundle.lm, bundle.flow, bundle.vocoder)
     loading = LoadProgress([section.weights for section in sections], progress)
@@ -104,6 +110,11 @@ def _load_lm(
     kv_blocks = options.kv_blocks or section.kv_blocks
     with torch.device("meta"), Uninitialised():
         model = MossLM(config)
+    if device.type == "cuda":
+        from engine_runtime.cuda.loading import load_lm, stored_weights
+
+        source = stored_weights(section, model, loading.next(section.weights))
+        return load_lm(section, config, device, options, source)
     load_weights(model, section.weights, dtype, device, progress=loading.next(section.weights))
     kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
     cache = KVCache(

@@ -8,13 +8,15 @@ of a step that is not as declared, and deferred tails. Engine thread; inference 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from engine_runtime.cuda.decode import DecodeStep, StepShape, bucket_of
-from engine_runtime.cuda.graphs import Graphs
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.cuda.inputs import PickInputs, StepInputs
 from engine_runtime.cuda.network import Network, Tail
 from engine_runtime.cuda.operations import Operations, TorchOperations
@@ -34,6 +36,10 @@ from engine_runtime.lm.executor import (
     step_spec,
 )
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.step import Tails
+
+if TYPE_CHECKING:
+    from engine_runtime.cuda.triton_operations import Launch, LaunchKey
 
 
 class CudaExecutor:
@@ -45,6 +51,8 @@ class CudaExecutor:
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
         uses_triton: run the kernels of cuda/kernels; otherwise plain torch does the same.
+        launches: how the kernels are cut (cuda/tuning.py); None = by rule.
+        overlaps: let a kernel load its weights while the one before it still runs.
         uses_graphs: record each shape of a decode step once.
         multiplies_fp8: whether prefill multiplies fp8 weights as they are; None = where the GPU can.
     """
@@ -60,6 +68,8 @@ class CudaExecutor:
         max_seq_len: int,
         max_num_tokens: int = 512,
         uses_triton: bool = False,
+        launches: Mapping[LaunchKey, Launch] | None = None,
+        overlaps: bool = False,
         uses_graphs: bool = True,
         multiplies_fp8: bool | None = None,
     ) -> None:
@@ -86,14 +96,18 @@ class CudaExecutor:
             operations: Operations = TorchOperations(network, cache, inputs, scratch)
             rows: RowOperations = TorchRowOperations(network, cache, inputs)
             if uses_triton:
-                operations, rows = triton_operations(network, cache, inputs)
+                operations, rows = triton_operations(network, cache, inputs, launches, overlaps)
             self._inputs, self._picker = inputs, picker
             self._step = DecodeStep(network, cache, inputs, operations, picker)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
             self._result = torch.zeros(
                 picker.result.shape, dtype=torch.float64, pin_memory=self._device.type == "cuda"
             )
-        self._graphs = Graphs(self._device, is_enabled=uses_graphs)
+        self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
+
+    def weight_bytes(self, tails: Tails) -> int:
+        """Bytes of weights that one decode step with these tails has to read."""
+        return self.network.step_bytes(text=tails.text, audio=tails.audio)
 
     @torch.inference_mode()
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
@@ -206,9 +220,14 @@ class CudaExecutor:
 
 
 def triton_operations(
-    network: Network, cache: KVCache, inputs: StepInputs
+    network: Network,
+    cache: KVCache,
+    inputs: StepInputs,
+    launches: Mapping[LaunchKey, Launch] | None,
+    overlaps: bool,
 ) -> tuple[Operations, RowOperations]:
     """The kernels. Triton is imported here, so that only who uses it needs it."""
     from engine_runtime.cuda.triton_operations import TritonOperations, TritonRowOperations
 
-    return TritonOperations(network, cache, inputs), TritonRowOperations(network, cache, inputs)
+    step = TritonOperations(network, cache, inputs, launches=dict(launches or {}), overlaps=overlaps)
+    return step, TritonRowOperations(network, cache, inputs)

@@ -1,0 +1,102 @@
+"""Loads the language model onto a GPU: memory checked first, weights fused and rounded on the way.
+
+In: the bundle's section, the options, a source of tensors. Out: a PagedLM over a CudaExecutor. Called once,
+in the thread that will use the engine.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from engine_runtime.bundle import LMSection
+from engine_runtime.cuda.availability import uses_triton
+from engine_runtime.cuda.memory import Demand, bound, require
+from engine_runtime.cuda.network import BlockFormats, WeightSource, build_network
+from engine_runtime.cuda.quantise import FP8
+from engine_runtime.executors.cuda_executor import CudaExecutor
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.weights import Progress, TensorReader, find_tensors
+
+
+def check_memory(
+    section: LMSection, config: MossLMConfig, device: torch.device, options: EngineOptions, codec_bytes: int
+) -> None:
+    """Bound what torch may take, and raise AcceleratorError if that is too little. Before anything is
+    loaded."""
+    native = getattr(torch, options.dtype).itemsize
+    demand = Demand(
+        config=config,
+        native_bytes=native,
+        kv_bytes=1 if options.kv_dtype == "fp8" else native,
+        kv_rows=(options.kv_blocks or section.kv_blocks) * section.tokens_per_block,
+        codec_bytes=codec_bytes,
+    )
+    require(demand, options.weight_format, bound(device, options.gpu_memory_gb))
+
+
+def stored_weights(section: LMSection, model: nn.Module, progress: Progress) -> WeightSource:
+    """The tensors of the bundle's files, read one by one; `model` (on the meta device) says which there are.
+
+    Raises BundleError at once for names and shapes that do not fit. `progress` follows the reading.
+    """
+    sizes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    read = TensorReader(find_tensors(section.weights, sizes))
+    total, done = sum(map(prod, sizes.values())), 0
+
+    def source(name: str) -> Tensor:
+        nonlocal done
+        done += prod(sizes[name])
+        progress(done / total)
+        return read(name)
+
+    return source
+
+
+def load_lm(
+    section: LMSection,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+    source: WeightSource,
+) -> PagedLM:
+    """The language model behind its paged cache, on `device`.
+
+    Raises AcceleratorError where kernels that were asked for by name can not run.
+    """
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    kv_blocks = options.kv_blocks or section.kv_blocks
+    has_kernels = uses_triton(options.kernels, device)
+    network = build_network(
+        config,
+        source,
+        formats=BlockFormats(trunk=options.weight_format),
+        dtype=dtype,
+        device=device,
+        max_seq_len=section.context_rows,
+    )
+    kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
+    cache = KVCache(
+        config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
+    )
+    launches = None
+    if has_kernels and device.type == "cuda":
+        from engine_runtime.cuda.tuning import measured_launches  # needs Triton
+
+        with torch.inference_mode(), torch.cuda.device(device):
+            launches = measured_launches(network)
+    executor = CudaExecutor(
+        network,
+        cache,
+        max_seq_len=section.context_rows,
+        uses_triton=has_kernels,
+        launches=launches,
+        uses_graphs=options.graphs,
+    )
+    return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))

@@ -1,0 +1,84 @@
+"""How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
+
+In: the sizes of the network, the options, what the codec's files weigh. Out: bytes, or an AcceleratorError
+that says what each weight format needs. Called once, before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+
+from engine_runtime.cuda.quantise import bytes_of
+from engine_runtime.hardware import AcceleratorError
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import WeightFormat
+
+_RESERVE = 1_000_000_000
+"""Bytes for what has no shape of its own: activations, recorded graphs, libraries, gaps between blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is to be held, apart from the weight format. Sizes of one number in bytes."""
+
+    config: MossLMConfig
+    native_bytes: int
+    kv_bytes: int
+    kv_rows: int
+    codec_bytes: int
+
+    def bytes(self, weight_format: WeightFormat) -> int:
+        """Everything, with the trunk in this format."""
+        config, native = self.config, self.native_bytes
+        trunk = config.shared_layers * sum(
+            bytes_of(shape, weight_format, native) for shape in layer_shapes(config)
+        )
+        num_tail_layers = config.text_layers + config.audio_layers
+        tails = num_tail_layers * sum(rows * columns for rows, columns in layer_shapes(config)) * native
+        tables = 2 * (config.text_vocab + config.audio_vocab) * config.hidden_size * native
+        per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
+        kv = self.kv_rows * (per_row + config.hidden_size * native)
+        largest = max(rows * columns for rows, columns in layer_shapes(config)) * native
+        scratch = 0 if weight_format == "native" else largest
+        return trunk + tails + tables + kv + scratch + self.codec_bytes + _RESERVE
+
+
+def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:
+    """(out, in) of the matrices of one layer: qkv, o, gate_up, down."""
+    wide = config.num_attention_heads * config.head_dim
+    qkv = wide + 2 * config.num_key_value_heads * config.head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return (qkv, hidden), (hidden, wide), (2 * inner, hidden), (hidden, inner)
+
+
+def require(demand: Demand, weight_format: WeightFormat, available: int) -> None:
+    """Raise AcceleratorError if the GPU has not enough; it names the formats that would fit."""
+    if demand.bytes(weight_format) <= available:
+        return
+    needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
+    table = ", ".join(f"{form} {need / 1e9:.1f} GB" for form, need in needs.items())
+    fitting = [form for form, need in needs.items() if need <= available]
+    advice = (
+        f"Use --weights {max(fitting, key=lambda form: needs[form])}."
+        if fitting
+        else "None of them fits: free memory, give fewer KV blocks, or use another device."
+    )
+    raise AcceleratorError(
+        f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
+        f"{needs[weight_format] / 1e9:.1f} GB. {advice} (All of it together: {table}.)"
+    )
+
+
+def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
+    """Let torch take no more than `gpu_memory_gb`; returns the bytes that can be had now."""
+    free, total = torch.cuda.mem_get_info(device)
+    if gpu_memory_gb is None:
+        return free
+    limit = int(gpu_memory_gb * 1e9)
+    if limit <= 0:
+        raise AcceleratorError(f"--gpu-memory-gb {gpu_memory_gb} leaves no memory. Give the size in GB.")
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+    return min(free, limit)
