@@ -77,7 +77,7 @@ def make_cuda_paged(
     dtype: torch.dtype = torch.float32,
     kv_dtype: torch.dtype | None = None,
     device: str = "cpu",
-    **choices: bool,
+    **choices: bool | None,
 ) -> PagedLM:
     """The model behind the executor for GPUs, by default on the CPU."""
     on = torch.device(device)

@@ -105,6 +105,11 @@ class CudaExecutor:
             )
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
 
+    @property
+    def num_recordings(self) -> int:
+        """Steps that were recorded so far, each of another shape."""
+        return len(self._graphs)
+
     def weight_bytes(self, tails: Tails) -> int:
         """Bytes of weights that one decode step with these tails has to read."""
         return self.network.step_bytes(text=tails.text, audio=tails.audio)
