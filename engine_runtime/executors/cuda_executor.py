@@ -29,6 +29,7 @@ from engine_runtime.lm.executor import (
     Picked,
     PickRequest,
     StepLengths,
+    StepMemory,
     StepTensors,
     check_magnitude,
     check_outputs,
@@ -86,7 +87,7 @@ class CudaExecutor:
             max_seq_len=max_seq_len,
             max_num_tokens=max_num_tokens,
         )
-        self._spec = step_spec(self.limits)
+        self._spec, self._memory = step_spec(self.limits), StepMemory()
         if multiplies_fp8 is None:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)
         with torch.inference_mode():
@@ -173,7 +174,7 @@ class CudaExecutor:
         )
 
     def _check(self, tensors: StepTensors) -> StepLengths:
-        lengths = check_step(self._spec, self.limits, tensors)
+        lengths = check_step(self._spec, self.limits, tensors, self._memory)
         self._inputs.wait()
         if int(tensors["host_kv_cache_pool_pointers"][0, 0]) != self.cache.pool.data_ptr():
             raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")

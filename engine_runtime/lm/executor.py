@@ -171,8 +171,36 @@ class StepLengths:
         return self.total - self.past
 
 
-def check_step(spec: tuple[TensorSpec, ...], limits: ExecutorLimits, tensors: StepTensors) -> StepLengths:
-    """Refuse a step whose tensors are not as declared; the ExecutorError names the tensor."""
+class StepMemory:
+    """Tensors that were found right: one that is the same and unchanged need not be looked through again.
+
+    For a long sequence the block table is hundreds of values, and most steps bring the same one as the last.
+    """
+
+    def __init__(self) -> None:
+        self._right: dict[str, tuple[Tensor, int, int]] = {}
+
+    def holds(self, name: str, value: Tensor, extent: int) -> bool:
+        """Whether the first `extent` values were found right, in this very tensor, as it still is."""
+        known = self._right.get(name)
+        return known is not None and known[0] is value and known[1] == value._version and extent <= known[2]
+
+    def note(self, name: str, value: Tensor, extent: int) -> None:
+        """The first `extent` values were found right."""
+        if not value.is_inference():  # such a tensor does not tell when it changes
+            self._right[name] = (value, value._version, extent)
+
+
+def check_step(
+    spec: tuple[TensorSpec, ...],
+    limits: ExecutorLimits,
+    tensors: StepTensors,
+    memory: StepMemory | None = None,
+) -> StepLengths:
+    """Refuse a step whose tensors are not as declared; the ExecutorError names the tensor.
+
+    With a `memory`, long tensors that did not change since the last step are not looked through again.
+    """
     if len(tensors) > len(spec) or not tensors.keys() <= {entry.name for entry in spec}:
         unknown = sorted(set(tensors) - {entry.name for entry in spec})
         raise ExecutorError(
@@ -182,7 +210,7 @@ def check_step(spec: tuple[TensorSpec, ...], limits: ExecutorLimits, tensors: St
         _check_form(entry, tensors.get(entry.name))
     lengths = _read_lengths(tensors, limits)
     _check_rows(tensors, limits, lengths)
-    _check_cache(tensors, limits, lengths)
+    _check_cache(tensors, limits, lengths, memory or StepMemory())
     return lengths
 
 
@@ -290,11 +318,13 @@ def _check_value(tensors: StepTensors, name: str, wanted: int) -> None:
         raise ExecutorError(f"{name}: expected {wanted} for this step, got {got}")
 
 
-def _check_cache(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths) -> None:
+def _check_cache(
+    tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths, memory: StepMemory
+) -> None:
     needed = -(-lengths.total // limits.tokens_per_block)
     stride = limits.num_layers * 2
     for name in ("host_kv_cache_block_offsets", "kv_cache_block_offsets"):
-        if tensors[name].device.type != "cpu":
+        if tensors[name].device.type != "cpu" or memory.holds(name, tensors[name], needed):
             continue
         k_offsets, v_offsets = tensors[name][0, 0, :, :needed].tolist()
         for k_offset, v_offset in zip(k_offsets, v_offsets, strict=True):
@@ -310,11 +340,14 @@ def _check_cache(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLeng
             raise ExecutorError(
                 f"{name}: a block is listed twice; K/V of different rows would overwrite each other"
             )
+        memory.note(name, tensors[name], needed)
     if int(tensors["host_kv_cache_pool_pointers"][0, 0]) == 0:
         raise ExecutorError("host_kv_cache_pool_pointers: the address of the pool is not set")
-    expected_mapping = [[0, layer] for layer in range(limits.num_layers)]
-    if tensors["host_kv_cache_pool_mapping"].tolist() != expected_mapping:
-        raise ExecutorError("host_kv_cache_pool_mapping: expected (0, layer) for every layer")
+    name, mapping = "host_kv_cache_pool_mapping", tensors["host_kv_cache_pool_mapping"]
+    if not memory.holds(name, mapping, limits.num_layers):
+        if mapping.tolist() != [[0, layer] for layer in range(limits.num_layers)]:
+            raise ExecutorError(f"{name}: expected (0, layer) for every layer")
+        memory.note(name, mapping, limits.num_layers)
     if min(tensors["host_max_attention_window_sizes"].tolist()) < lengths.total:
         raise ExecutorError("host_max_attention_window_sizes: a window is shorter than the sequence")
     if int(tensors["host_sink_token_length"]) != 0:

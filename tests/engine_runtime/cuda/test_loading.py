@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
+from engine_runtime.types import Modality, ReplyDone, SamplingParams
 
 
 @pytest.mark.parametrize("weight_format", ["native", "int8", "int4"])
@@ -32,3 +34,33 @@ def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str)
     torch.testing.assert_close(mine.text, other.text, atol=5e-3, rtol=0)
     assert paged.blocks.num_blocks == 8
     assert paged.cache.pool.dtype == torch.float8_e4m3fn
+
+
+def on_cuda_path(engine: Engine, options: EngineOptions) -> Engine:
+    """The same engine with its language model behind the executor for GPUs."""
+    section = engine.bundle.lm
+    tensors = {name: value for file in section.weights for name, value in load_file(file).items()}
+    config = MossLMConfig.from_dict(section.config)
+    lm = load_lm(section, config, torch.device("cpu"), options, tensors.__getitem__)
+    return Engine(replace(engine.stages, lm=lm))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [None, SamplingParams(True, 0.8, 20, 0.95, 1.1, min_new=5, max_new=40, seed=7)],
+    ids=["greedy", "sampled"],
+)
+def test_turns_of_a_conversation_are_the_same(nano_bundle: Path, sampling: SamplingParams | None) -> None:
+    plain = Engine.load(Bundle.open(nano_bundle))
+    replies = []
+    for engine in (plain, on_cuda_path(plain, EngineOptions(kernels="torch"))):
+        conversation = engine.new_conversation()
+        said = []
+        for turn_id, modality in enumerate([Modality.SPEECH, Modality.TEXT, Modality.SPEECH]):
+            turn = engine.open_turn(conversation, turn_id, modality)
+            turn.push_text("What is three plus four?")
+            done = [event for event in turn.commit(modality, sampling) if isinstance(event, ReplyDone)]
+            said.append((done[0].finish_reason, done[0].text, done[0].codes, done[0].audio_samples))
+        replies.append(said)
+    assert replies[0] == replies[1]
+    assert replies[0][0][3] > 0

@@ -10,6 +10,7 @@ from engine_runtime.cuda.network import BlockFormats
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.generation import Generation, merged_id
 from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepFiller, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.lm_scenarios import SAMPLINGS, assert_same, converse, reply
@@ -185,3 +186,16 @@ def test_a_refused_step_changes_nothing(tiny: Tiny) -> None:
         paged.decode(sequence, 512 + 160)
     assert sequence.num_rows == 60
     assert_same(paged.prefill(sequence, ids[60:]), make_paged(model).prefill(Sequence(), ids))
+
+
+def test_a_table_that_was_changed_in_place_is_looked_at_again(tiny: Tiny) -> None:
+    model, _ = tiny
+    paged, sequence = make_cuda_paged(model), Sequence()
+    paged.prefill(sequence, list(range(40)))
+    paged.blocks.reserve(sequence, 40, 41)
+    tensors = StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    paged.executor.forward(tensors)
+    paged.executor.forward(tensors)
+    tensors["host_kv_cache_block_offsets"][0, 0, :, 1] += 1
+    with pytest.raises(ExecutorError, match=r"^(host_)?kv_cache_block_offsets: "):
+        paged.executor.forward(tensors)
