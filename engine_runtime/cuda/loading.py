@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from engine_runtime.bundle import LMSection
 from engine_runtime.cuda.availability import uses_triton
+from engine_runtime.cuda.decode import StepShape
 from engine_runtime.cuda.memory import Demand, bound, require
 from engine_runtime.cuda.network import BlockFormats, WeightSource, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.executor import can_be_picked
+from engine_runtime.lm.generation import Mode
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLMConfig
@@ -99,4 +102,28 @@ def load_lm(
         launches=launches,
         uses_graphs=options.graphs,
     )
+    if options.graphs and device.type == "cuda":
+        executor.record(shapes_of_replies(section))
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
+
+
+def shapes_of_replies(section: LMSection) -> set[StepShape]:
+    """The decode steps that replies with the bundle's own sampling are made of (buckets left open)."""
+    shapes = set()
+    for params, modality in (
+        (section.sampling_speech, Mode.AUDIO),
+        (section.sampling_text, Mode.TEXT),
+    ):
+        is_audio = modality is Mode.AUDIO
+        picks = can_be_picked(params)
+        shapes.add(
+            StepShape(
+                bucket=0,
+                text=section.subtitles or not is_audio,
+                audio=is_audio or params.repetition_penalty != 1.0,
+                picks=picks,
+                do_sample=picks and params.do_sample,
+                subtitle=picks and is_audio and section.subtitles,
+            )
+        )
+    return shapes

@@ -10,6 +10,7 @@ they are where the GPU can (`has_fp8_matmul`), rows rounded to fp8 with a scale 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -82,6 +83,15 @@ class TorchRowOperations:
         return to_fp8(wide / scale), scale
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Rows [first, total) of one call; `blocks` are the offsets of all K blocks up to there, for layer 0."""
+
+    first: int
+    total: int
+    blocks: Tensor
+
+
 class Prefill:
     """See the module. `scratch` is the flat buffer for a dense copy of a rounded matrix."""
 
@@ -103,8 +113,9 @@ class Prefill:
     def trunk(self, ids: Tensor, first: int, *, keep: bool) -> Tensor:
         """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also puts it beside the pool."""
         x = F.embedding(ids, self._network.embedding)
+        span = self._span(first, x.shape[0])
         for layer in self._network.trunk:
-            x = self._layer(layer, x, first)
+            x = self._layer(layer, x, span)
         if keep:
             self._trunk[self._kept_rows(first, first + x.shape[0])] = x
         return x
@@ -119,9 +130,10 @@ class Prefill:
         The last layer computes only what is asked for: K/V of all rows, and the output of the last one.
         """
         *inner, last = tail.layers
+        span = self._span(first, x.shape[0])
         for layer in inner:
-            x = self._layer(layer, x, first)
-        x = self._layer(last, x, first, num_out=1 if wants_logits else 0)
+            x = self._layer(layer, x, span)
+        x = self._layer(last, x, span, num_out=1 if wants_logits else 0)
         if not wants_logits:
             return None
         return self._product(self._operations.norm(x, tail.norm), tail.head).float()
@@ -131,23 +143,26 @@ class Prefill:
         rows = torch.arange(first, end, device=self._blocks.device)
         return self._inputs.table[rows // size].long() // stride * size + rows % size
 
-    def _layer(self, layer: LayerWeights, x: Tensor, first: int, num_out: int | None = None) -> Tensor:
+    def _span(self, first: int, num_rows: int) -> _Span:
+        total = first + num_rows
+        return _Span(first, total, self._inputs.table[: -(-total // self._cache.tokens_per_block)].long())
+
+    def _layer(self, layer: LayerWeights, x: Tensor, span: _Span, num_out: int | None = None) -> Tensor:
         operations, num_rows = self._operations, x.shape[0]
         qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
-        q = operations.turn_and_write(qkv, layer, first)
+        q = operations.turn_and_write(qkv, layer, span.first)
         if num_out is not None:
             q, x = q[num_rows - num_out :], x[num_rows - num_out :]
         if not x.shape[0]:
             return x
-        x = self._product_added(self._attend(q, layer, first + num_rows), layer.o, x)
+        x = self._product_added(self._attend(q, layer, span), layer.o, x)
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
         return self._product_added(gated, layer.down, x)
 
-    def _attend(self, q: Tensor, layer: LayerWeights, total: int) -> Tensor:
-        """q [n, heads, head_dim] of the last n of `total` rows -> [n, heads * head_dim]."""
-        size, dim = self._cache.tokens_per_block, q.shape[-1]
-        blocks = self._inputs.table[: -(-total // size)].long() + 2 * layer.index
-        keys, values = read_rows(self._blocks, blocks, total, q.dtype)
+    def _attend(self, q: Tensor, layer: LayerWeights, span: _Span) -> Tensor:
+        """q [n, heads, head_dim] of the last n rows of the span -> [n, heads * head_dim]."""
+        dim, total = q.shape[-1], span.total
+        keys, values = read_rows(self._blocks, span.blocks + 2 * layer.index, total, q.dtype)
         kv_heads = keys.shape[1]
         if q.shape[0] == 1:
             # The query heads of one K/V head stand in for query rows: they see the same keys, all of them.
@@ -184,12 +199,18 @@ def has_fp8_matmul(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this GPU and this torch multiply e4m3 rows with a scale per row, found by trying."""
     if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < (8, 9):
         return False
-    ones = torch.ones((16, 32), device=device).to(FP8)
-    scale = torch.ones(16, device=device)
+    weight, scale = torch.ones((16, 32), device=device).to(FP8), torch.ones(16, device=device)
     try:
-        product = torch._scaled_mm(
-            ones, ones.t(), scale_a=scale[:, None], scale_b=scale[None], out_dtype=dtype
-        )
+        products = [
+            torch._scaled_mm(
+                weight[:rows],
+                weight.t(),
+                scale_a=scale[:rows, None],
+                scale_b=scale[None],
+                out_dtype=dtype,
+            )
+            for rows in (1, 3, 16)
+        ]
     except RuntimeError:
         return False
-    return bool((product == 32).all())
+    return all(bool((product == 32).all()) for product in products)

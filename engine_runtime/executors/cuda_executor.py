@@ -8,7 +8,7 @@ of a step that is not as declared, and deferred tails. Engine thread; inference 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -106,6 +106,23 @@ class CudaExecutor:
             )
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
 
+    @torch.inference_mode()
+    def record(self, shapes: Iterable[StepShape]) -> None:
+        """Record decode steps of these shapes in every length bucket, so that no reply has to wait for it.
+
+        NOTE: only while no sequence holds a block: the steps write to the first one.
+        """
+        buckets = {bucket_of(rows, self.limits.max_seq_len) for rows in range(1, self.limits.max_seq_len + 1)}
+        self._inputs.wait()
+        self._inputs.set_row(0, 0, 0)
+        self._inputs.send(with_table=False)
+        for shape in shapes:
+            for bucket in sorted(buckets):
+                self._record_or_run(replace(shape, bucket=bucket))
+
+    def _record_or_run(self, shape: StepShape) -> None:
+        self._graphs.run(shape, lambda: self._step.run(shape))
+
     @property
     def num_recordings(self) -> int:
         """Steps that were recorded so far, each of another shape."""
@@ -194,7 +211,7 @@ class CudaExecutor:
                 if start < past:
                     self._fill(tail, start, past)
             shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
-            self._graphs.run(shape, lambda: self._step.run(shape))
+            self._record_or_run(shape)
             return
         self._run_rows(ids.long().to(self._device), lengths)
         if shape.picks:

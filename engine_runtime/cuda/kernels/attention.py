@@ -34,7 +34,8 @@ def _to_stored(x, dtype: tl.constexpr):
     return x.to(dtype)
 
 
-@triton.jit
+# A layer's offset would otherwise be compiled for again and again, by what divides it.
+@triton.jit(do_not_specialize=["layer_offset"])
 def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, tops, totals, arrived, out,
                layer_offset, eps, softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
                DIM: tl.constexpr, GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr,

@@ -12,7 +12,7 @@ import triton.language as tl
 from engine_runtime.cuda.kernels.attention import _to_stored
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "layer_offset"])
 def turn_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, first, layer_offset, eps,
                         HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
                         TOKENS: tl.constexpr, HEAD_TILE: tl.constexpr):  # fmt: skip

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import Bundle
-from engine_runtime.cuda.loading import load_lm
+from engine_runtime.cuda.loading import load_lm, shapes_of_replies
 from engine_runtime.engine import Engine
+from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
@@ -64,3 +65,39 @@ def test_turns_of_a_conversation_are_the_same(nano_bundle: Path, sampling: Sampl
         replies.append(said)
     assert replies[0] == replies[1]
     assert replies[0][0][3] > 0
+
+
+def test_the_steps_of_replies_are_those_that_are_recorded(
+    nano_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded at load is what conversations then ask for, bucket by bucket."""
+    plain = Engine.load(Bundle.open(nano_bundle))
+    engine = on_cuda_path(plain, EngineOptions(kernels="torch"))
+    executor = engine.stages.lm.executor
+    assert isinstance(executor, CudaExecutor)
+    asked = set()
+    monkeypatch.setattr(executor, "_record_or_run", asked.add)
+    executor.record(shapes_of_replies(engine.bundle.lm))
+    recorded, run = set(asked), executor._step.run
+    asked.clear()
+    monkeypatch.setattr(executor, "_record_or_run", lambda shape: (asked.add(shape), run(shape)))
+    for turn_id, modality in enumerate(Modality):
+        turn = engine.open_turn(engine.new_conversation(), turn_id, modality)
+        turn.push_text("Hello, how are you?")
+        assert list(turn.commit(modality))
+    assert asked
+    assert asked <= recorded
+
+
+def test_recording_leaves_no_trace(nano_bundle: Path) -> None:
+    plain = Engine.load(Bundle.open(nano_bundle))
+    engine = on_cuda_path(plain, EngineOptions(kernels="torch"))
+    executor, lm = engine.stages.lm.executor, engine.stages.lm
+    assert isinstance(executor, CudaExecutor)
+    ids = list(range(30, 50))
+    executor.record(shapes_of_replies(engine.bundle.lm))
+    after = lm.prefill(Sequence(), ids)
+    before = on_cuda_path(plain, EngineOptions(kernels="torch")).stages.lm.prefill(Sequence(), ids)
+    assert before.text is not None
+    assert after.text is not None
+    assert torch.equal(before.text, after.text)
