@@ -13,6 +13,7 @@ from app.cli import build_parser, main
 from app.commands.engine_options import start_settings
 from app.commands.window import find_display
 from engine_runtime.errors import BundleError
+from engine_runtime.options import EngineOptions
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,21 @@ def test_the_bundle_may_be_given_before_or_after_the_command(tmp_path: Path) -> 
     settings = start_settings(build_parser().parse_args(["--seed", "3", "talk", "--device", "cuda:1"]))
     assert (settings.seed, settings.engine.device, settings.engine.dtype) == (3, "cuda:1", "float32")
     assert settings.bundle == paths.default_bundle()
+
+
+def test_how_the_engine_runs_is_read_from_the_command_line() -> None:
+    words = "talk --device cuda --dtype bfloat16 --weights int4 --kv fp8 --kernels torch --no-graphs"
+    read = start_settings(build_parser().parse_args([*words.split(), "--gpu-memory-gb", "24"])).engine
+    assert read == EngineOptions(
+        device="cuda",
+        dtype="bfloat16",
+        weight_format="int4",
+        kv_dtype="fp8",
+        kernels="torch",
+        graphs=False,
+        gpu_memory_gb=24.0,
+    )
+    assert start_settings(build_parser().parse_args(["talk"])).engine == EngineOptions()
 
 
 def test_without_a_display_the_window_says_what_else_there_is(
