@@ -84,6 +84,8 @@ def load_lm(
         device=device,
         max_seq_len=section.context_rows,
     )
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what rounding the largest weights took
     kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
     cache = KVCache(
         config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device

@@ -80,5 +80,6 @@ def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
     limit = int(gpu_memory_gb * 1e9)
     if limit <= 0:
         raise AcceleratorError(f"--gpu-memory-gb {gpu_memory_gb} leaves no memory. Give the size in GB.")
-    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), index)
     return min(free, limit)

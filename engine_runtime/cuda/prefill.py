@@ -43,6 +43,9 @@ class RowOperations(Protocol):
     def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [n, K] -> e4m3 [n, K] and the scale of each row [n, 1] float32."""
 
+    def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+        """The weight [out, in] in `dtype`: itself if it is native, else a copy in the flat buffer."""
+
 
 class TorchRowOperations:
     """See RowOperations; plain torch on any device."""
@@ -81,6 +84,10 @@ class TorchRowOperations:
         wide = x.float()
         scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp_min(1e-12)
         return to_fp8(wide / scale), scale
+
+    def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+        """See RowOperations."""
+        return matrix.dense(dtype, scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +184,13 @@ class Prefill:
     def _product(self, x: Tensor, matrix: Matrix) -> Tensor:
         if self._multiplies_fp8(matrix):
             return self._fp8_product(x, matrix)
-        return F.linear(x, matrix.dense(x.dtype, self._scratch))
+        return F.linear(x, self._operations.dense(matrix, x.dtype, self._scratch))
 
     def _product_added(self, x: Tensor, matrix: Matrix, residual: Tensor) -> Tensor:
         if self._multiplies_fp8(matrix):
             return residual + self._fp8_product(x, matrix)
-        return torch.addmm(residual, x, matrix.dense(x.dtype, self._scratch).t())
+        dense = self._operations.dense(matrix, x.dtype, self._scratch)
+        return torch.addmm(residual, x, dense.t())
 
     def _multiplies_fp8(self, matrix: Matrix) -> bool:
         return self._has_fp8_matmul and matrix.weight.dtype == FP8

@@ -15,7 +15,14 @@ from torch import Tensor
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.kernels.attention import attend_row
 from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4
-from engine_runtime.cuda.kernels.rows import fp8_rows, gate_rows, norm_rows, turn_and_write_rows
+from engine_runtime.cuda.kernels.rows import (
+    dense_rows,
+    dense_rows_int4,
+    fp8_rows,
+    gate_rows,
+    norm_rows,
+    turn_and_write_rows,
+)
 from engine_runtime.cuda.network import LayerWeights, Network
 from engine_runtime.cuda.quantise import FP8, GROUP, Matrix
 from engine_runtime.lm.kv_cache import KVCache
@@ -181,6 +188,7 @@ class TritonRowOperations:
 
     def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
         self._network, self._cache, self._inputs = network, cache, inputs
+        self._fp8_as_bits = lacks_fp8(cache.pool.device)
 
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
         """See RowOperations."""
@@ -232,6 +240,26 @@ class TritonRowOperations:
         scale = torch.empty(num_rows, 1, device=x.device)
         fp8_rows[(num_rows,)](x, out, scale, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8)
         return out, scale
+
+    def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+        """See RowOperations."""
+        if matrix.scale is None:
+            return matrix.weight.to(dtype)
+        num_rows, width = matrix.shape
+        out = scratch[: num_rows * width].view(matrix.shape)
+        if matrix.format == "int4":
+            groups = -(-width // GROUP)
+            dense_rows_int4[(num_rows, triton.cdiv(groups, 32))](
+                matrix.weight, matrix.scale, out, WIDTH=width, NUM_GROUPS=groups, GROUPS=32
+            )
+            return out
+        as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
+        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        block = min(4096, triton.next_power_of_2(width))
+        dense_rows[(num_rows, triton.cdiv(width, block))](
+            weight, matrix.scale, out, WIDTH=width, FP8_BITS=as_bits, BLOCK=block
+        )
+        return out
 
 
 def lacks_fp8(device: torch.device) -> bool:

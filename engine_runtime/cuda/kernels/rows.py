@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from engine_runtime.cuda.kernels.attention import _to_stored
+from engine_runtime.cuda.kernels.linear import _as_float
 
 
 @triton.jit(do_not_specialize=["first", "layer_offset"])
@@ -81,3 +82,31 @@ def fp8_rows(x, out, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     unit = tl.maximum(tl.max(tl.abs(value)) / 448.0, 1e-12)
     tl.store(out + row * WIDTH + columns, _to_stored(value / unit, out.dtype.element_ty), mask=inside)
     tl.store(scale + row, unit)
+
+
+@triton.jit
+def dense_rows(weight, scale, out, WIDTH: tl.constexpr, FP8_BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (out, pieces of WIDTH). fp8 or int8 weights [out, WIDTH] with a scale per row -> plain numbers."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    unit = tl.load(scale + row) * (1.3292279957849159e36 if FP8_BITS else 1.0)  # 2**120, see _as_float
+    value = _as_float(tl.load(weight + row * WIDTH + columns, mask=inside), FP8_BITS) * unit
+    tl.store(out + row * WIDTH + columns, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def dense_rows_int4(weight, scale, out, WIDTH: tl.constexpr, NUM_GROUPS: tl.constexpr, GROUPS: tl.constexpr):
+    """Grid (out, pieces of NUM_GROUPS). int4 weights as cuda/quantise.py packs them -> plain numbers."""
+    row = tl.program_id(0).to(tl.int64)
+    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    is_group = (groups < NUM_GROUPS)[:, None]
+    places = groups[:, None] * 64 + tl.arange(0, 64)[None, :]
+    packed = tl.load(weight + row * (NUM_GROUPS * 64) + places, mask=is_group, other=0)
+    unit = tl.load(scale + row * NUM_GROUPS + groups, mask=groups < NUM_GROUPS, other=0.0)
+    unit = unit.to(tl.float32)[:, None]
+    low_at = groups[:, None] * 128 + tl.arange(0, 64)[None, :]
+    low = ((packed & 15).to(tl.float32) - 8.0) * unit
+    high = ((packed >> 4).to(tl.float32) - 8.0) * unit
+    tl.store(out + row * WIDTH + low_at, low.to(out.dtype.element_ty), mask=low_at < WIDTH)
+    tl.store(out + row * WIDTH + low_at + 64, high.to(out.dtype.element_ty), mask=low_at + 64 < WIDTH)

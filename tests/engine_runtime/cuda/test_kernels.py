@@ -218,6 +218,21 @@ def test_rows_between_products(bench: Bench) -> None:
     assert_stored(rows.float() * scale, wanted_rows.float() * wanted_scale)
 
 
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize("width", [64, 300])
+def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> None:
+    matrix = quantise(torch.randn(9, width).to(DEVICE), weight_format)
+    scratch = torch.zeros(4000).to(DEVICE)
+    wanted = matrix.dense(torch.float32)
+    got = bench.triton_rows.dense(matrix, torch.float32, scratch)
+    torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)
+    if weight_format == "fp8":
+        scratch.zero_()
+        rows = TritonRowOperations(bench.network, bench.cache, bench.inputs)
+        rows._fp8_as_bits = True
+        torch.testing.assert_close(rows.dense(matrix, torch.float32, scratch), wanted, atol=1e-6, rtol=1e-5)
+
+
 def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     few_programs = Launch(256, 64, 4)
     monkeypatch.setattr(triton_operations, "default_launch", lambda key: few_programs)

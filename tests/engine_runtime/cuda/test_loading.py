@@ -101,3 +101,19 @@ def test_recording_leaves_no_trace(nano_bundle: Path) -> None:
     assert before.text is not None
     assert after.text is not None
     assert torch.equal(before.text, after.text)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
+def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: str) -> None:
+    bundle = Bundle.open(nano_bundle)
+    on_gpu = EngineOptions(device="cuda", weight_format=weight_format, gpu_memory_gb=8.0)
+    lms = [Engine.load(bundle, options).stages.lm for options in (on_gpu, replace(on_gpu, device="cpu"))]
+    found = [lm.prefill(Sequence(), list(range(30, 60))).text for lm in lms]
+    assert found[0] is not None
+    assert found[1] is not None
+    torch.testing.assert_close(found[0], found[1], atol=5e-3, rtol=0)
+    executor = lms[0].executor
+    assert isinstance(executor, CudaExecutor)
+    assert executor.num_recordings > 0
