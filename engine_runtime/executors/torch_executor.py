@@ -21,6 +21,7 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.fused_layer import FusedLayer, fuse_block
 from engine_runtime.lm.executor import (
     ExecutorLimits,
+    StepMemory,
     StepTensors,
     check_outputs,
     check_step,
@@ -90,7 +91,7 @@ class TorchExecutor:
             max_seq_len=max_seq_len,
             max_num_tokens=max_num_tokens,
         )
-        self._spec = step_spec(self.limits)
+        self._spec, self._memory = step_spec(self.limits), StepMemory()
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
         with torch.inference_mode():
@@ -120,7 +121,7 @@ class TorchExecutor:
     @torch.inference_mode()
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
         """See lm/executor.py."""
-        lengths = check_step(self._spec, self.limits, tensors)
+        lengths = check_step(self._spec, self.limits, tensors, self._memory)
         if int(tensors["host_kv_cache_pool_pointers"][0, 0]) != self.cache.pool.data_ptr():
             raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")
         span = self._span(tensors, lengths.past, lengths.total)
