@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import Bundle
-from engine_runtime.cuda.loading import load_lm, shapes_of_replies
+from engine_runtime.cuda.loading import load_lm, shapes_of_replies, stored_weights
 from engine_runtime.engine import Engine
+from engine_runtime.errors import BundleError
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Modality, ReplyDone, SamplingParams
 
@@ -35,6 +36,23 @@ def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str)
     torch.testing.assert_close(mine.text, other.text, atol=5e-3, rtol=0)
     assert paged.blocks.num_blocks == 8
     assert paged.cache.pool.dtype == torch.float8_e4m3fn
+
+
+def test_weights_are_read_by_name_and_followed(random_bundle: Path) -> None:
+    section, shares = Bundle.open(random_bundle).lm, []
+    with torch.device("meta"):
+        model = MossLM(MossLMConfig.from_dict(section.config))
+    source = stored_weights(section, model, shares.append)
+    tensors = {name: value for file in section.weights for name, value in load_file(file).items()}
+    for name in reversed(list(tensors)):
+        assert torch.equal(source(name), tensors[name])
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    other = dict(section.config, hidden_size=section.config["hidden_size"] + 4)
+    with torch.device("meta"):
+        model = MossLM(MossLMConfig.from_dict(other))
+    with pytest.raises(BundleError, match="wrong shape"):
+        stored_weights(section, model, shares.append)
 
 
 def on_cuda_path(engine: Engine, options: EngineOptions) -> Engine:
