@@ -19,10 +19,10 @@ from engine_runtime.cuda.network import BlockFormats, WeightSource, build_networ
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import can_be_picked
 from engine_runtime.lm.generation import Mode
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.pick import can_be_picked
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.weights import Progress, TensorReader, find_tensors

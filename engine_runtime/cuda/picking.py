@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.inputs import StepInputs
-from engine_runtime.lm.executor import MAX_TOP_K, PickRequest
+from engine_runtime.lm.pick import MAX_TOP_K, PickRequest
 
 TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
 

@@ -26,8 +26,6 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.executor import (
     GENERATION,
     ExecutorLimits,
-    Picked,
-    PickRequest,
     StepLengths,
     StepMemory,
     StepTensors,
@@ -37,6 +35,7 @@ from engine_runtime.lm.executor import (
     step_spec,
 )
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.pick import Picked, PickRequest
 from engine_runtime.lm.step import Tails
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from engine_runtime.errors import ContextLengthError
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import Executor, Picked, PickingExecutor, PickRequest, StepTensors
+from engine_runtime.lm.executor import Executor, PickingExecutor, StepTensors
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.pick import Picked, PickRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
 

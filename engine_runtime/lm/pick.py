@@ -1,0 +1,60 @@
+"""What an executor is told to pick the next ids itself, and what it picked.
+
+In: a step of a reply, as lm/generation.py sees it. Out: plain values that go down with the step, and ids that
+come up in place of logits. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine_runtime.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class PickRequest:
+    """What an executor needs to pick the next ids itself, by the rules of lm/sampler.py.
+
+    Attributes:
+        params: of the reply; `can_be_picked` says which ones an executor has to know.
+        draw_text, draw_audio: the uniform draws of this step, in [0, 1).
+        last_text, last_audio: the ids of the row that is run, which the penalty concerns from now on.
+        forbid_eosp: whether the speech may not end yet.
+        audio_forbidden_from, eosp: audio ids that are never picked start here; the end of speech.
+        wants_subtitle: whether the likeliest text id is wanted beside the picked one.
+        owner: the same object at every step of one reply; at another one, `seen_text` and `seen_audio`
+            ([vocab] bool, ids that the penalty concerns so far) have to be taken over.
+    """
+
+    params: SamplingParams
+    draw_text: float
+    draw_audio: float
+    last_text: int
+    last_audio: int
+    forbid_eosp: bool
+    audio_forbidden_from: int
+    eosp: int
+    wants_subtitle: bool
+    owner: object
+    seen_text: Tensor
+    seen_audio: Tensor
+
+
+MAX_TOP_K = 64
+"""Candidates that an executor looks at when it samples."""
+
+
+def can_be_picked(params: SamplingParams) -> bool:
+    """Whether an executor can pick with these parameters; otherwise the logits come up to the Sampler."""
+    return not params.do_sample or 0 < params.top_k <= MAX_TOP_K
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Ids that an executor picked; None for a tail that was left out. `subtitle` only if it was wanted."""
+
+    text: int | None
+    audio: int | None
+    subtitle: int | None = None
