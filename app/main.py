@@ -27,8 +27,10 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
     def load() -> Engine:
         from engine_runtime.bundle import Bundle
         from engine_runtime.engine import Engine
+        from engine_runtime.released.full_size import describe
 
-        bundle, voice = Bundle.open(settings.bundle), None
+        with_files, voice = settings.engine.random_weights is None, None
+        bundle = Bundle.open(settings.bundle) if with_files else describe(settings.bundle)
         if settings.voice is not None:
             from engine_runtime.voice_prompt import VoiceSource
 

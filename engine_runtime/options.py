@@ -38,3 +38,5 @@ class EngineOptions:
     """Whether repeated work on a GPU is recorded once as a CUDA graph."""
     gpu_memory_gb: float | None = None
     """The most memory that torch may take on the GPU, in GB of 10^9 bytes; None for all there is."""
+    random_weights: int | None = None
+    """Seed of random values for every network instead of the bundle's files, to measure speed and memory."""

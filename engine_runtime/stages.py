@@ -7,16 +7,20 @@ once, in the thread that will use the engine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast, get_args
 
 import torch
+from torch import nn
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.cuda.network import WeightSource
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch_executor import TorchExecutor
@@ -31,6 +35,7 @@ from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
+from engine_runtime.random_weights import fill_random, random_source, random_voice
 from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
 
@@ -85,7 +90,7 @@ def load_stages(
     sections = (bundle.speech_encoder, bundle.lm, bundle.flow, bundle.vocoder)
     loading = LoadProgress([section.weights for section in sections], progress)
     # First, since a recording that is no use as a voice should be told before the large ones are read.
-    speech_tokenizer = _load_speech_tokenizer(bundle, device, loading)
+    speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     return Stages(
         bundle=bundle,
@@ -94,8 +99,8 @@ def load_stages(
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
         speech_tokenizer=speech_tokenizer,
-        token2mel=_load_token2mel(bundle, device, options.flow_steps or bundle.flow.steps, prompt, loading),
-        vocoder=_load_vocoder(bundle, device, loading),
+        token2mel=_load_token2mel(bundle, device, options, prompt, loading),
+        vocoder=_load_vocoder(bundle, device, options, loading),
     )
 
 
@@ -108,36 +113,85 @@ def _load_lm(
 ) -> PagedLM:
     section, dtype = bundle.lm, getattr(torch, options.dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
-    with torch.device("meta"), Uninitialised():
-        model = MossLM(config)
+    report = loading.next(section.weights)
     if device.type == "cuda":
-        from engine_runtime.cuda.loading import load_lm, stored_weights
+        from engine_runtime.cuda.loading import load_lm
 
-        source = stored_weights(section, model, loading.next(section.weights))
+        source = _lm_source(bundle, config, device, options, report)
         return load_lm(section, config, device, options, source)
-    load_weights(model, section.weights, dtype, device, progress=loading.next(section.weights))
+    model = load_lm_weights(bundle, config, device, options, report)
     kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
     cache = KVCache(
         config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
     )
     executor = TorchExecutor(
-        model.eval(), cache, max_seq_len=section.context_rows, weight_format=options.weight_format
+        model, cache, max_seq_len=section.context_rows, weight_format=options.weight_format
     )
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 
-def _load_speech_tokenizer(bundle: Bundle, device: torch.device, loading: LoadProgress) -> SpeechTokenizer:
+def _lm_source(
+    bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions, progress: Progress
+) -> WeightSource:
+    """Gives each tensor of the language model once, when it is asked for."""
+    if options.random_weights is not None:
+        return random_source(config, options.random_weights, getattr(torch, options.dtype), device)
+    from engine_runtime.cuda.loading import stored_weights
+
+    with torch.device("meta"), Uninitialised():
+        model = MossLM(config)
+    return stored_weights(bundle.lm, model, progress)
+
+
+def load_lm_weights(
+    bundle: Bundle,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+    progress: Progress | None = None,
+) -> MossLM:
+    """The plain language model with its weights as they are in the bundle."""
+    with torch.device("meta"), Uninitialised():
+        model = MossLM(config)
+    dtype = getattr(torch, options.dtype)
+    _fill(model, bundle.lm.weights, device, options, progress, dtype=dtype)
+    return model.eval()
+
+
+def _fill(
+    network: nn.Module,
+    files: Sequence[Path],
+    device: torch.device,
+    options: EngineOptions,
+    progress: Progress | None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+) -> None:
+    """Weights of the files, or random ones in their place."""
+    if options.random_weights is not None:
+        fill_random(network, options.random_weights, dtype, device)
+        return
+    load_weights(
+        network,
+        files,
+        dtype,
+        device,
+        either_weight_norm_style=either_weight_norm_style,
+        partial=partial,
+        progress=progress,
+    )
+
+
+def _load_speech_tokenizer(
+    bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
+) -> SpeechTokenizer:
     section = bundle.speech_encoder
     with Uninitialised():
         model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
-    load_weights(
-        model,
-        section.weights,
-        torch.float32,
-        device,
-        partial=section.weights_hold_more,
-        progress=loading.next(section.weights),
-    )
+    report = loading.next(section.weights)
+    _fill(model, section.weights, device, options, report, partial=section.weights_hold_more)
     known = get_args(Normalisation)
     if section.normalisation not in known:
         raise BundleError(
@@ -156,36 +210,46 @@ def _load_speech_tokenizer(bundle: Bundle, device: torch.device, loading: LoadPr
 
 
 def _load_token2mel(
-    bundle: Bundle, device: torch.device, steps: int, prompt: VoicePrompt | None, loading: LoadProgress
+    bundle: Bundle,
+    device: torch.device,
+    options: EngineOptions,
+    prompt: VoicePrompt | None,
+    loading: LoadProgress,
 ) -> Token2Mel:
     section = bundle.flow
-    with Uninitialised():
-        flow = CausalFlow(FlowConfig.from_dict(section.config))
-    load_weights(flow, section.weights, torch.float32, device, progress=loading.next(section.weights))
+    flow, random_prompt = load_flow(bundle, device, options, loading.next(section.weights))
     return Token2Mel(
-        flow.eval(),
+        flow,
         section.mel,
-        steps=steps,
+        steps=options.flow_steps or section.steps,
         cfg_rate=section.cfg_rate,
         first_chunk_codes=section.first_chunk_codes,
-        prompt=prompt,
+        prompt=prompt or random_prompt,
         device=device,
     )
 
 
-def _load_vocoder(bundle: Bundle, device: torch.device, loading: LoadProgress) -> Vocoder:
+def load_flow(
+    bundle: Bundle, device: torch.device, options: EngineOptions, progress: Progress | None = None
+) -> tuple[CausalFlow, VoicePrompt | None]:
+    """The plain flow in float32, and, for random weights, a voice that fits it."""
+    with Uninitialised():
+        flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
+    _fill(flow, bundle.flow.weights, device, options, progress)
+    seed = options.random_weights
+    voice = None if seed is None else random_voice(flow.config, bundle.flow.mel.frame_rate, seed)
+    return flow.eval(), voice
+
+
+def _load_vocoder(
+    bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
+) -> Vocoder:
     section = bundle.vocoder
     is_hift = section.kind == "hift"
     with Uninitialised():
         network = HiFT(HiFTConfig.from_dict(section.config)) if is_hift else build_bigvgan(section.config)
-    load_weights(
-        network,
-        section.weights,
-        torch.float32,
-        device,
-        either_weight_norm_style=is_hift,
-        progress=loading.next(section.weights),
-    )
+    report = loading.next(section.weights)
+    _fill(network, section.weights, device, options, report, either_weight_norm_style=is_hift)
     vocoder = Vocoder(
         network,
         section.mel,

@@ -84,12 +84,21 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=default(None),
         help="the most memory to take on the GPU, as if it had no more (default: all of it)",
     )
+    parser.add_argument(
+        "--random-weights",
+        type=int,
+        metavar="SEED",
+        default=default(None),
+        help="random values in every network instead of the bundle's files, to measure speed and memory",
+    )
 
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """What was read, as the value that main.py takes."""
+    bundle = arguments.bundle or paths.default_bundle()
     return StartSettings(
-        bundle=paths.find_bundle(arguments.bundle) if arguments.bundle else paths.default_bundle(),
+        # With random weights a name may stand for a model that was never fetched.
+        bundle=paths.find_bundle(bundle) if arguments.random_weights is None else bundle,
         engine=EngineOptions(
             device=arguments.device,
             dtype=arguments.dtype,
@@ -99,6 +108,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             kernels=arguments.kernels,
             graphs=not arguments.no_graphs,
             gpu_memory_gb=arguments.gpu_memory_gb,
+            random_weights=arguments.random_weights,
         ),
         seed=arguments.seed,
         voice=arguments.voice,
