@@ -1,8 +1,8 @@
-"""moss-voice bench: measure prefill, step, token2mel, vocoder, TTFA and RTF, and hold a conversation in
-real time.
+"""moss-voice bench: measure replies, every stage against the machine's ceilings, and a conversation in real
+time.
 
 Times are printed only for replies that were checked: finite, not silent, of the right length, and the same
-codes in every run with the same seed.
+codes in every run with the same seed. With `--random-weights` a model is measured whose weights are not here.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ import resource
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import psutil
 
-from app import paths
-from app.audio.resample import Resampler
-from app.audio.wav import read_wav
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.progress import progress_bar
-from engine_runtime.errors import AudioInputError
+from app.commands.questions import read_question, sample_paths
+from app.settings import StartSettings
+from engine_runtime.options import EngineOptions, WeightFormat
 
 if TYPE_CHECKING:
     from engine_runtime.bench import BenchReport, Summary
-    from engine_runtime.types import Pcm
+    from engine_runtime.bench.stages import StageBench
+    from engine_runtime.engine import Engine
+    from engine_runtime.types import Pcm, SamplingParams
 
+_QUESTION_S = 5.0
+_RANDOM_NOTE = """\
+# random weights: what is said means nothing; a small stand-in for the text tokenizer gives the prompt about
+# as many rows as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"""
 _COLUMNS = ("mean", "std", "min", "p50", "p95", "max")
 
 
@@ -52,6 +56,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="M",
         help="afterwards hold a conversation of M minutes at real-time pace and count under-runs",
     )
+    parser.add_argument(
+        "--repeats", type=_positive, default=10, help="calls of each stage alone (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        choices=get_args(WeightFormat),
+        metavar="FORMAT",
+        help="weight formats to measure one after the other: native, fp8, int8, int4 (default: --weights; "
+        "with --random-weights on a GPU all of them)",
+    )
+    parser.add_argument(
+        "--reply-codes",
+        type=_positive,
+        default=64,
+        metavar="N",
+        help="length of a reply with --random-weights (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compare",
+        action="append",
+        choices=("transformers", "recompute"),
+        default=[],
+        help="measure side by side: transformers' Qwen3 modules, or a flow that recomputes its prefix",
+    )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
 
@@ -66,31 +95,34 @@ def _positive(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Load, warm up, measure, print."""
     settings = start_settings(arguments)
+    formats = _formats(arguments, settings.engine)
+    settings = replace(settings, engine=replace(settings.engine, weight_format=formats[0]))
     from app.main import engine_factory
     from engine_runtime import bench, hardware
+    from engine_runtime.bench.stages import load_timed
 
-    began = time.perf_counter()
-    engine = engine_factory(settings)()
-    engine.warm_up()
-    ready = {"start_to_ready_s": _since_process_start(), "load_s": time.perf_counter() - began}
-    question = _question(arguments.question, engine.input_sample_rate)
-    params = None
-    if settings.seed is not None:
-        params = replace(engine.bundle.lm.sampling_speech, seed=settings.seed)
+    device = hardware.usable_device(settings.engine.device)
+    engine, load_s = load_timed(engine_factory(settings), device)
+    ready = {"start_to_ready_s": _since_process_start(), "load_s": load_s}
+    question = _question(arguments.question, engine.input_sample_rate, settings.engine)
+    params = _params(engine, settings, arguments)
     with progress_bar("replies", arguments.runs + arguments.warm_up) as progress:
         report = bench.run_bench(
             engine, question, runs=arguments.runs, warm_up=arguments.warm_up, params=params, progress=progress
         )
     process = ready | _memory()
-    engine.close()
     environment = {
         "bundle": engine.bundle.name,
         **hardware.environment(settings.engine.device, settings.engine.dtype),
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
     }
-    realtime = None
     print("\n".join([*_header(environment, report, arguments), *_table(report), *_process_lines(process)]))
+    if settings.engine.random_weights is not None:
+        print(_RANDOM_NOTE)
+    sections = _measure_stages(engine, settings, formats, question, params, load_s, arguments)
+    del engine
+    realtime = None
     if arguments.realtime_minutes > 0:
         from app.commands.conversation import converse, realtime_line
 
@@ -102,11 +134,88 @@ def run(arguments: argparse.Namespace) -> int:
             "metrics": {name: asdict(summary) for name, summary in report.metrics.items()},
             "warm_up_ttfa_ms": report.warm_up_ttfa_ms,
             "process": process,
+            **sections,
         }
         if realtime is not None:
             document["realtime"] = realtime
         print(json.dumps(document))
-    return 0
+    return 1 if any("error" in found for found in sections["comparisons"].values()) else 0
+
+
+def _formats(arguments: argparse.Namespace, options: EngineOptions) -> list[WeightFormat]:
+    """The weight formats to measure, without repeats."""
+    if arguments.formats:
+        return list(dict.fromkeys(arguments.formats))
+    if options.random_weights is not None and options.device.startswith("cuda"):
+        return list(get_args(WeightFormat))
+    return [options.weight_format]
+
+
+def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
+    """None stands for the bundle's own. Random weights know no end, so the length is given."""
+    sampling = engine.bundle.lm.sampling_speech
+    if settings.engine.random_weights is not None:
+        codes = min(arguments.reply_codes, engine.stages.max_codes)
+        sampling = replace(sampling, do_sample=True, min_new=codes + 1, max_new=codes)
+    if settings.seed is not None:
+        sampling = replace(sampling, seed=settings.seed)
+    return None if sampling == engine.bundle.lm.sampling_speech else sampling
+
+
+def _measure_stages(
+    engine: Engine | None,
+    settings: StartSettings,
+    formats: list[WeightFormat],
+    question: Pcm,
+    params: SamplingParams | None,
+    load_s: float,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """Print the tables of every stage and comparison; what belongs into the document. Closes the engine."""
+    from app.main import engine_factory
+    from engine_runtime.bench.ceilings import measure_ceilings
+    from engine_runtime.bench.stages import StageBench, load_timed
+    from engine_runtime.hardware import usable_device
+
+    device = usable_device(settings.engine.device)
+    ceilings = measure_ceilings(device, min(arguments.repeats, 20))
+    bench = StageBench(ceilings, arguments.repeats, min(arguments.runs, arguments.repeats), params)
+    print("\n".join(ceilings.section().lines()))
+    document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "comparisons": {}}
+    for weight_format in formats:
+        options = replace(settings.engine, weight_format=weight_format)
+        if engine is None:
+            engine, load_s = load_timed(engine_factory(replace(settings, engine=options)), device)
+        print(f"\n# weights: {weight_format}{_format_note(weight_format, device.type)}")
+        tables: dict[str, Any] = {}
+        document["stages"][weight_format] = tables
+        for section in bench.run(engine, options, question, load_s):
+            print("\n".join(section.lines()), flush=True)
+            tables[section.title] = section.document()
+        for what in arguments.compare if weight_format == formats[0] else ():
+            document["comparisons"][what] = _compare(bench, engine, options, what)
+        engine.close()
+        engine = None
+    return document
+
+
+def _compare(bench: StageBench, engine: Engine, options: EngineOptions, what: str) -> dict[str, Any]:
+    """Print one comparison. Where it can not be made, that is said and the rest goes on."""
+    from engine_runtime.bench.transformers_twin import ComparisonError
+
+    try:
+        section = bench.compare(engine, options, what)
+    except ComparisonError as error:
+        print(f"\n== not compared with {what}\n# {error}", flush=True)
+        return {"error": str(error)}
+    print("\n".join(section.lines()), flush=True)
+    return section.document()
+
+
+def _format_note(weight_format: str, device: str) -> str:
+    if weight_format == "native" or device == "cuda":
+        return ""
+    return " (on a CPU rounded to this format and stored in full: its floor does not apply)"
 
 
 def _since_process_start() -> float:
@@ -121,18 +230,13 @@ def _memory() -> dict[str, float]:
     }
 
 
-def _question(path: Path | None, rate: int) -> Pcm:
-    """The question at the engine's rate."""
-    if path is None:
-        samples = paths.sample_questions()
-        if not samples:
-            raise AudioInputError(
-                f"There is no sample question in {paths.assets_dir()}. Give one with --in WAV."
-            )
-        path = samples[0]
-    pcm, wav_rate = read_wav(path, max_seconds=30)
-    resampler = Resampler(wav_rate, rate, "HQ")
-    converted: Pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
+def _question(path: Path | None, rate: int, options: EngineOptions) -> Pcm:
+    """The question at the engine's rate; for random weights, which do not mind what is said, of 5 s."""
+    converted = read_question(path or sample_paths()[0], rate)
+    if options.random_weights is not None:
+        from engine_runtime.bench.conversation import question_of
+
+        return question_of(converted, _QUESTION_S, rate)
     return converted
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,60 @@ def test_an_unusable_question(
     (tmp_path / "q.wav").write_bytes(b"")
     assert main(["bench", "--bundle", str(random_bundle), "--in", str(tmp_path / "q.wav")]) == 1
     assert "is empty" in capsys.readouterr().err
+
+
+def test_every_stage_is_in_the_document(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "--runs",
+        "1",
+        "--repeats",
+        "2",
+        "--formats",
+        "native",
+        "int8",
+        "--compare",
+        "recompute",
+        "--json",
+    )
+    assert _bench(random_bundle, *words) == 0
+    output = capsys.readouterr().out
+    document = json.loads(output.splitlines()[-1])
+    assert document["ceilings"]["copy_bytes_per_s"] > 1e8
+    assert list(document["stages"]) == ["native", "int8"]
+    for tables in document["stages"].values():
+        assert len(tables) == 7
+        assert all(table["rows"] for table in tables.values())
+    assert len(document["comparisons"]["recompute"]["rows"]) == 6
+    assert "stored in full" in output
+    assert "device memory does not apply on a CPU" in output
+
+
+def test_a_model_that_is_not_here_is_measured_with_random_weights(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("bundle.toml", "tokenizer.json"):
+        (tmp_path / name).write_bytes((random_bundle / name).read_bytes())
+    words = ("--runs", "2", "--repeats", "2", "--random-weights", "0", "--reply-codes", "20", "--json")
+    assert _bench(tmp_path, *words) == 0
+    output = capsys.readouterr().out
+    document = json.loads(output.splitlines()[-1])
+    assert document["environment"]["question_s"] == 5
+    assert document["environment"]["reply_codes"] == 20
+    assert "what is said means nothing" in output
+    assert "voice prompt of 50 codes" in output
+
+
+def test_a_model_that_is_not_here_needs_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _bench(tmp_path / "moss-speech") == 1
+    assert "no bundle folder" in capsys.readouterr().err
+
+
+def test_a_comparison_that_can_not_be_made_loses_nothing(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--compare", "recompute", "--json")
+    assert _bench(random_bundle, *words) == 1
+    comparisons = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
+    assert "moss-voice[compare]" in comparisons["transformers"]["error"]
+    assert len(comparisons["recompute"]["rows"]) == 6

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import MossVoiceError
-from .timing import TimingEvent
-from .types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from engine_runtime.engine import Engine
 
 SILENCE_DBFS = -60.0
 _PUSH_MS = 80
@@ -40,6 +40,7 @@ DEFINITIONS = {
     "rtf_steady": "wall time of the chunks after the first / their audio",
     "first_chunk_ratio": "TTFA / audio of the first chunk",
     "reply_s": "audio of one reply",
+    "gap_ms": "silence within one reply if its first chunk were played at once and the rest in real time",
 }
 _STAGE_TIMES = {
     "encode": "encode_ms",
@@ -121,7 +122,6 @@ def run_bench(
     replies: list[Reply] = []
     for turn_id in range(1, warm_up + runs + 1):
         reply = measure_reply(engine, question, turn_id, params)
-        _check_reply(engine, reply)
         if replies and reply.codes != replies[0].codes:
             raise BenchError(
                 f"Reply {turn_id} has other codes than the first one although question and seed are the "
@@ -144,8 +144,19 @@ def run_bench(
     )
 
 
-def measure_reply(engine: Engine, question: Pcm, turn_id: int, params: SamplingParams | None = None) -> Reply:
-    """One turn, pushed in blocks as a microphone would, and its spoken reply."""
+def measure_reply(
+    engine: Engine,
+    question: Pcm,
+    turn_id: int,
+    params: SamplingParams | None = None,
+    *,
+    while_spoken: bool = True,
+) -> Reply:
+    """One turn and its spoken reply. Raises BenchError as `run_bench`, apart from comparing replies.
+
+    The question is pushed in blocks as from a microphone, before the clock starts; without `while_spoken` all
+    at once after it has started, as if nothing were encoded and prefilled before the commit.
+    """
     values: dict[str, list[float]] = {}
 
     def listen(event: TimingEvent) -> None:
@@ -158,12 +169,14 @@ def measure_reply(engine: Engine, question: Pcm, turn_id: int, params: SamplingP
     unsubscribe = engine.timing.subscribe(listen)
     try:
         turn = engine.open_turn(engine.new_conversation(), turn_id, Modality.SPEECH)
-        block = engine.input_sample_rate * _PUSH_MS // 1000
+        block = engine.input_sample_rate * _PUSH_MS // 1000 if while_spoken else max(len(question), 1)
+        committed = time.perf_counter()
         for start in range(0, len(question), block):
             turn.push(question[start : start + block])
         chunks: list[tuple[float, Pcm]] = []
         done: ReplyDone | None = None
-        committed = time.perf_counter()
+        if while_spoken:
+            committed = time.perf_counter()
         for event in turn.commit(Modality.SPEECH, params):
             if isinstance(event, ReplyAudio):
                 chunks.append((time.perf_counter(), event.pcm))
@@ -178,7 +191,9 @@ def measure_reply(engine: Engine, question: Pcm, turn_id: int, params: SamplingP
         )
     pcm = np.concatenate([chunk for _, chunk in chunks])
     values |= _latencies(committed, finished, chunks, engine.output_sample_rate)
-    return Reply(done.codes, pcm, values)
+    reply = Reply(done.codes, pcm, values)
+    _check_reply(engine, reply)
+    return reply
 
 
 def _latencies(
@@ -195,7 +210,17 @@ def _latencies(
         "rtf_steady": steady,
         "first_chunk_ratio": [first / audio_s[0]],
         "reply_s": [sum(audio_s)],
+        "gap_ms": [_gap_s([made - chunks[0][0] for made, _ in chunks], audio_s) * 1000],
     }
+
+
+def _gap_s(made_s: Sequence[float], audio_s: Sequence[float]) -> float:
+    """Silence while chunks that were made at `made_s` are played one after the other from 0 on."""
+    played_until, gap = 0.0, 0.0
+    for made, audio in zip(made_s, audio_s, strict=True):
+        gap += max(made - played_until, 0.0)
+        played_until = max(played_until, made) + audio
+    return gap
 
 
 def _check_reply(engine: Engine, reply: Reply) -> None:

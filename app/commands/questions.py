@@ -1,0 +1,44 @@
+"""Spoken questions for measurements: WAV files at the rate of an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app import paths
+from app.audio.resample import Resampler
+from app.audio.wav import read_wav
+from engine_runtime.errors import AudioInputError
+
+if TYPE_CHECKING:
+    from engine_runtime.types import Pcm
+
+MAX_SECONDS = 30
+
+
+def read_question(path: Path, rate: int) -> Pcm:
+    """Mono samples of a WAV file at `rate`. Raises AudioInputError."""
+    pcm, wav_rate = read_wav(path, max_seconds=MAX_SECONDS)
+    resampler = Resampler(wav_rate, rate, "HQ")
+    converted: Pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
+    return converted
+
+
+def sample_paths() -> list[Path]:
+    """The shipped questions. Raises AudioInputError where there are none."""
+    samples = paths.sample_questions()
+    if not samples:
+        raise AudioInputError(
+            f"There is no sample question in {paths.assets_dir()}. Give a recording of your own."
+        )
+    return samples
+
+
+def folder_paths(folder: Path) -> list[Path]:
+    """The WAV files of a folder, by name. Raises AudioInputError where there are none."""
+    found = sorted(path for path in folder.glob("*") if path.suffix.lower() == ".wav")
+    if not found:
+        raise AudioInputError(f"There is no WAV file in {folder}. Give a folder that holds recordings.")
+    return found

@@ -1,0 +1,28 @@
+"""Measurements of an engine and of the machine below it: whole replies (`replies`), each stage alone against
+the ceilings of the machine (`stages`), and side by side with the ways that others take (`compare`)."""
+
+from engine_runtime.bench.replies import (
+    DEFINITIONS,
+    SILENCE_DBFS,
+    BenchError,
+    BenchReport,
+    Reply,
+    Summary,
+    level_dbfs,
+    measure_reply,
+    run_bench,
+    summarise,
+)
+
+__all__ = [
+    "DEFINITIONS",
+    "SILENCE_DBFS",
+    "BenchError",
+    "BenchReport",
+    "Reply",
+    "Summary",
+    "level_dbfs",
+    "measure_reply",
+    "run_bench",
+    "summarise",
+]

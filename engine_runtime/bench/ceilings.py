@@ -1,0 +1,93 @@
+"""What the machine can do at best, measured on the spot: copying memory and multiplying matrices.
+
+In: a device. Out: bytes per second (read and written both counted) and floating-point operations per second,
+the ceilings that the times of a model are held against. Both results are checked before they count. In the
+thread of the caller.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import torch
+
+from engine_runtime.bench.clock import times_ms
+from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.section import Section
+
+GPU_COPY_BYTES, CPU_COPY_BYTES = 2_000_000_000, 128_000_000
+GPU_MATRIX, CPU_MATRIX = 8192, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """`matrix_dtype` is that of the products, which accumulate in float32."""
+
+    copy_bytes_per_s: float
+    matrix_flops_per_s: float
+    copy_bytes: int
+    matrix_size: int
+    matrix_dtype: str
+
+    def section(self) -> Section:
+        """As a table."""
+        columns = {
+            "ceiling": "measured on this machine just now, medians",
+            "rate": "GB/s of a copy in device memory, read + written; TFLOP/s of a square product",
+            "size": "bytes copied, or rows and columns of the matrices",
+            "dtype": "of the matrices",
+        }
+        return Section(
+            "ceilings",
+            columns,
+            [
+                {"ceiling": "copy GB/s", "rate": self.copy_bytes_per_s / 1e9, "size": self.copy_bytes},
+                {
+                    "ceiling": "matrix TFLOP/s",
+                    "rate": self.matrix_flops_per_s / 1e12,
+                    "size": self.matrix_size,
+                    "dtype": self.matrix_dtype,
+                },
+            ],
+        )
+
+
+def measure_ceilings(device: torch.device, repeats: int = 20) -> Ceilings:
+    """Measure both. Raises BenchError where a result is wrong."""
+    is_gpu = device.type == "cuda"
+    size = GPU_COPY_BYTES if is_gpu else CPU_COPY_BYTES
+    if is_gpu:  # a quarter of what is free for each of source and target, where memory is short
+        size = min(size, torch.cuda.mem_get_info(device)[0] // 32 * 8)
+    matrix, dtype = (GPU_MATRIX, torch.bfloat16) if is_gpu else (CPU_MATRIX, torch.float32)
+    return Ceilings(
+        copy_bytes_per_s=2 * size / _copy_s(device, size, repeats),
+        matrix_flops_per_s=2 * matrix**3 / _product_s(device, matrix, dtype, repeats),
+        copy_bytes=size,
+        matrix_size=matrix,
+        matrix_dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+def _copy_s(device: torch.device, size: int, repeats: int) -> float:
+    source = torch.arange(size // 8, dtype=torch.int64, device=device)
+    target = torch.zeros_like(source)
+    seconds = statistics.median(times_ms(lambda: target.copy_(source), device, repeats, warm_up=3)) / 1000
+    if not torch.equal(source, target):
+        raise BenchError("A copy in device memory came out wrong. No times are given; check the machine.")
+    return seconds
+
+
+def _product_s(device: torch.device, size: int, dtype: torch.dtype, repeats: int) -> float:
+    generator = torch.Generator(device).manual_seed(0)
+    left, right = (
+        torch.randn((size, size), generator=generator, device=device, dtype=torch.float32).to(dtype)
+        for _ in range(2)
+    )
+    out = torch.zeros_like(left)  # not empty: an earlier product may lie there
+    times = times_ms(lambda: torch.mm(left, right, out=out), device, repeats, warm_up=3)
+    wanted = left[0].double() @ right.double()
+    error = float((out[0].double() - wanted).abs().max() / wanted.abs().max())
+    if not error < 0.02:
+        raise BenchError("A product of matrices came out wrong. No times are given; check the machine.")
+    return statistics.median(times) / 1000

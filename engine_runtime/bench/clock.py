@@ -1,0 +1,39 @@
+"""Times of repeated work on a device, and summaries of them.
+
+In: a function. Out: milliseconds of each call, taken on the host's clock with the device idle before and
+after, as the engine sees them. In the thread of the caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+
+def wait_for(device: torch.device) -> None:
+    """Until everything that was started on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def times_ms(run: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 1) -> list[float]:
+    """Milliseconds of each of `repeats` calls, after `warm_up` that do not count."""
+    for _ in range(warm_up):
+        run()
+    times = []
+    for _ in range(repeats):
+        wait_for(device)
+        start = time.perf_counter()
+        run()
+        wait_for(device)
+        times.append((time.perf_counter() - start) * 1000)
+    return times
+
+
+def p50_p95(times: list[float]) -> tuple[float, float]:
+    """Median and 95th percentile, interpolated."""
+    p50, p95 = np.percentile(times, [50, 95])
+    return float(p50), float(p95)

@@ -1,0 +1,69 @@
+"""What a step of the language model has to read and a prefill has to compute, from the dimensions alone.
+
+In: the network's config and its number formats. Out: bytes and floating-point operations: the numerator of
+every "ratio to floor" and "share of the matrix rate". No tensors; any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_runtime.cuda.memory import layer_shapes
+from engine_runtime.cuda.quantise import bytes_of
+from engine_runtime.lm.step import Tails
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import WeightFormat
+
+
+@dataclass(frozen=True, slots=True)
+class LMCosts:
+    """`weight_bytes` and `kv_bytes` are those of one number, where a format does not say otherwise."""
+
+    config: MossLMConfig
+    weight_format: WeightFormat
+    weight_bytes: int
+    kv_bytes: int
+
+    def step_bytes(self, cached_rows: int, tails: Tails) -> int:
+        """Bytes that one decode step must read: weights once, keys and values of all rows before it once.
+
+        The shared layers are in `weight_format`; tails, heads and norms are not quantised.
+        """
+        config = self.config
+        layers = config.shared_layers
+        weights = config.shared_layers * self._layer_bytes(self.weight_format)
+        native = self._layer_bytes("native")
+        for is_run, count, vocab in (
+            (tails.text, config.text_layers, config.text_vocab),
+            (tails.audio, config.audio_layers, config.audio_vocab),
+        ):
+            if is_run:
+                layers += count
+                weights += count * native + (vocab + 1) * config.hidden_size * self.weight_bytes
+        per_row = 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
+        embedding = config.hidden_size * self.weight_bytes
+        return weights + embedding + layers * cached_rows * per_row
+
+    def prefill_flops(self, rows: int, tails: Tails) -> int:
+        """Operations of `rows` new rows without history: two a weight and row, and causal attention.
+
+        The heads work on the last row only.
+        """
+        config = self.config
+        layers = config.shared_layers
+        heads = 0
+        if tails.text:
+            layers, heads = layers + config.text_layers, heads + config.text_vocab
+        if tails.audio:
+            layers, heads = layers + config.audio_layers, heads + config.audio_vocab
+        products = 2 * rows * sum(out * into for out, into in layer_shapes(config))
+        seen = rows * (rows + 1) // 2
+        attention = 4 * seen * config.num_attention_heads * config.head_dim
+        return layers * (products + attention) + 2 * heads * config.hidden_size
+
+    def _layer_bytes(self, weight_format: WeightFormat) -> int:
+        config = self.config
+        norms = (2 * config.hidden_size + 2 * config.head_dim) * self.weight_bytes
+        return norms + sum(
+            bytes_of(shape, weight_format, self.weight_bytes) for shape in layer_shapes(config)
+        )

@@ -1,0 +1,50 @@
+"""Section: one table of a measurement, with what its columns mean, for a reader and for JSON.
+
+In: rows of plain values. Out: lines of text, or the same as a document. A table that does not apply on this
+machine is there all the same and says why. Any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Cell = float | int | str | None
+
+
+@dataclass(slots=True)
+class Section:
+    """`columns` maps a column to its definition; the first names the row. `note` says what is left out."""
+
+    title: str
+    columns: dict[str, str]
+    rows: list[dict[str, Cell]] = field(default_factory=list)
+    note: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Rows and note as plain values."""
+        return {"rows": self.rows, "note": self.note}
+
+    def lines(self) -> list[str]:
+        """Title, definitions, table."""
+        width = max(map(len, self.columns))
+        lines = ["", f"== {self.title}"]
+        lines += [f"# {name:<{width}}  {meaning}" for name, meaning in self.columns.items()]
+        if self.note:
+            lines.append(f"# {self.note}")
+        if self.rows:
+            lines.append(_row(list(self.columns)))
+            lines += [_row([_text(row.get(name)) for name in self.columns]) for row in self.rows]
+        return lines
+
+
+def _row(cells: list[str]) -> str:
+    return f"{cells[0]:<22}" + "".join(f"{cell:>16}" for cell in cells[1:])
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:.4g}" if abs(cell) < 1000 else f"{cell:.0f}"
+    return str(cell)

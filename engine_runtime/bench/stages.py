@@ -1,0 +1,72 @@
+"""Every stage of a loaded engine alone, against the ceilings of the machine, in the order of an utterance.
+
+In: an engine that is warmed up, and what it was loaded with. Out: the tables, none of which holds a reference
+to the engine. Engine thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine_runtime.bench.ceilings import Ceilings
+from engine_runtime.bench.codec import CodecBench
+from engine_runtime.bench.compare import Comparison
+from engine_runtime.bench.conversation import measure_conversation
+from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.memory import measure_memory, reset_peak
+from engine_runtime.bench.section import Section
+from engine_runtime.options import EngineOptions
+from engine_runtime.types import Pcm, SamplingParams
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
+
+COMPARISONS = ("transformers", "recompute")
+
+
+@dataclass(frozen=True, slots=True)
+class StageBench:
+    """What is measured: `repeats` of each call, and `replies` whole replies with `params`."""
+
+    ceilings: Ceilings
+    repeats: int
+    replies: int
+    params: SamplingParams | None
+
+    def run(self, engine: Engine, options: EngineOptions, question: Pcm, load_s: float) -> Iterator[Section]:
+        """The tables one by one, as they are done. Raises BenchError where an output is wrong."""
+        lm = self._language_model(engine, options)
+        yield measure_memory(lm.device, load_s)
+        yield lm.prefill()
+        yield lm.step()
+        codec = CodecBench(engine.stages, self.repeats)
+        yield codec.encoder(question)
+        yield codec.flow()
+        yield codec.vocoder()
+        yield measure_conversation(engine, question, self.params, self.replies)
+
+    def compare(self, engine: Engine, options: EngineOptions, what: str) -> Section:
+        """One of COMPARISONS."""
+        comparison = Comparison(
+            engine.stages, options, self._language_model(engine, options), min(self.repeats, 10)
+        )
+        return comparison.transformers() if what == "transformers" else comparison.recompute()
+
+    def _language_model(self, engine: Engine, options: EngineOptions) -> LMBench:
+        return LMBench(engine.stages, options, self.ceilings, self.repeats)
+
+
+def load_timed(load: Callable[[], Engine], device: torch.device) -> tuple[Engine, float]:
+    """An engine that is warmed up, and how many seconds that took; the memory of an earlier one is free."""
+    gc.collect()
+    reset_peak(device)
+    began = time.perf_counter()
+    engine = load()
+    engine.warm_up()
+    return engine, time.perf_counter() - began

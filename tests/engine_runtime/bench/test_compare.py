@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_runtime.bench.ceilings import Ceilings
+from engine_runtime.bench.stages import StageBench
+from engine_runtime.bench.transformers_twin import ComparisonError, TransformersLM
+from engine_runtime.bundle import Bundle
+from engine_runtime.engine import Engine
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.random_weights import fill_random
+from engine_runtime.released.full_size import describe
+
+BENCH = StageBench(Ceilings(2e10, 1e11, 1, 1, "float32"), repeats=2, replies=1, params=None)
+
+
+@pytest.fixture(scope="module")
+def engine(random_bundle: Path) -> Iterator[Engine]:
+    engine = Engine.load(Bundle.open(random_bundle))
+    yield engine
+    engine.close()
+
+
+def _model() -> MossLM:
+    model = MossLM(MossLMConfig(64, 192, 4, 2, 16, 3, 1, 2, 96, 80, modality_pad=4))
+    fill_random(model, 0)
+    return model.eval()
+
+
+@torch.inference_mode()
+def test_transformers_blocks_give_the_same_logits() -> None:
+    pytest.importorskip("transformers")
+    model = _model()
+    codes = torch.randint(0, 80, (24,), generator=torch.Generator().manual_seed(1))
+    rows = torch.stack((torch.full_like(codes, 4), codes), dim=-1)[None]
+    text, audio = model(rows)
+    theirs = TransformersLM(model, max_rows=64)
+    ids = (96 + codes).tolist()
+    theirs.run(ids[:16])
+    for position in (16, 17, 16):
+        theirs.crop(position) if theirs.num_rows > position else None
+        found = theirs.run(ids[position : position + 1])
+        assert torch.allclose(found[0], text[0, position], atol=1e-5)
+        assert torch.allclose(found[1], audio[0, position], atol=1e-5)
+    with pytest.raises(ComparisonError, match="empty cache"):
+        theirs.run(ids[:2])
+
+
+def test_transformers_side_by_side(engine: Engine) -> None:
+    pytest.importorskip("transformers")
+    section = BENCH.compare(engine, EngineOptions(), "transformers")
+    assert [row["what"] for row in section.rows] == ["prefill 512", "step 512"]
+    for row in section.rows:
+        assert row["times_faster"] == pytest.approx(row["theirs_ms"] / row["ours_ms"])  # type: ignore[operator]
+    assert "smallest cosine 1.0000" in section.note or "smallest cosine 0.9999" in section.note
+
+
+def test_other_weights_give_no_times(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ComparisonError, match="differ"):
+        BENCH.compare(engine, EngineOptions(random_weights=5), "transformers")
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ComparisonError, match=r"moss-voice\[compare\]"):
+        TransformersLM(_model(), max_rows=8)
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_flow_that_recomputes_makes_the_same_mel(random_bundle: Path, seed: int | None) -> None:
+    options = EngineOptions(random_weights=seed)
+    engine = Engine.load(describe(random_bundle), options)
+    section = BENCH.compare(engine, options, "recompute")
+    assert [row["chunk"] for row in section.rows] == [1, 2, 3, 4, 5, 6]
+    assert f"voice prompt of {0 if seed is None else 50} codes" in section.note
+    assert all(row["recompute_ms"] > 0 for row in section.rows)  # type: ignore[operator]
+
+
+def test_another_flow_gives_no_times(engine: Engine) -> None:
+    with pytest.raises(ComparisonError, match="differ by"):
+        BENCH.compare(engine, EngineOptions(random_weights=1), "recompute")

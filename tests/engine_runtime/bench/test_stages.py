@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.bench import codec, language_model
+from engine_runtime.bench.ceilings import Ceilings
+from engine_runtime.bench.codec import CodecBench
+from engine_runtime.bench.conversation import question_of
+from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.replies import BenchError, measure_reply
+from engine_runtime.bench.section import Section
+from engine_runtime.bench.stages import StageBench, load_timed
+from engine_runtime.bundle import Bundle
+from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.engine import Engine
+from engine_runtime.executors.cuda_executor import CudaExecutor
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.options import EngineOptions
+from engine_runtime.random_weights import random_source
+from engine_runtime.types import Pcm
+
+CEILINGS = Ceilings(2e10, 1e11, 1, 1, "float32")
+OPTIONS = EngineOptions()
+
+
+@pytest.fixture(scope="module")
+def engine(random_bundle: Path) -> Iterator[Engine]:
+    engine = Engine.load(Bundle.open(random_bundle), OPTIONS)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def question() -> Pcm:
+    return np.random.default_rng(0).normal(0, 0.1, 12_000).astype(np.float32)
+
+
+def test_every_stage_has_its_table(engine: Engine, question: Pcm) -> None:
+    bench = StageBench(CEILINGS, repeats=2, replies=1, params=None)
+    sections = {section.title: section for section in bench.run(engine, OPTIONS, question, load_s=1.5)}
+    assert list(sections) == [
+        "load and memory",
+        "prefill",
+        "decode step",
+        "speech encoder",
+        "flow",
+        "vocoder",
+        "question to reply",
+    ]
+    for section in sections.values():
+        assert section.rows
+        assert set().union(*section.rows) <= set(section.columns)
+    assert sections["load and memory"].rows[0]["load_s"] == 1.5
+    assert "does not apply on a CPU" in sections["load and memory"].note
+    assert [row["rows"] for row in sections["prefill"].rows] == [64, 512]
+    assert "2048 rows; context and KV pool hold 1024" in sections["prefill"].note
+    assert [row["cached_rows"] for row in sections["decode step"].rows] == [512]
+    assert [row["steps"] for row in sections["flow"].rows] == [2, 10, 5]
+    assert [row["question"] for row in sections["question to reply"].rows] == ["while spoken", "at once"]
+
+
+def test_ratios_come_from_the_ceilings(engine: Engine) -> None:
+    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=2)
+    used = engine.stats.used
+    step, prefill = bench.step().rows[0], bench.prefill().rows[0]
+    assert engine.stats.used == used
+    assert step["floor_ms"] == pytest.approx(_number(step, "gbytes") / 20 * 1000)
+    assert step["ratio"] == pytest.approx(_number(step, "ms") / _number(step, "floor_ms"))
+    rate = _number(prefill, "tflop") / _number(prefill, "ms") * 1000
+    assert prefill["matrix_share"] == pytest.approx(rate / 0.1)
+
+
+def _number(row: dict[str, Any], name: str) -> float:
+    value = row[name]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def test_no_time_for_logits_that_are_not_finite(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=1)
+    for bad in (torch.full((80,), torch.nan), torch.zeros(80)):
+        monkeypatch.setattr(engine.stages.lm, "prefill", lambda *a, bad=bad: Logits(None, bad))
+        with pytest.raises(BenchError, match="not finite or all the same"):
+            bench.prefill_times(4)
+
+
+def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=4)
+    peaked = torch.full((80,), -1e4)
+    peaked[3] = 0
+    lm = engine.stages.lm
+    run = lm._run
+
+    def always_three(*words: Any, **options: Any) -> Logits:
+        run(*words, **options)
+        return Logits(None, peaked)
+
+    monkeypatch.setattr(lm, "_run", always_three)
+    with pytest.raises(BenchError, match="same code"):
+        bench.step_times(8)
+    with pytest.raises(BenchError, match="do not depend on the last row"):
+        bench.prefill_times(4)
+
+
+def test_no_time_for_a_codec_that_is_stuck(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = engine.stages.token2mel.mel.n_mels
+    with pytest.raises(BenchError, match="does not move"):
+        codec._check_mel([np.zeros((bands, 20), np.float32)], bands)
+    with pytest.raises(BenchError, match="9 codes"):
+        codec._check_codes(np.zeros(9, np.int64), 9)
+    with pytest.raises(BenchError, match="2 codes"):
+        codec._check_codes(np.arange(2), 3)
+    bench = CodecBench(engine.stages, repeats=1)
+    bench.flow()
+    with pytest.raises(BenchError, match="silent"):
+        bench._check_pcm(np.zeros(sum(m.shape[1] for m in bench._mels) * 480, np.float32))
+
+
+def test_a_question_at_once_counts_what_comes_before_the_commit(engine: Engine, question: Pcm) -> None:
+    pushed: list[int] = []
+    turn_class = type(engine.open_turn(engine.new_conversation(), 1))
+    original = turn_class.push
+
+    def push(turn: Any, pcm: Pcm) -> int:
+        pushed.append(len(pcm))
+        return original(turn, pcm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turn_class, "push", push)
+        reply = measure_reply(engine, question, 1, while_spoken=False)
+        encoded = sum(reply.values["encode_ms"]) + sum(reply.values["prefill_ms"])
+    assert pushed == [12_000]
+    assert reply.values["ttfa_ms"][0] > encoded - sum(reply.values["prefill_ms"][:1])
+
+
+def test_a_question_of_a_given_length() -> None:
+    pcm = np.arange(10, dtype=np.float32)
+    assert question_of(pcm, 2.5, 10).tolist() == [*range(10), *range(10), *range(5)]
+    assert question_of(pcm, 0.5, 10).tolist() == [*range(5)]
+
+
+def test_loading_is_timed_with_its_warm_up(random_bundle: Path) -> None:
+    options = replace(OPTIONS, kv_blocks=16)
+    engine, seconds = load_timed(
+        lambda: Engine.load(Bundle.open(random_bundle), options), torch.device("cpu")
+    )
+    assert 0.01 < seconds < 60
+    assert engine.stats.total == 16
+    engine.close()
+
+
+def test_definitions_stand_for_every_column() -> None:
+    for columns in (language_model.PREFILL_COLUMNS, language_model.STEP_COLUMNS, codec.FLOW_COLUMNS):
+        lines = Section("any", columns).lines()
+        assert all(any(line.startswith(f"# {name}") for line in lines) for name in columns)
+
+
+def test_steps_that_pick_on_the_device_are_measured_alike(engine: Engine) -> None:
+    """The executor for GPUs, on the CPU, without a file."""
+    stages, cpu = engine.stages, torch.device("cpu")
+    config, section = stages.lm_config, engine.bundle.lm
+    network = build_network(
+        config,
+        random_source(config, 0, torch.float32, cpu),
+        formats=BlockFormats(trunk="int8"),
+        dtype=torch.float32,
+        device=cpu,
+        max_seq_len=section.context_rows,
+    )
+    cache = KVCache(config, section.kv_blocks, section.tokens_per_block)
+    executor = CudaExecutor(network, cache, max_seq_len=section.context_rows)
+    lm = PagedLM(executor, cache, BlockManager(section.kv_blocks, section.tokens_per_block))
+    options = replace(OPTIONS, weight_format="int8")
+    bench = LMBench(replace(stages, lm=lm), options, CEILINGS, repeats=4)
+    rows = bench.step().rows
+    assert [row["cached_rows"] for row in rows] == [512]
+    per_row = 2 * 2 * 16 * 4 * 3
+    norms = 4 * (3 * (2 * 64 + 2 * 16) + 64) + 4 * 64
+    read = network.step_bytes(text=False, audio=True) + 512 * per_row + norms
+    assert rows[0]["gbytes"] == pytest.approx(read / 1e9)
+    assert [row["rows"] for row in bench.prefill().rows] == [64, 512]
