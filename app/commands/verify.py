@@ -1,0 +1,74 @@
+"""moss-voice verify: is a number format as good as the native weights of the same bundle?
+
+Leads both through the same conversation and compares what they would say; compares the flow at few steps with
+many, and streamed speech codes with those of whole recordings. Ends with status 0 where all of it is aligned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from app import paths
+from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.questions import folder_paths, read_question, sample_paths
+from engine_runtime.options import Dtype
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "verify", help="compare a number format with the native weights", description=__doc__
+    )
+    parser.add_argument(
+        "folder", metavar="BUNDLE", nargs="?", type=Path, help="bundle (default: that of --bundle)"
+    )
+    add_engine_options(parser)
+    parser.add_argument(
+        "--wavs", type=Path, metavar="DIR", help="folder of spoken questions (default: the shipped ones)"
+    )
+    parser.add_argument(
+        "--reference-dtype",
+        choices=get_args(Dtype),
+        help="dtype of the native weights (default: float32 on a CPU, bfloat16 on a GPU)",
+    )
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print, and say it with the exit status."""
+    settings = start_settings(arguments)
+    if arguments.folder is not None:
+        settings = replace(settings, bundle=paths.find_bundle(arguments.folder))
+    tested = settings.engine
+    default: Dtype = "bfloat16" if tested.device.startswith("cuda") else "float32"
+    native = replace(
+        tested,
+        weight_format="native",
+        kv_dtype="native",
+        dtype=arguments.reference_dtype or default,
+    )
+    from app.main import engine_factory
+    from engine_runtime.bundle import Bundle
+    from engine_runtime.verify import verify
+
+    rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate
+    files = folder_paths(arguments.wavs) if arguments.wavs else sample_paths()
+    verdict = verify(
+        engine_factory(replace(settings, engine=native)),
+        engine_factory(settings),
+        {file.name: read_question(file, rate) for file in files},
+    )
+    described = f"{tested.weight_format} weights, {tested.kv_dtype} KV, {tested.dtype}"
+    section = verdict.section(f"{settings.bundle.name}: {described} against native {native.dtype}")
+    print("\n".join(section.lines()))
+    print(f"\n{described}: {'aligned' if verdict.is_aligned else 'not aligned'}")
+    if arguments.json:
+        about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.dtype}
+        document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.dtype}
+        print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
+    return 0 if verdict.is_aligned else 1

@@ -1,0 +1,71 @@
+"""Words heard in speech by an independent ear (pocketsphinx), and how many of them are wrong.
+
+In: speech and the texts of which it should say one. Out: words, and counts of errors. The ear knows the texts
+and decides which of them it heard, or none: it tells a garbled reply from a clear one, not good from better
+speech. pocketsphinx is optional. Any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import gcd
+
+import numpy as np
+
+from engine_runtime.types import Pcm
+
+EAR_RATE = 16000
+_PEAK, _SILENCE_S, _NOISE = 0.5, 0.25, 3e-4
+
+
+class Recogniser:
+    """Hears one of `texts`, as far as they are words of its dictionary. ImportError without pocketsphinx."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        from pocketsphinx import Config, Decoder, get_model_path
+
+        acoustic, dictionary = get_model_path("en-us/en-us"), get_model_path("en-us/cmudict-en-us.dict")
+        self._decoder = Decoder(Config(hmm=acoustic, dict=dictionary, lm=None, loglevel="FATAL"))
+        texts = [" ".join(filter(self._decoder.lookup_word, words_of(text))) for text in texts]
+        choices = " | ".join(sorted({text for text in texts if text}))
+        grammar = f"#JSGF V1.0;\ngrammar replies;\npublic <reply> = {choices};\n"
+        self._decoder.add_jsgf_string("replies", grammar)
+        self._decoder.activate_search("replies")
+
+    def words(self, pcm: Pcm, rate: int) -> str:
+        """What is heard in `pcm` [n] at `rate`, words with a space between, "" if nothing."""
+        from scipy.signal import resample_poly
+
+        divisor = gcd(EAR_RATE, rate)
+        wave = resample_poly(pcm, EAR_RATE // divisor, rate // divisor)
+        wave = wave * (_PEAK / max(float(np.abs(wave).max(initial=0.0)), 1e-3))
+        wave = np.pad(wave, round(_SILENCE_S * EAR_RATE))
+        # Digital silence, which no microphone gives, throws the ear off.
+        wave = wave + np.random.default_rng(0).normal(0, _NOISE, len(wave))
+        self._decoder.start_utt()
+        self._decoder.process_raw((wave.clip(-1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)
+        self._decoder.end_utt()
+        hypothesis = self._decoder.hyp()
+        return str(hypothesis.hypstr) if hypothesis else ""
+
+
+def words_of(text: str) -> list[str]:
+    """Lower-case words of a text without punctuation."""
+    return re.findall(r"[a-z']+", text.lower())
+
+
+def word_errors(wanted: Sequence[str], heard: Sequence[str]) -> tuple[int, int]:
+    """Insertions, deletions and substitutions over all pairs, and the number of wanted words (at least 1)."""
+    pairs = [(words_of(a), words_of(b)) for a, b in zip(wanted, heard, strict=True)]
+    return sum(_distance(a, b) for a, b in pairs), max(sum(len(a) for a, _ in pairs), 1)
+
+
+def _distance(wanted: list[str], heard: list[str]) -> int:
+    """Edit distance (Levenshtein) in words."""
+    row = list(range(len(heard) + 1))
+    for index, word in enumerate(wanted, start=1):
+        before, row = row, [index]
+        for place, other in enumerate(heard, start=1):
+            row.append(min(before[place] + 1, row[-1] + 1, before[place - 1] + (word != other)))
+    return row[-1]

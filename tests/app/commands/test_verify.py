@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+
+QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
+
+
+@pytest.fixture
+def wavs(tmp_path: Path) -> Path:
+    folder = tmp_path / "wavs"
+    folder.mkdir()
+    shutil.copy(QUESTION, folder / "q.WAV")
+    return folder
+
+
+def test_the_verdict_is_said_and_is_the_exit_status(
+    random_bundle: Path, wavs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine_runtime.verify.MOST_MEL", 10.0)  # of random networks
+    words = ["verify", str(random_bundle), "--wavs", str(wavs), "--json"]
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    document = json.loads(output.splitlines()[-1])
+    assert "native weights, native KV, float32: aligned" in output
+    assert document["aligned"] is True
+    assert {row["check"]: row["value"] for row in document["rows"]}["audio head top-1"] == 1
+    monkeypatch.setattr("engine_runtime.verify.LEAST_COSINE", 0.9999999)
+    assert main([*words, "--weights", "int4", "--kv", "fp8"]) == 1
+    output = capsys.readouterr().out
+    assert "int4 weights, fp8 KV, float32: not aligned" in output
+    assert json.loads(output.splitlines()[-1])["weights"] == "int4"
+
+
+def test_a_folder_without_recordings(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(random_bundle), "--wavs", str(tmp_path)]) == 1
+    assert "no WAV file" in capsys.readouterr().err
