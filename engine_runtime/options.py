@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+FlowSchedule = Literal["cosine", "uniform", "quadratic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,7 @@ class EngineOptions:
     """Blocks of the KV pool."""
     flow_steps: int | None = None
     """Euler steps of the flow per chunk."""
+    flow_schedule: FlowSchedule = "cosine"
+    """Where in time those steps stand; cosine is upstream's and the reference."""
+    codec_dtype: Dtype = "float32"
+    """Number format of the flow and the vocoder; what is delicate in them stays in float32."""

@@ -1,8 +1,8 @@
 """Stages: the networks of a bundle, loaded and wrapped in their streaming twins.
 
-In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model runs
-in the chosen dtype; the codec stays in float32, for which alone its streaming twins are qualified. Called
-once, in the thread that will use the engine.
+In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model, and
+flow and vocoder, run in the dtypes chosen; the speech tokenizer stays in float32, since a distance that is
+rounded picks another code. Called once, in the thread that will use the engine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import Normalisation
+from engine_runtime.codec.lane import HostLane, NewLane
+from engine_runtime.codec.runtime import CodecRuntime, codec_runtime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
@@ -46,6 +48,7 @@ class Stages:
     speech_tokenizer: SpeechTokenizer
     token2mel: Token2Mel
     vocoder: Vocoder
+    new_lane: NewLane = HostLane
 
     @property
     def max_codes(self) -> int:
@@ -73,6 +76,7 @@ def load_stages(
     that is not there, AudioInputError for a recording that gives no voice.
     """
     device = usable_device(options.device)
+    runtime = codec_runtime(device, bundle.flow, options)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
     sections = (bundle.speech_encoder, bundle.lm, bundle.flow, bundle.vocoder)
@@ -87,8 +91,9 @@ def load_stages(
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
         speech_tokenizer=speech_tokenizer,
-        token2mel=_load_token2mel(bundle, device, options.flow_steps or bundle.flow.steps, prompt, loading),
-        vocoder=_load_vocoder(bundle, device, loading),
+        token2mel=_load_token2mel(bundle, device, options, runtime, prompt, loading),
+        vocoder=_load_vocoder(bundle, device, options, runtime, loading),
+        new_lane=runtime.new_lane,
     )
 
 
@@ -139,7 +144,12 @@ def _load_speech_tokenizer(bundle: Bundle, device: torch.device, loading: LoadPr
 
 
 def _load_token2mel(
-    bundle: Bundle, device: torch.device, steps: int, prompt: VoicePrompt | None, loading: LoadProgress
+    bundle: Bundle,
+    device: torch.device,
+    options: EngineOptions,
+    runtime: CodecRuntime,
+    prompt: VoicePrompt | None,
+    loading: LoadProgress,
 ) -> Token2Mel:
     section = bundle.flow
     with Uninitialised():
@@ -148,15 +158,21 @@ def _load_token2mel(
     return Token2Mel(
         flow.eval(),
         section.mel,
-        steps=steps,
+        steps=options.flow_steps or section.steps,
         cfg_rate=section.cfg_rate,
-        first_chunk_codes=section.first_chunk_codes,
+        schedule=options.flow_schedule,
+        packet_codes=section.packets,
         prompt=prompt,
+        dtype=getattr(torch, options.codec_dtype),
         device=device,
+        static_bytes=runtime.static_bytes,
+        calls=runtime.calls,
     )
 
 
-def _load_vocoder(bundle: Bundle, device: torch.device, loading: LoadProgress) -> Vocoder:
+def _load_vocoder(
+    bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
+) -> Vocoder:
     section = bundle.vocoder
     is_hift = section.kind == "hift"
     with Uninitialised():
@@ -174,7 +190,9 @@ def _load_vocoder(bundle: Bundle, device: torch.device, loading: LoadProgress) -
         section.mel,
         left_context_frames=section.left_context_frames,
         right_context_frames=section.right_context_frames,
+        dtype=getattr(torch, options.codec_dtype),
         device=device,
+        recorded=runtime.recorded,
     )
     vocoder.require(bundle.flow.mel)
     return vocoder

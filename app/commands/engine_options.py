@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.settings import StartSettings
-from engine_runtime.options import Dtype, EngineOptions
+from engine_runtime.options import Dtype, EngineOptions, FlowSchedule
 
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
@@ -51,7 +51,20 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         type=int,
         metavar="N",
         default=default(None),
-        help="steps of the flow per chunk (default: the bundle's)",
+        help="steps of the flow per chunk (default: the bundle's; 10 is the released codec's reference, "
+        "5 to 8 are faster)",
+    )
+    parser.add_argument(
+        "--flow-schedule",
+        default=default("cosine"),
+        choices=get_args(FlowSchedule),
+        help="where in time those steps stand (default: cosine, the reference)",
+    )
+    parser.add_argument(
+        "--codec-dtype",
+        default=default("float32"),
+        choices=get_args(Dtype),
+        help="number format of flow and vocoder (default: float32)",
     )
 
 
@@ -59,7 +72,13 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """What was read, as the value that main.py takes."""
     return StartSettings(
         bundle=paths.find_bundle(arguments.bundle) if arguments.bundle else paths.default_bundle(),
-        engine=EngineOptions(device=arguments.device, dtype=arguments.dtype, flow_steps=arguments.flow_steps),
+        engine=EngineOptions(
+            device=arguments.device,
+            dtype=arguments.dtype,
+            flow_steps=arguments.flow_steps,
+            flow_schedule=arguments.flow_schedule,
+            codec_dtype=arguments.codec_dtype,
+        ),
         seed=arguments.seed,
         voice=arguments.voice,
     )

@@ -1,0 +1,107 @@
+"""CUDA graphs of functions whose tensors always have the same shapes. On other devices: the functions
+themselves.
+
+In: a key, a function and its tensors. Out: what the function returns. The first call with a key records the
+function, later ones copy their tensors into the buffers of the recording and replay it: one launch instead of
+thousands. A function may change buffers of its own in place (caches); it must not read a tensor back to the
+host, nor depend on a Python value that is not part of the key.
+
+One `GraphedCalls` belongs to one strand of work: its graphs share one memory pool and one cuBLAS workspace,
+so only one of them may run at a time. Calls from another stream wait for the last one. Work that shall
+overlap (language model, codec) needs a `GraphedCalls` with a stream of its own for each. Runs in the thread
+of its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Outputs = TypeVar("Outputs")
+
+_WARM_UP_RUNS = 2
+"""Runs before a recording: libraries choose algorithms and allocate workspaces, which a recording must
+not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    outputs: Any
+
+
+class GraphedCalls:
+    """See the module."""
+
+    def __init__(
+        self, device: torch.device | str, *, enabled: bool = True, stream: torch.cuda.Stream | None = None
+    ) -> None:
+        """`stream` is where recordings are made, by default one of their own; `enabled` false never
+        records."""
+        self.device = torch.device(device)
+        self.is_recording = enabled and self.device.type == "cuda"
+        self._recordings: dict[Hashable, _Recording] = {}
+        self._pool: Any = None
+        self._stream = stream
+        self._last: torch.cuda.Stream | None = None
+
+    def __len__(self) -> int:
+        """Recordings made so far."""
+        return len(self._recordings)
+
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[..., Outputs],
+        *inputs: Tensor,
+        changes: Sequence[Tensor] = (),
+    ) -> Outputs:
+        """function(*inputs). With a recording the outputs are its buffers: good until the next call with the
+        key.
+
+        `changes` are the buffers that the function changes in such a way that running it twice is not as
+        running it once (a running state, not a cache entry at a given place); they are put back after the
+        warm-up runs.
+        """
+        if not self.is_recording:
+            return function(*inputs)
+        current = torch.cuda.current_stream(self.device)
+        if self._last is not None and self._last != current:
+            current.wait_stream(self._last)
+        self._last = current
+        with torch.inference_mode():
+            if key not in self._recordings:
+                self._recordings[key] = self._record(function, inputs, changes)
+            recording = self._recordings[key]
+            for buffer, value in zip(recording.inputs, inputs, strict=True):
+                buffer.copy_(value, non_blocking=True)
+            recording.graph.replay()
+            return recording.outputs  # type: ignore[no-any-return]
+
+    def _record(
+        self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
+    ) -> _Recording:
+        current = torch.cuda.current_stream(self.device)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+            self._stream = self._stream or torch.cuda.Stream(self.device)
+        stream = self._stream
+        buffers = tuple(value.to(self.device, copy=True) for value in inputs)
+        before = [value.clone() for value in changes]
+        stream.wait_stream(current)  # type: ignore[union-attr]
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_RUNS):
+                function(*buffers)
+                for value, kept in zip(changes, before, strict=True):
+                    value.copy_(kept)
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread (a second engine, a profiler) may use the device meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            outputs = function(*buffers)
+        current.wait_stream(stream)  # type: ignore[arg-type]
+        return _Recording(graph, buffers, outputs)
