@@ -76,8 +76,8 @@ class StaticFlow:
         least = prompt + 2 * self.shapes[-1]
         if self.cache_codes < least:
             raise BundleError(
-                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there is "
-                f"memory for {self.cache_codes}; use a shorter voice prompt, fewer flow steps, "
+                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
+                f"is memory for {self.cache_codes}; use a shorter voice prompt, fewer flow steps, "
                 "--codec-dtype float16 or more GPU memory"
             )
         self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))

@@ -218,11 +218,11 @@ class HiFT(nn.Module):
         return self
 
     def lower(self, dtype: torch.dtype) -> HiFT:
-        """Take all weights to a number format, but those of the excitation, whose errors add up over time, to
-        float32. Returns self."""
-        self.to(dtype)
-        self.f0_predictor.float()
-        self.m_source.float()
+        """Take all weights to a number format but those of the excitation, whose errors add up over time.
+        Returns self."""
+        for name, child in self.named_children():
+            if name not in {"f0_predictor", "m_source"}:
+                child.to(dtype)
         return self
 
     def source(self, mel: Tensor, noise: Tensor) -> Tensor:
