@@ -67,7 +67,7 @@ class StaticFlow:
         config = parts.config
         chunk, prompt = config.chunk_codes, len(parts.prompt_codes)
         self._parts = parts
-        self._calls = calls or GraphedCalls(parts.device, enabled=False)
+        self._calls = GraphedCalls(parts.device, enabled=False) if calls is None else calls
         self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
         """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""

@@ -147,6 +147,23 @@ def test_number_formats_against_float32(
     assert error.max() < most
 
 
+def test_every_packet_goes_through_the_given_calls(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, calls = [], GraphedCalls("cpu")
+    plain = calls.run
+    monkeypatch.setattr(
+        calls, "run", lambda key, *given, **more: keys.append(key) or plain(key, *given, **more)
+    )
+    stage = static(stored[0], packet_codes=(5, 5, 10, 25), calls=calls)
+    run(stage.stream(), codes_of(97), always(1))
+    assert [shape for _, _, shape, _ in keys] == [5, 5, 10, 25, 25, 25, 5]
+    assert [bucket for *_, bucket in keys] == [64, 64, 64, 64, 128, 128, 128]
+    keys.clear()
+    stage.warm_up()
+    assert len(set(keys)) == len(keys) == len(stage._path.shapes) * len(stage._path.buckets())  # type: ignore[attr-defined]
+
+
 def test_warm_up_leaves_no_trace(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     fixed = static(stored[0], prompt=prompt_of(stored[1], 10), packet_codes=(5, 10))
     codes = codes_of(30)
@@ -171,9 +188,9 @@ def test_graphs_equal_eager(stored: tuple[CausalFlow, dict[str, torch.Tensor]], 
     calls = GraphedCalls("cuda")
     recorded = static(flow, **options, calls=calls)
     recorded.warm_up()
-    made = len(calls)
+    made = calls.num_recordings
     for _ in range(2):
         np.testing.assert_allclose(
             recorded.convert(codes), eager, atol=2e-3 if dtype == torch.float32 else 0.1
         )
-    assert len(calls) == made > 0  # a reply records nothing
+    assert calls.num_recordings == made > 0  # a reply records nothing

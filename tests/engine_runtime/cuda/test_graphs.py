@@ -18,7 +18,7 @@ def test_without_a_device_the_function_itself_runs() -> None:
     value = torch.ones(3)
     assert torch.equal(calls.run("double", double, value), 2 * value)
     assert seen[0] is value
-    assert (len(calls), calls.is_recording) == (0, False)
+    assert (calls.num_recordings, calls.is_recording) == (0, False)
 
 
 @pytest.mark.cuda
@@ -36,4 +36,4 @@ def test_replays_equal_the_function_and_keep_its_state() -> None:
             given = torch.full((4,), float(index))
             out = calls.run("add", add, given, changes=(total,)).clone()
             assert torch.equal(out.cpu(), torch.full((4,), 2.0 * sum(range(1, index + 1))))
-    assert len(calls) == 1
+    assert calls.num_recordings == 1
