@@ -80,6 +80,14 @@ class FlowSection:
     first_chunk_codes: int
     config: dict[str, Any]
     mel: MelSpec
+    packet_codes: tuple[int, ...] = ()
+    """Codes of the first, second, ... packet of a reply, the last one holding on; left out:
+    `first_chunk_codes`, then `chunk_codes`."""
+
+    @property
+    def packets(self) -> tuple[int, ...]:
+        """Packet sizes in codes, the last one holding on."""
+        return self.packet_codes or (self.first_chunk_codes, self.chunk_codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +154,7 @@ def parse_flow(path: Path, table: Table) -> FlowSection:
         weights=weights_of(path, table),
         mel=read_table(MelSpec, table.table("mel")),
         config=dict(table.table("config").content),
+        packet_codes=table.integers("packet_codes"),
     )
     table.table("config").integer("upsample")  # mel frames per code: has to be stated
     # What [flow] says once holds for the network too.

@@ -24,6 +24,7 @@ from typing import TypeVar
 import numpy as np
 
 from engine_runtime.bundle import Bundle
+from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation
 from engine_runtime.errors import OutOfBlocksError
@@ -126,6 +127,9 @@ class Engine:
         """Answer a second of faint noise, so that the first real reply is as fast as later ones. Keeps
         nothing."""
         bundle, rate = self.bundle, self.input_sample_rate
+        if self.stages.token2mel.is_static:  # on a CPU the reply below is enough
+            self.stages.token2mel.warm_up()
+            self.stages.vocoder.warm_up(packet_frames(bundle.flow))
         noise = np.random.default_rng(0).normal(0.0, 1e-3, rate).astype(np.float32)
         codes = bundle.flow.first_chunk_codes + bundle.flow.chunk_codes + bundle.flow.look_ahead_codes
         for modality in Modality:

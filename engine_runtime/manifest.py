@@ -98,6 +98,13 @@ class Table:
             return list(found)
         return [self.string(key)]
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers above 0; empty if it is left out."""
+        found = self.content.get(key, [])
+        if not isinstance(found, list) or not all(type(item) is int and item > 0 for item in found):
+            raise self.error(f"has {key} = {found!r}, which must be a list of whole numbers above 0")
+        return tuple(found)
+
 
 def read_table(
     kind: type[T], table: Table, *, renamed: Mapping[str, tuple[str, ...]] | None = None, **given: Any

@@ -14,6 +14,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 WeightFormat = Literal["native", "fp8", "int8", "int4"]
 KVDtype = Literal["native", "fp8"]
 Kernels = Literal["auto", "torch", "triton"]
+FlowSchedule = Literal["cosine", "uniform", "quadratic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,7 @@ class EngineOptions:
     """The most memory that torch may take on the GPU, in GB of 10^9 bytes; None for all there is."""
     random_weights: int | None = None
     """Seed of random values for every network instead of the bundle's files, to measure speed and memory."""
+    flow_schedule: FlowSchedule | None = None
+    """Where in time those steps stand; None is cosine, upstream's and the reference."""
+    codec_dtype: Dtype | None = None
+    """Number format of the flow and the vocoder; None is float32. What is delicate in them stays in it."""

@@ -66,6 +66,10 @@ class Reply:
     _clock: _Clock = field(init=False)
     _text: IncrementalText = field(init=False)
     _voice: ReplyVoice | None = None
+    _leaving: ReplyVoice | None = None
+    """A voice that got its last code; None once all it makes has arrived."""
+    _ending: FinishReason | None = None
+    """Why no row follows."""
     _chunk_index: int = 0
     _shown_rows: int = 0
     _heard_samples: int = 0
@@ -75,22 +79,27 @@ class Reply:
         self._text = IncrementalText(self.stages.tokenizer)
 
     def advance(self) -> list[ReplyEvent]:
-        """Make the next row; events that became ready. The last one is a ReplyDone, and `finish_reason` is
-        set."""
+        """Make the next row, or, when there is none, wait for speech that is on its way; events that became
+        ready. The last one is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
-        logits = self._next_logits()
-        row = self.generation.pick(logits)
-        self.rows.append(row)
-        events = list(self._say(row, start_ns))
-        reason = self.generation.finish_reason
-        if reason is None and (self.held() >= self.limit or len(self.codes) >= self.stages.max_codes):
-            reason = "length"
-        if reason is not None:
-            events += self._end(start_ns)
-            self.finish_reason = reason
+        if self._ending is None:
+            row = self.generation.pick(self._next_logits())
+            self.rows.append(row)
+            events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
+            self._ending = self.generation.finish_reason
+            if self._ending is None and (
+                self.held() >= self.limit or len(self.codes) >= self.stages.max_codes
+            ):
+                self._ending = "length"
+            if self._ending is not None:
+                events += self._end(start_ns)
+        else:
+            events = list(self._arrivals(start_ns, wait=True))
+        if self._leaving is None:
+            self.finish_reason = self._ending
         self._clock.work_ns += self.timing.clock_ns() - start_ns
-        if reason is not None:
-            events.append(self.done(reason))
+        if self.finish_reason is not None:
+            events.append(self.done(self.finish_reason))
         return events
 
     def done(self, reason: FinishReason) -> ReplyDone:
@@ -156,6 +165,8 @@ class Reply:
             self.codes.append(row.row.audio)
             if self.modality is Modality.SPEECH:
                 if self._voice is None:
+                    while self._leaving is not None:  # what was said before comes first
+                        yield from self._arrivals(start_ns, wait=True)
                     self._voice = self._new_voice()
                 yield from self._play(self._voice.push(row.row.audio), start_ns)
         else:
@@ -175,8 +186,19 @@ class Reply:
 
     def _end_speech(self, start_ns: int) -> Iterator[ReplyEvent]:
         if self._voice is not None:
-            voice, self._voice = self._voice, None
-            yield from self._play(voice.finish(), start_ns)
+            self._leaving, self._voice = self._voice, None
+            pieces = self._leaving.finish()
+            if not self._leaving.is_pending:
+                self._leaving = None
+            yield from self._play(pieces, start_ns)
+
+    def _arrivals(self, start_ns: int, *, wait: bool) -> Iterator[ReplyEvent]:
+        """What arrived of a voice that got its last code, or, on request, at least the next of it."""
+        if self._leaving is not None:
+            pieces = self._leaving.wait() if wait else self._leaving.take()
+            if not self._leaving.is_pending:
+                self._leaving = None
+            yield from self._play(pieces, start_ns)
 
     def _play(self, pieces: list[Pcm], start_ns: int) -> Iterator[ReplyAudio]:
         clock, sample_rate = self._clock, self.stages.token2mel.mel.sample_rate
@@ -193,7 +215,8 @@ class Reply:
             self._chunk_index += 1
 
     def _new_voice(self) -> ReplyVoice:
-        return ReplyVoice(self.stages.token2mel, self.stages.vocoder, self.timing, self.turn_id)
+        stages = self.stages
+        return ReplyVoice(stages.token2mel, stages.vocoder, self.timing, self.turn_id, stages.new_lane)
 
     def _is_code(self, row: GeneratedRow) -> bool:
         return row.mode is Mode.AUDIO and row.row.audio < self.stages.bundle.lm.special_ids.eosp

@@ -1,8 +1,8 @@
 """Stages: the networks of a bundle, loaded and wrapped in their streaming twins.
 
-In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model runs
-in the chosen dtype; the codec stays in float32, for which alone its streaming twins are qualified. Called
-once, in the thread that will use the engine.
+In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model, and
+flow and vocoder, run in the dtypes chosen; the speech tokenizer stays in float32, since a distance that is
+rounded picks another code. Called once, in the thread that will use the engine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch import nn
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import Normalisation
+from engine_runtime.codec.lane import HostLane, NewLane
+from engine_runtime.codec.runtime import CodecRuntime, codec_runtime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
@@ -52,6 +54,7 @@ class Stages:
     speech_tokenizer: SpeechTokenizer
     token2mel: Token2Mel
     vocoder: Vocoder
+    new_lane: NewLane = HostLane
 
     @property
     def max_codes(self) -> int:
@@ -79,6 +82,7 @@ def load_stages(
     that is not there, AudioInputError for a recording that gives no voice.
     """
     device = usable_device(options.device)
+    runtime = codec_runtime(device, bundle.flow, options)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
     if device.type == "cuda":
         from engine_runtime.cuda.loading import check_memory  # the CPU path needs none of it
@@ -99,8 +103,9 @@ def load_stages(
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
         speech_tokenizer=speech_tokenizer,
-        token2mel=_load_token2mel(bundle, device, options, prompt, loading),
-        vocoder=_load_vocoder(bundle, device, options, loading),
+        token2mel=_load_token2mel(bundle, device, options, runtime, prompt, loading),
+        vocoder=_load_vocoder(bundle, device, options, runtime, loading),
+        new_lane=runtime.new_lane,
     )
 
 
@@ -213,6 +218,7 @@ def _load_token2mel(
     bundle: Bundle,
     device: torch.device,
     options: EngineOptions,
+    runtime: CodecRuntime,
     prompt: VoicePrompt | None,
     loading: LoadProgress,
 ) -> Token2Mel:
@@ -223,9 +229,13 @@ def _load_token2mel(
         section.mel,
         steps=options.flow_steps or section.steps,
         cfg_rate=section.cfg_rate,
-        first_chunk_codes=section.first_chunk_codes,
+        schedule=options.flow_schedule or "cosine",
+        packet_codes=section.packets,
         prompt=prompt or random_prompt,
+        dtype=getattr(torch, options.codec_dtype or "float32"),
         device=device,
+        static_bytes=runtime.static_bytes,
+        calls=runtime.calls,
     )
 
 
@@ -242,7 +252,7 @@ def load_flow(
 
 
 def _load_vocoder(
-    bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
+    bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
 ) -> Vocoder:
     section = bundle.vocoder
     is_hift = section.kind == "hift"
@@ -255,7 +265,9 @@ def _load_vocoder(
         section.mel,
         left_context_frames=section.left_context_frames,
         right_context_frames=section.right_context_frames,
+        dtype=getattr(torch, options.codec_dtype or "float32"),
         device=device,
+        recorded=runtime.recorded,
     )
     vocoder.require(bundle.flow.mel)
     return vocoder

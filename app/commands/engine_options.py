@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.settings import StartSettings
-from engine_runtime.options import Dtype, EngineOptions, Kernels, KVDtype, WeightFormat
+from engine_runtime.options import Dtype, EngineOptions, FlowSchedule, Kernels, KVDtype, WeightFormat
 
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
@@ -51,7 +51,20 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         type=int,
         metavar="N",
         default=default(None),
-        help="steps of the flow per chunk (default: the bundle's)",
+        help="steps of the flow per chunk (default: the bundle's; 10 is the released codec's reference, "
+        "5 to 8 are faster)",
+    )
+    parser.add_argument(
+        "--flow-schedule",
+        default=default(None),
+        choices=get_args(FlowSchedule),
+        help="where in time those steps stand (default: cosine, the reference)",
+    )
+    parser.add_argument(
+        "--codec-dtype",
+        default=default(None),
+        choices=get_args(Dtype),
+        help="number format of flow and vocoder (default: float32)",
     )
     parser.add_argument(
         "--weights",
@@ -109,6 +122,8 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             graphs=not arguments.no_graphs,
             gpu_memory_gb=arguments.gpu_memory_gb,
             random_weights=arguments.random_weights,
+            flow_schedule=arguments.flow_schedule,
+            codec_dtype=arguments.codec_dtype,
         ),
         seed=arguments.seed,
         voice=arguments.voice,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import platformdirs
 from PySide6.QtCore import QByteArray, QSettings
@@ -17,9 +17,11 @@ from app import paths
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
+from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
 Choice = TypeVar("Choice", ThemeChoice, Modality)
+Name = TypeVar("Name", bound=str)
 
 LATENCIES_MS = (20, 40, 80)
 """What may be asked of the sound devices."""
@@ -43,6 +45,8 @@ class Preferences:
     barge_in: bool = True
     seed: int | None = None
     flow_steps: int | None = None
+    flow_schedule: FlowSchedule = "cosine"
+    codec_dtype: Dtype = "float32"
     bundle: str = ""
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
@@ -67,13 +71,17 @@ class Preferences:
         )
 
     def start_settings(self, given: StartSettings) -> StartSettings:
-        """Complete what the command line left open: bundle and flow steps."""
+        """Complete what the command line left open: bundle, and steps, schedule and numbers of the codec."""
         bundle = given.bundle
         if self.bundle and bundle == StartSettings().bundle:
             bundle = Path(self.bundle)
         engine = given.engine
-        if engine.flow_steps is None:
-            engine = dataclasses.replace(engine, flow_steps=self.flow_steps)
+        engine = dataclasses.replace(
+            engine,
+            flow_steps=self.flow_steps if engine.flow_steps is None else engine.flow_steps,
+            flow_schedule=engine.flow_schedule or self.flow_schedule,
+            codec_dtype=engine.codec_dtype or self.codec_dtype,
+        )
         return dataclasses.replace(given, bundle=bundle, engine=engine)
 
 
@@ -98,6 +106,8 @@ class PreferenceStore:
             barge_in=self._text("barge_in") != "false",
             seed=self._number("seed", 0, LARGEST_SEED),
             flow_steps=self._number("flow_steps", *FLOW_STEPS_RANGE),
+            flow_schedule=_known(get_args(FlowSchedule), self._text("flow_schedule"), default.flow_schedule),
+            codec_dtype=_known(get_args(Dtype), self._text("codec_dtype"), default.codec_dtype),
             bundle=self._text("bundle"),
         )
 
@@ -147,3 +157,7 @@ def _one_of(kind: type[Choice], text: str, default: Choice) -> Choice:
         return kind(text)
     except ValueError:
         return default
+
+
+def _known(choices: tuple[Name, ...], text: str, default: Name) -> Name:
+    return next((choice for choice in choices if choice == text), default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
@@ -32,6 +33,7 @@ from app.gui.preferences import (
 )
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
+from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
 
@@ -57,6 +59,7 @@ class SettingsDialog(QDialog):
         self.flow_steps = self._spin_box(
             FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
         )
+        self.schedule_box, self.codec_box = QComboBox(), QComboBox()
         self.bundle = QLineEdit()
         self.browse = QPushButton(self.tr("Browse …"))
         self.browse.clicked.connect(self._choose_bundle)
@@ -86,6 +89,8 @@ class SettingsDialog(QDialog):
             (self.reply_box, preferences.reply),
             (self.theme_box, preferences.theme),
             (self.language_box, preferences.language),
+            (self.schedule_box, preferences.flow_schedule),
+            (self.codec_box, preferences.codec_dtype),
         ):
             if box.findData(value) < 0 and isinstance(value, str):
                 box.addItem(value, value)
@@ -112,6 +117,8 @@ class SettingsDialog(QDialog):
             barge_in=self.barge_in.isChecked(),
             seed=None if seed == self.seed.minimum() else seed,
             flow_steps=None if steps == self.flow_steps.minimum() else steps,
+            flow_schedule=self.schedule_box.currentData(),
+            codec_dtype=self.codec_box.currentData(),
             bundle=self.bundle.text().strip(),
         )
 
@@ -126,6 +133,10 @@ class SettingsDialog(QDialog):
         self.language_box.addItem(self.tr("As the desktop"), "system")
         self.language_box.addItem("English", "en")
         self.language_box.addItem("简体中文", "zh_CN")
+        for schedule in get_args(FlowSchedule):
+            self.schedule_box.addItem(schedule, schedule)
+        for dtype in get_args(Dtype):
+            self.codec_box.addItem(dtype, dtype)
 
     def _lay_out(self) -> None:
         tabs = QTabWidget()
@@ -176,6 +187,16 @@ class SettingsDialog(QDialog):
                     self.tr("&Flow steps"),
                     self.flow_steps,
                     self.tr("More steps sound cleaner and take longer.") + " " + at_next_start,
+                ),
+                (
+                    self.tr("Flow sc&hedule"),
+                    self.schedule_box,
+                    self.tr("Where in time the steps stand; cosine is the reference.") + " " + at_next_start,
+                ),
+                (
+                    self.tr("&Codec numbers"),
+                    self.codec_box,
+                    self.tr("Half precision saves GPU memory.") + " " + at_next_start,
                 ),
             ),
             self.tr("Model"),

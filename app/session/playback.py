@@ -1,8 +1,9 @@
 """Reply audio on its way to the loudspeaker: start policy, device rate, top-up of the ring, first and last
 sample.
 
-In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. Nothing is handed to the
-device before `start_ms` of the reply is there (or all of it), so that the second chunk has time to come.
+In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. A reply starts when what
+is in hand covers the time until more comes, as the last reply measured it (`start_policy`); the first one
+when `start_ms` of it is there. What is complete starts at once.
 Dialog thread.
 """
 
@@ -13,6 +14,7 @@ from collections import deque
 from app.audio.levels import rms
 from app.audio.resample import Resampler
 from app.audio.streams import AudioOutput
+from app.session.start_policy import Arrival, may_start, start_delay_ms
 from engine_runtime.types import Pcm
 
 _AHEAD_S = 1.0
@@ -29,9 +31,14 @@ class Playback:
         self._resampler: Resampler | None = None
         self._waiting: deque[Pcm] = deque()
         self._waiting_samples = 0
-        self._start_samples = 0
+        self._start_ms = 0
         self._extra_ms = 0
-        """What the start of a reply waits for beyond the setting, learnt from under-runs."""
+        """What the start of a reply waits for beyond that, learnt from under-runs."""
+        self._delay_ms: float | None = None
+        """How long after its first piece a reply starts, as the last one taught."""
+        self._arrivals: list[Arrival] = []
+        self._unseen_samples = 0
+        """Samples that were pushed since the last `service`, which gives them their time."""
         self._underruns_before = 0
         self._first_index = 0
         self._metered_to = 0
@@ -53,7 +60,8 @@ class Playback:
         """A reply begins; its PCM comes at `sample_rate`."""
         self.stop()
         self._resampler = Resampler(sample_rate, self._out.sample_rate)
-        self._start_samples = (start_ms + self._extra_ms) * self._out.sample_rate // 1000
+        self._start_ms = start_ms + self._extra_ms
+        self._arrivals, self._unseen_samples = [], 0
         self._underruns_before = self._out.underruns
         self._first_index = self._out.ring.written
         self._is_complete = False
@@ -88,7 +96,8 @@ class Playback:
         if not self._out.name:
             self.stop()  # the loudspeaker is gone; the transcript still has the reply
             return
-        if not self._is_flowing and (self._is_complete or self._waiting_samples >= self._start_samples):
+        self._note_arrival(now_ns / 1e6)
+        if not self._is_flowing and (self._is_complete or self._may_start(now_ns / 1e6)):
             self._is_flowing = True
         if self._is_flowing:
             self._top_up()
@@ -110,6 +119,18 @@ class Playback:
         if len(pcm):
             self._waiting.append(pcm)
             self._waiting_samples += len(pcm)
+            self._unseen_samples += len(pcm)
+
+    def _note_arrival(self, now_ms: float) -> None:
+        if self._unseen_samples:
+            audio_ms = self._unseen_samples * 1000.0 / self._out.sample_rate
+            self._arrivals.append(Arrival(now_ms, audio_ms))
+            self._unseen_samples = 0
+
+    def _may_start(self, now_ms: float) -> bool:
+        waited_ms = now_ms - self._arrivals[0].at_ms if self._arrivals else 0.0
+        delay_ms = None if self._delay_ms is None else self._delay_ms + self._extra_ms
+        return may_start(self.level_ms, waited_ms, delay_ms, self._start_ms, self._start_ms + _MOST_EXTRA_MS)
 
     def _top_up(self) -> None:
         ring = self._out.ring
@@ -127,6 +148,9 @@ class Playback:
             self._out.is_expecting = False
 
     def _learn(self) -> None:
+        delay_ms = start_delay_ms(self._arrivals)
+        if delay_ms is not None:
+            self._delay_ms = delay_ms
         if self._out.underruns > self._underruns_before:
             self._extra_ms = min(self._extra_ms + _LONGER_AFTER_UNDERRUN_MS, _MOST_EXTRA_MS)
         else:

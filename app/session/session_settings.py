@@ -21,8 +21,8 @@ class SessionSettings:
     device_latency_s: float = 0.04
     """Latency asked of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
     playback_start_ms: int = 300
-    """Reply audio to hold before its first sample is handed to the device (or the whole reply, if
-    shorter)."""
+    """Reply audio to hold before the first sample of the first reply is handed to the device (or the whole
+    reply, if shorter). Later replies start as soon as the last one showed to be safe."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)
     """When turns start and end."""
     hear_samples: bool = True

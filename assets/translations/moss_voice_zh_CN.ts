@@ -810,6 +810,22 @@
         <translation>步数越多声音越干净，也越慢。</translation>
     </message>
     <message>
+        <source>Flow sc&amp;hedule</source>
+        <translation>流匹配时间表(&amp;H)</translation>
+    </message>
+    <message>
+        <source>Where in time the steps stand; cosine is the reference.</source>
+        <translation>各步在时间上的位置；cosine 为参考。</translation>
+    </message>
+    <message>
+        <source>&amp;Codec numbers</source>
+        <translation>编解码器数值格式(&amp;C)</translation>
+    </message>
+    <message>
+        <source>Half precision saves GPU memory.</source>
+        <translation>半精度可节省显存。</translation>
+    </message>
+    <message>
         <source>Model</source>
         <translation>模型</translation>
     </message>

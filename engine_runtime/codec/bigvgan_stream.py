@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
 import torch
 from bigvgan.alias_free_activation.torch.act import Activation1d
 from bigvgan.bigvgan import AMPBlock1, AMPBlock2, BigVGAN
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
 from engine_runtime.types import Mel, Pcm
 
@@ -148,10 +148,11 @@ class BigVGANStream:
         windows: BigVGANWindows,
         n_mels: int,
         context: tuple[int, int],
-        check: Callable[[Mel], None],
+        check: Callable[[Tensor], None],
         like: Tensor,
+        calls: RecordedFrames | None = None,
     ) -> None:
-        self._windows, self._check = windows, check
+        self._windows, self._check, self._calls = windows, check, calls
         self._left, self._right = context
         self._empty = like.new_zeros((1, n_mels, 0))
         self.reset()
@@ -164,21 +165,38 @@ class BigVGANStream:
 
     def push(self, mel: Mel) -> Pcm:
         """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
-        self._check(mel)
-        self._frames = torch.cat((self._frames, torch.as_tensor(mel).to(self._empty)[None]), dim=2)
-        return self._emit(self._frames.shape[2] - self._right, at_end=False)
+        return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
 
     def finish(self) -> Pcm:
         """The samples that were held back for their right context; the stream is as new afterwards."""
-        pcm = self._emit(self._frames.shape[2], at_end=True)
+        return self.finish_tensor().cpu().numpy()
+
+    @torch.inference_mode()
+    def push_tensor(self, mel: Tensor) -> Tensor:
+        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        self._check(mel)
+        self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
+        return self._emit(self._frames.shape[2] - self._right, at_end=False, pushed=mel.shape[1])
+
+    @torch.inference_mode()
+    def finish_tensor(self) -> Tensor:
+        """As `finish`, but a tensor on the device."""
+        pcm = self._emit(self._frames.shape[2], at_end=True, pushed=0)
         self.reset()
         return pcm
 
-    def _emit(self, end: int, at_end: bool) -> Pcm:
+    def _emit(self, end: int, at_end: bool, pushed: int) -> Tensor:
         if end <= self._done:
-            return np.zeros(0, dtype=np.float32)
-        samples = self._windows(self._frames, self._done, end, not self._dropped, at_end)
+            return self._empty.new_zeros(0, dtype=torch.float32)
+        done, at_start, windows = self._done, not self._dropped, self._windows
+        if self._calls is not None and pushed in self._calls.frames and not at_end:
+            key = ("bigvgan", self._frames.shape[2], done, end, at_start)
+            samples = self._calls.calls.run(
+                key, lambda frames: windows(frames, done, end, at_start, False), self._frames
+            )
+        else:
+            samples = windows(self._frames, done, end, at_start, at_end)
         drop = max(end - self._left, 0)
         self._frames, self._done = self._frames[:, :, drop:], end - drop
         self._dropped = self._dropped or drop > 0
-        return samples.float().cpu().numpy()
+        return samples.float() if self._calls is None else samples.float().clone()

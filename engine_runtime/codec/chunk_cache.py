@@ -17,6 +17,9 @@ class ChunkCache:
     a long stream and is no longer equal to attention over everything.
     """
 
+    mask = None
+    """What is put at once is one attention chunk, and sees everything."""
+
     def __init__(
         self, shape: tuple[int, ...], limit: int | None, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from engine_runtime.codec.chunk_cache import ChunkCache
 from engine_runtime.codec.prepared import Affine, Preparation, Windowed
+from engine_runtime.codec.ring_cache import RingCache
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.encoder import (
     ConformerBlock,
@@ -37,11 +38,13 @@ class EncoderState:
     waiting: Tensor  # [1, codes, D] embedded codes not yet encoded
     ahead: Tensor  # [1, 2, D] last results of the look-ahead convolution
     before_up: Tensor  # [1, 2, D] last inputs of the upsampling
-    codes: ChunkCache
-    frames: ChunkCache
+    codes: ChunkCache | RingCache
+    frames: ChunkCache | RingCache
 
     def copy(self) -> EncoderState:
-        """An independent state."""
+        """An independent state, where the caches grow."""
+        if isinstance(self.codes, RingCache) or isinstance(self.frames, RingCache):
+            raise TypeError("a state of fixed size is not copied; start another one")
         return replace(self, codes=self.codes.copy(), frames=self.frames.copy())
 
 
@@ -79,29 +82,37 @@ class _Block:
         self.farthest = -1
         self.distances = self.out.weight.new_empty(0)  # [H, d, count], from `farthest` down to 1 - chunk
 
-    def __call__(self, x: Tensor, layer: int, cache: ChunkCache) -> Tensor:
+    def __call__(self, x: Tensor, layer: int, cache: ChunkCache | RingCache) -> Tensor:
         """x [1, n, D] -> [1, n, D]."""
         count = x.shape[1]
         parts = (
             self.project(self.norm_mha(x)).view(count, 4, 1, self.heads, self.head_dim).permute(1, 2, 3, 0, 4)
         )
-        total = cache.length + count
         keys, values = cache.put(layer, parts[2:])
-        scores = align_distances(parts[1] @ self._positions(total, count), total)
+        if isinstance(cache, RingCache):
+            self.reach(cache.bucket)
+            table = self.distances[:, :, self.farthest - cache.bucket + 1 :]
+            scores = cache.over_keys(parts[1] @ table) + cache.mask
+        else:
+            total = cache.length + count
+            self.reach(total)
+            start = self.farthest - (total - 1)
+            scores = align_distances(
+                parts[1] @ self.distances[:, :, start : start + total + count - 1], total
+            )
         out = F.scaled_dot_product_attention(parts[0], keys, values, attn_mask=scores, scale=1.0)
         x = x + self.out(out.transpose(1, 2).reshape(1, count, -1))
         return x + self.outer(F.silu(self.inner(self.norm_ff(x))))
 
-    def _positions(self, total: int, count: int) -> Tensor:
-        """Projected distances total - 1 ... 1 - count: [H, d, total + count - 1]."""
+    def reach(self, total: int) -> None:
+        """Project the distances from total - 1 down to 1 - chunk, if that was not done. What was recorded in
+        a graph must not be made anew: reach for the largest total before."""
         if total - 1 > self.farthest:
             self.farthest = max(2 * total, 4 * FIRST_CAPACITY)
             dim = self.heads * self.head_dim
             table = relative_positions(self.farthest, 1 - self.chunk, dim, self.position.weight.device)
             projected = self.position(table.to(self.position.weight.dtype))
             self.distances = projected.view(-1, self.heads, self.head_dim).permute(1, 2, 0).contiguous()
-        start = self.farthest - (total - 1)
-        return self.distances[:, :, start : start + total + count - 1]
 
 
 class EncoderSteps:
@@ -133,10 +144,13 @@ class EncoderSteps:
         codes, frames = cache(config.encoder_blocks, 1), cache(config.encoder_up_blocks, config.upsample)
         return EncoderState(zeros[:, :0], zeros, zeros, codes, frames)
 
+    def embedded(self, codes: Tensor) -> Tensor:
+        """Codes [n] -> [1, n, D]."""
+        return self.embed(F.embedding(codes, self.embedding)).unsqueeze(0)
+
     def push(self, state: EncoderState, codes: Tensor) -> None:
         """Add codes [n] to those that wait."""
-        embedded = self.embed(F.embedding(codes, self.embedding)).unsqueeze(0)
-        state.waiting = torch.cat((state.waiting, embedded), dim=1)
+        state.waiting = torch.cat((state.waiting, self.embedded(codes)), dim=1)
 
     def encode(self, state: EncoderState, count: int) -> Tensor:
         """mu [1, count * upsample, n_mels] of the next `count` waiting codes, which cross no chunk border.
@@ -144,10 +158,17 @@ class EncoderSteps:
         What is missing of the look-ahead counts as the end of the signal (zeros).
         """
         needed = count + self.config.look_ahead_codes
-        x, ahead = state.waiting[:, :count], state.waiting[:, :needed]
+        ahead = state.waiting[:, :needed]
         state.waiting = state.waiting[:, count:]
         if ahead.shape[1] < needed:
             ahead = F.pad(ahead, (0, 0, 0, needed - ahead.shape[1]))
+        return self.encode_ahead(state, ahead)
+
+    def encode_ahead(self, state: EncoderState, ahead: Tensor) -> Tensor:
+        """mu of embedded codes [1, n + look_ahead, D], whose last ones are context only: [1, n * upsample,
+        n_mels]."""
+        count = ahead.shape[1] - self.config.look_ahead_codes
+        x = ahead[:, :count]
         h = torch.cat((state.ahead, F.leaky_relu(self.ahead(ahead.contiguous()))), dim=1)
         state.ahead = h[:, -2:]
         x = _run(self.blocks, x + self.behind(h), state.codes)
@@ -163,7 +184,7 @@ def _blocks(blocks: Iterable[nn.Module], chunk: int, prepare: Preparation) -> li
     return [_Block(block, chunk, prepare) for block in blocks if isinstance(block, ConformerBlock)]
 
 
-def _run(blocks: list[_Block], x: Tensor, cache: ChunkCache) -> Tensor:
+def _run(blocks: list[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
     cache.reserve(x.shape[1])
     for layer, block in enumerate(blocks):
         x = block(x, layer, cache)

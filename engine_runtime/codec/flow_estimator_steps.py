@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 from engine_runtime.codec.chunk_cache import ChunkCache
 from engine_runtime.codec.prepared import Affine, Preparation
+from engine_runtime.codec.ring_cache import RingCache
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.cfm import time_span
 from engine_runtime.models.flow.estimator import KERNEL, CausalBlock, Level, TransformerBlock
+from engine_runtime.options import FlowSchedule
 
 PAST = KERNEL - 1
 """Rows of state of a causal convolution."""
@@ -42,10 +44,12 @@ class EstimatorState:
     schedule: Schedule
     condition: Tensor  # [B, 2, 3 * n_mels] last mu, speaker and prompt frames
     rows: list[list[Tensor]]  # per Euler step and convolution: its last inputs [B, 2, C]
-    cache: ChunkCache  # its layer index is Euler step * blocks + block
+    cache: ChunkCache | RingCache  # its layer index is Euler step * blocks + block
 
     def copy(self) -> EstimatorState:
-        """An independent state."""
+        """An independent state, where the cache grows."""
+        if isinstance(self.cache, RingCache):
+            raise TypeError("a state of fixed size is not copied; start another one")
         return EstimatorState(
             self.schedule, self.condition, [list(rows) for rows in self.rows], self.cache.copy()
         )
@@ -63,13 +67,13 @@ class _Transformer:
         self.inner, self.outer = (prepare.affine(layer) for layer in block.ff.layers)
         self.norm1, self.norm3 = prepare.norm(block.norm1), prepare.norm(block.norm3)
 
-    def __call__(self, x: Tensor, layer: int, cache: ChunkCache) -> Tensor:
+    def __call__(self, x: Tensor, layer: int, cache: ChunkCache | RingCache) -> Tensor:
         """x [B, n, C] -> [B, n, C]."""
         batch, count, _ = x.shape
         parts = self.project(self.norm1(x)).view(batch, count, 3, self.heads, self.head_dim)
         parts = parts.permute(2, 0, 3, 1, 4)  # [3, B, H, n, d]
         keys, values = cache.put(layer, parts[1:])
-        out = F.scaled_dot_product_attention(parts[0], keys, values)
+        out = F.scaled_dot_product_attention(parts[0], keys, values, attn_mask=cache.mask)
         x = x + self.out(out.transpose(1, 2).reshape(batch, count, -1))
         return x + self.outer(F.gelu(self.inner(self.norm3(x))))
 
@@ -101,12 +105,18 @@ class EstimatorSteps:
 
     @torch.no_grad()
     def __init__(
-        self, flow: CausalFlow, cfg_rate: float, limit_frames: int | None, prepare: Preparation
+        self,
+        flow: CausalFlow,
+        cfg_rate: float,
+        limit_frames: int | None,
+        prepare: Preparation,
+        schedule: FlowSchedule = "cosine",
     ) -> None:
         estimator, n_mels = flow.decoder.estimator, flow.config.n_mels
         self.config, self.cfg_rate, self.limit, self.prepare = flow.config, cfg_rate, limit_frames, prepare
         self.batch = 2 if cfg_rate > 0 else 1
         self.time_mlp = copy.deepcopy(estimator.time_mlp)
+        self._shape = schedule
         self._schedules: dict[int, Schedule] = {}
         first, *_, last = estimator.levels
         self.levels = [_Level(level, prepare) for level in estimator.levels]
@@ -128,15 +138,16 @@ class EstimatorSteps:
     def schedule(self, steps: int) -> Schedule:
         """The tables of a number of Euler steps, made once."""
         if steps not in self._schedules:
-            span = time_span(steps)
+            span = time_span(steps, self._shape)
             at = torch.tensor([t for t, _ in span], device=self.time_mlp.linear_1.weight.device)
             embedded = self.time_mlp(at)
             times = [self.prepare.tensor(level.time(embedded)).unbind(0) for level in self.levels]
             self._schedules[steps] = Schedule(span, times)
         return self._schedules[steps]
 
-    def new_state(self, steps: int) -> EstimatorState:
-        """The state before the first frame, for a number of Euler steps."""
+    def new_state(self, steps: int, cache: RingCache | None = None) -> EstimatorState:
+        """The state before the first frame, for a number of Euler steps; keys and values grow without a
+        `cache`."""
         config, prepare, width = self.config, self.prepare, self.config.channels
 
         def zeros(batch: int, channels: int) -> Tensor:
@@ -147,16 +158,18 @@ class EstimatorSteps:
         widths[2 * len(self.levels) - 1] = 2 * width  # the last level also takes the skip connection
         rows = [zeros(self.batch, channels) for channels in widths]
         rows[0] = zeros(1, config.n_mels)
-        shape = (
-            self.blocks * steps, 2, self.batch, config.heads, FIRST_CAPACITY, config.head_dim
-        )  # fmt: skip
-        cache = ChunkCache(shape, self.limit, prepare.dtype, prepare.device)
         return EstimatorState(
             self.schedule(steps),
             zeros(self.batch, 3 * config.n_mels),
             [list(rows) for _ in range(steps)],
-            cache,
+            cache
+            or ChunkCache(self.cache_shape(steps, FIRST_CAPACITY), self.limit, prepare.dtype, prepare.device),
         )
+
+    def cache_shape(self, steps: int, frames: int) -> tuple[int, ...]:
+        """Shape of the keys and values of all Euler steps."""
+        config = self.config
+        return (self.blocks * steps, 2, self.batch, config.heads, frames, config.head_dim)
 
     def sample(
         self, state: EstimatorState, noise: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor
@@ -175,7 +188,8 @@ class EstimatorSteps:
         state.cache.reserve(count)
         x = noise
         for step, (_, dt) in enumerate(state.schedule.span):
-            velocity = self._velocity(state, step, x.to(mu.dtype), convolved, skipped)
+            # the state of the equation stays in float32, and so does what is added to it
+            velocity = self._velocity(state, step, x.to(mu.dtype), convolved, skipped).float()
             if self.batch == 2:
                 velocity = torch.lerp(velocity[1:], velocity[:1], 1.0 + self.cfg_rate)
             x = torch.add(x, velocity, alpha=dt)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.models.hift import HiFT
 from engine_runtime.types import Mel, Pcm
 
@@ -30,11 +30,14 @@ class HiFTStream:
         network: HiFT,
         overlap: int,
         new_noise: Callable[[], DrawNoise],
-        check: Callable[[Mel], None],
+        check: Callable[[Tensor], None],
         like: Tensor,
+        calls: RecordedFrames | None = None,
     ) -> None:
+        """`like` has the dtype and the device of the network."""
         self._network, self._overlap, self._new_noise, self._check = network, overlap, new_noise, check
-        self._empty = like.new_zeros((1, network.config.in_channels, 0))
+        self._calls, self._dtype = calls, like.dtype
+        self._empty = torch.zeros((1, network.config.in_channels, 0), device=like.device)
         samples = overlap * network.config.hop
         window = torch.hamming_window(2 * samples, periodic=False, dtype=torch.float32, device=like.device)
         self._fade_in, self._fade_out = window[:samples], window[samples:]
@@ -48,35 +51,55 @@ class HiFTStream:
 
     def push(self, mel: Mel) -> Pcm:
         """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
-        self._check(mel)
-        if mel.shape[1] == 0:
-            return np.zeros(0, dtype=np.float32)
-        self._frames = torch.cat((self._frames, torch.as_tensor(mel).to(self._empty)[None]), dim=2)
-        if self._frames.shape[2] <= self._overlap:  # all of it would be held back
-            return np.zeros(0, dtype=np.float32)
-        speech = self._run()
-        held = len(self._fade_in)
-        self._frames = self._frames[:, :, self._frames.shape[2] - self._overlap :]
-        self._speech = speech[len(speech) - held :]
-        return speech[: len(speech) - held].cpu().numpy()
+        return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
 
     def finish(self) -> Pcm:
         """The samples that were held back; the stream is as new afterwards."""
+        return self.finish_tensor().cpu().numpy()
+
+    @torch.inference_mode()
+    def push_tensor(self, mel: Tensor) -> Tensor:
+        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        self._check(mel)
+        if mel.shape[1] == 0:
+            return self._fade_in[:0]
+        self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
+        if self._frames.shape[2] <= self._overlap:  # all of it would be held back
+            return self._fade_in[:0]
+        speech = self._run(mel.shape[1])
+        held = len(self._fade_in)
+        self._frames = self._frames[:, :, self._frames.shape[2] - self._overlap :]
+        self._speech = speech[len(speech) - held :]
+        return speech[: len(speech) - held]
+
+    @torch.inference_mode()
+    def finish_tensor(self) -> Tensor:
+        """As `finish`, but a tensor on the device."""
         if len(self._speech) == 0 and self._frames.shape[2] > 0:  # too short for a single call so far
-            self._speech = self._run()
-        pcm = self._speech.cpu().numpy()
+            self._speech = self._run(0)
+        pcm = self._speech
         self.reset()
         return pcm
 
-    @torch.inference_mode()
-    def _run(self) -> Tensor:
+    def _run(self, pushed: int) -> Tensor:
         """Samples of the kept frames, faded in over what was held back before. Keeps the excitation."""
-        frames, held = self._frames, len(self._fade_in)
-        noise = self._noise(frames.shape[2]).to(frames)
-        source = self._network.source(frames, noise)[0].float()
-        source[: len(self._source)] = self._source
-        self._source = source[len(source) - held :] if len(source) > held else source
-        speech = self._network.decode(frames, source[None].to(frames.dtype))[0]
-        if len(self._speech):
-            speech[:held] = speech[:held] * self._fade_in + self._speech * self._fade_out
+        frames = self._frames
+        inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._speech)
+        if self._calls is not None and pushed in self._calls.frames:
+            key = ("hift", frames.shape[2], len(self._source))
+            outputs = self._calls.calls.run(key, self._compute, *inputs)
+            speech, self._source = (value.clone() for value in outputs)
+        else:
+            speech, self._source = self._compute(*inputs)
         return speech
+
+    def _compute(self, frames: Tensor, noise: Tensor, before: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples of the frames and the end of their excitation; `before` and `held` are the excitation and
+        the samples that the last call had where this one begins (or nothing)."""
+        source = self._network.source(frames, noise)[0]
+        source[: len(before)] = before
+        speech = self._network.decode(frames.to(self._dtype), source[None])[0]
+        samples = len(self._fade_in)
+        if len(held):
+            speech[:samples] = speech[:samples] * self._fade_in + held * self._fade_out
+        return speech, source[max(len(source) - samples, 0) :]

@@ -8,16 +8,18 @@ the thread of its caller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from bigvgan.bigvgan import BigVGAN
+from torch import Tensor
 
 from engine_runtime.codec.bigvgan_stream import BigVGANStream, BigVGANWindows
 from engine_runtime.codec.hift_stream import DrawNoise, HiFTStream
+from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.hift import HiFT
@@ -36,6 +38,12 @@ class VocoderStream(Protocol):
     def finish(self) -> Pcm:
         """The samples that were held back; nothing follows."""
 
+    def push_tensor(self, mel: Tensor) -> Tensor:
+        """As `push`, but float32 tensors on the device, which it does not wait for."""
+
+    def finish_tensor(self) -> Tensor:
+        """As `finish`, but a tensor on the device."""
+
     def reset(self) -> None:
         """Forget the frames and samples that are held."""
 
@@ -45,8 +53,8 @@ class Vocoder:
 
     `left_context_frames` and `right_context_frames` default to what the kind needs: BigVGAN's receptive
     field, HiFT's overlap. Less than BigVGAN's receptive field sounds earlier and is no longer exact
-    (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. Raises BundleError where
-    network and mel do not fit.
+    (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. `recorded` tells which chunks
+    are recorded, if any. Raises BundleError where network and mel do not fit.
     """
 
     def __init__(
@@ -59,11 +67,14 @@ class Vocoder:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        recorded: RecordedFrames | None = None,
     ) -> None:
         self.mel, self.sample_rate = mel, mel.sample_rate
         self.kind: Literal["bigvgan", "hift"] = "hift" if isinstance(network, HiFT) else "bigvgan"
         self._seed = seed
-        self._network = network.to(device=device, dtype=dtype).eval()
+        network = network.to(device).eval()
+        self._network = network.lower(dtype) if isinstance(network, HiFT) else network.to(dtype)
+        self._recorded = recorded
         self._like = torch.zeros(0, dtype=dtype, device=device)
         if isinstance(network, HiFT):
             stated = {"in_channels": mel.n_mels, "sampling_rate": mel.sample_rate, "hop": mel.hop}
@@ -101,12 +112,12 @@ class Vocoder:
     @torch.inference_mode()
     def vocode(self, mel: Mel) -> Pcm:
         """PCM [frames * hop] of a whole mel [n_mels, frames], in one call. Raises as `check` does."""
-        self.check(mel)
+        self.check(torch.as_tensor(mel))
         if mel.shape[1] == 0:
             return np.zeros(0, dtype=np.float32)
         frames = torch.as_tensor(mel).to(self._like)[None]
         if isinstance(self._network, HiFT):
-            wave = self._network(frames, self._draws()(mel.shape[1]).to(frames))
+            wave = self._network(frames, self._draws()(mel.shape[1]))
         else:
             wave = self._network(frames)[0]
         return wave[0].float().cpu().numpy()  # type: ignore[no-any-return]
@@ -114,20 +125,32 @@ class Vocoder:
     def stream(self) -> VocoderStream:
         """A new stream."""
         if isinstance(self._network, HiFT):
-            return HiFTStream(self._network, self.right_context_frames, self._draws, self.check, self._like)
+            return HiFTStream(
+                self._network, self.right_context_frames, self._draws, self.check, self._like, self._recorded
+            )
         context = (self.left_context_frames, self.right_context_frames)
-        return BigVGANStream(self._windows, self.mel.n_mels, context, self.check, self._like)
+        return BigVGANStream(self._windows, self.mel.n_mels, context, self.check, self._like, self._recorded)
 
-    def check(self, mel: Mel) -> None:
-        """Raise MelMismatchError for a wrong number of bands, ExecutorError for values that are not
-        finite."""
+    def warm_up(self, frames: Sequence[int]) -> None:
+        """Make a stream of packets of so many frames, for what it records and for the libraries' choices."""
+        stream = self.stream()
+        for size in frames:
+            stream.push_tensor(torch.zeros((self.mel.n_mels, size), device=self._like.device))
+        stream.finish()
+
+    def check(self, mel: Tensor) -> None:
+        """Raise MelMismatchError for a wrong number of bands, ExecutorError for values that are not finite.
+
+        The values are looked at on the CPU only: elsewhere that would wait for the device. `ReplyVoice` looks
+        at the samples.
+        """
         if mel.ndim != 2 or mel.shape[0] != self.mel.n_mels:
             raise MelMismatchError(
                 f"the vocoder wants a mel of {self.mel.n_mels} bands x frames, got {list(mel.shape)}; "
                 "use the flow and the vocoder of one bundle"
             )
-        if not np.isfinite(mel).all():
-            frame = int(np.flatnonzero(~np.isfinite(mel).all(axis=0))[0])
+        if mel.device.type == "cpu" and not bool(torch.isfinite(mel).all()):
+            frame = int((~torch.isfinite(mel).all(dim=0)).nonzero()[0])
             raise ExecutorError(
                 f"the mel for the vocoder holds values that are not finite (first in frame {frame} of "
                 f"{mel.shape[1]}); run the flow in float32 or check its weights"
@@ -135,7 +158,7 @@ class Vocoder:
 
     def _draws(self) -> DrawNoise:
         """HiFT's noise from the start of the seed."""
-        network, generator = self._network, torch.Generator().manual_seed(self._seed)
+        network, generator = self._network, torch.Generator(self._like.device).manual_seed(self._seed)
         return lambda frames: network.draw_noise(frames, generator)
 
 

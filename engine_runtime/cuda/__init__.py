@@ -1,1 +1,1 @@
-"""The language model on one CUDA GPU: weight formats, kernels, graphs, and picking ids on the device."""
+"""What only a CUDA device has: kernels, recorded graphs, weight formats. It can be imported anywhere."""

@@ -47,7 +47,8 @@ class GraphedCalls:
         self._stream = stream
         self._last: torch.cuda.Stream | None = None
 
-    def __len__(self) -> int:
+    @property
+    def num_recordings(self) -> int:
         """Recordings made so far."""
         return len(self._recordings)
 

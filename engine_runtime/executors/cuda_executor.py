@@ -125,7 +125,7 @@ class CudaExecutor:
     @property
     def num_recordings(self) -> int:
         """Steps that were recorded so far, each of another shape."""
-        return len(self._graphs)
+        return self._graphs.num_recordings
 
     def weight_bytes(self, tails: Tails) -> int:
         """Bytes of weights that one decode step with these tails has to read."""

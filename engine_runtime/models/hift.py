@@ -217,14 +217,23 @@ class HiFT(nn.Module):
                 parametrize.remove_parametrizations(module, "weight")
         return self
 
+    def lower(self, dtype: torch.dtype) -> HiFT:
+        """Take all weights to a number format but those of the excitation, whose errors add up over time.
+        Returns self."""
+        for name, child in self.named_children():
+            if name not in {"f0_predictor", "m_source"}:
+                child.to(dtype)
+        return self
+
     def source(self, mel: Tensor, noise: Tensor) -> Tensor:
-        """Excitation [B, samples] of mel [B, n_mels, frames]; noise [B, samples, harmonics + 1]."""
+        """Excitation [B, samples] of mel [B, n_mels, frames]; noise [B, samples, harmonics + 1], both
+        float32."""
         return self.m_source(self.f0_predictor(mel), noise)  # type: ignore[no-any-return]
 
     def draw_noise(self, frames: int, generator: torch.Generator | None = None) -> Tensor:
-        """Noise for `frames` mel frames: float32 [1, samples, harmonics + 1] on the CPU."""
+        """Noise for `frames` mel frames: float32 [1, samples, harmonics + 1], where the generator is."""
         shape = (1, frames * self.config.hop, self.config.nb_harmonics + 1)
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator, device=None if generator is None else generator.device)
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
         """Wave [B, samples] from mel [B, n_mels, frames] and its excitation [B, samples]."""
@@ -253,14 +262,30 @@ class HiFT(nn.Module):
         bins = config.n_fft // 2 + 1
         magnitude = x[:, :bins].exp().clamp(max=100.0)
         spectrum = torch.polar(magnitude, x[:, bins:].sin())
-        wave = torch.istft(spectrum, config.n_fft, config.hop_len, config.n_fft, window)
+        wave = inverse_stft(spectrum, window, config.hop_len)
         return wave.clamp(-config.audio_limit, config.audio_limit)
 
     def forward(self, mel: Tensor, noise: Tensor | None = None) -> Tensor:
         """Wave [B, samples] of mel [B, n_mels, frames]; noise as for `source`, drawn if None."""
         if noise is None:
-            noise = self.draw_noise(mel.shape[2]).to(mel)
-        return self.decode(mel, self.source(mel, noise))
+            noise = self.draw_noise(mel.shape[2]).to(mel.device)
+        wide = next(self.m_source.parameters()).dtype
+        return self.decode(mel, self.source(mel.to(wide), noise.to(wide)))
+
+
+def inverse_stft(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
+    """`torch.istft` of a centred spectrum [B, n_fft / 2 + 1, frames]: float32 [B, (frames - 1) * hop].
+
+    That one looks whether the window adds up to zero somewhere, for which it reads back from the device; a
+    recorded graph cannot. Griffin and Lim (1984): windowed frames added up, divided by the squared windows.
+    """
+    n_fft, frames = len(window), spectrum.shape[2]
+    pieces = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]  # [B, n_fft, frames]
+    squares = window.square()[None, :, None].expand(1, -1, frames)
+    size = (1, (frames - 1) * hop + n_fft)
+    wave, weight = (F.fold(part, size, (1, n_fft), stride=(1, hop)).flatten(1) for part in (pieces, squares))
+    half = n_fft // 2
+    return wave[:, half:-half] / weight[:, half:-half]
 
 
 def _accept_other_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -53,6 +53,8 @@ CODEC_MEL = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920,
 FLOW_STEPS = 10
 FLOW_CFG_RATE = 0.7
 FLOW_CHUNK_CODES = 5
+FLOW_PACKET_CODES = [5, 5, 10, 25]
+"""Early first sound, then fewer and larger calls; whole chunks, so that the mel stays the same."""
 FLOW_HEAD_DIM = 64
 FLOW_MAX_FRAMES = 15000
 SPEAKER_SAMPLE_RATE = 16000
@@ -152,6 +154,7 @@ def describe_flow(shapes: Shapes, source: Path) -> dict[str, Any]:
         "chunk_codes": FLOW_CHUNK_CODES,
         "look_ahead_codes": look_ahead,
         "first_chunk_codes": FLOW_CHUNK_CODES,
+        "packet_codes": FLOW_PACKET_CODES,
         "config": {
             "vocab_size": vocab,
             "n_mels": n_mels,

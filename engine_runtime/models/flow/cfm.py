@@ -9,6 +9,7 @@ in CosyVoice 2.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from engine_runtime.errors import ContextLengthError
 from engine_runtime.models.flow.config import FlowConfig
 from engine_runtime.models.flow.estimator import CausalEstimator
+from engine_runtime.options import FlowSchedule
 
 
 @lru_cache(maxsize=4)
@@ -36,10 +38,21 @@ def check_frames(frames: int, config: FlowConfig) -> None:
         )
 
 
-def time_span(steps: int) -> list[tuple[float, float]]:
-    """(t, dt) of each Euler step on the cosine schedule 1 - cos(pi u / 2), u = 0, 1/steps, ... 1."""
-    points = [1.0 - math.cos(0.5 * math.pi * index / steps) for index in range(steps + 1)]
+def time_span(steps: int, schedule: FlowSchedule = "cosine") -> list[tuple[float, float]]:
+    """(t, dt) of each Euler step at u = 0, 1/steps, ... 1.
+
+    "cosine": t = 1 - cos(pi u / 2), upstream's, and the distribution of t in training. "uniform": t = u.
+    "quadratic": t = u^2, like the cosine dense at the noise, and evener towards the end.
+    """
+    points = [_TIME[schedule](index / steps) for index in range(steps + 1)]
     return [(start, end - start) for start, end in pairwise(points)]
+
+
+_TIME: dict[FlowSchedule, Callable[[float], float]] = {
+    "cosine": lambda u: 1.0 - math.cos(0.5 * math.pi * u),
+    "uniform": lambda u: u,
+    "quadratic": lambda u: u * u,
+}
 
 
 class CausalCFM(nn.Module):

@@ -26,6 +26,8 @@ EVERYTHING = Preferences(
     barge_in=False,
     seed=0,
     flow_steps=6,
+    flow_schedule="uniform",
+    codec_dtype="bfloat16",
     bundle="/somewhere/else",
 )
 
@@ -95,12 +97,17 @@ def test_every_endpointing_gives_valid_settings(endpointing_ms: int) -> None:
 
 def test_the_command_line_wins() -> None:
     assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
-    given = StartSettings(bundle=Path("given"), engine=EngineOptions(flow_steps=2))
+    given = StartSettings(
+        bundle=Path("given"),
+        engine=EngineOptions(flow_steps=2, flow_schedule="quadratic", codec_dtype="float16"),
+    )
     assert EVERYTHING.start_settings(given) == given
 
 
 def test_the_next_start_uses_what_was_chosen() -> None:
     start = EVERYTHING.start_settings(StartSettings())
     assert start == dataclasses.replace(
-        StartSettings(), bundle=Path("/somewhere/else"), engine=EngineOptions(flow_steps=6)
+        StartSettings(),
+        bundle=Path("/somewhere/else"),
+        engine=EngineOptions(flow_steps=6, flow_schedule="uniform", codec_dtype="bfloat16"),
     )

@@ -38,6 +38,8 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         barge_in=False,
         seed=0,
         flow_steps=1,
+        flow_schedule="quadratic",
+        codec_dtype="float16",
         bundle=str(tmp_path),
     )
     assert make(qtbot, preferences, devices).preferences() == preferences

@@ -162,24 +162,35 @@ def test_push_needs_a_reply() -> None:
         Playback(WavSpeaker(RATE)).push(sound(10))
 
 
-def test_a_reply_that_ran_dry_makes_the_next_one_start_later() -> None:
+def spoken(rig: Rig, gap_ms: int, start_ms: int = 200) -> float:
+    """Ten pieces of 100 ms, `gap_ms` apart; when the first was heard, in ms."""
+    begun_ms = rig.now_ms
+    rig.playback.begin(RATE, start_ms)
+    for _ in range(10):
+        rig.playback.push(sound(100))
+        rig.run(gap_ms)
+    rig.playback.finish()
+    rig.run(2_000)
+    assert not rig.playback.is_active
+    assert rig.playback.started_ns is not None
+    return rig.playback.started_ns / MS - begun_ms
+
+
+def test_the_next_reply_starts_as_early_as_the_last_one_showed_to_be_safe() -> None:
     rig = Rig()
+    assert spoken(rig, gap_ms=50) == 50  # the second piece makes 200 ms
+    assert spoken(rig, gap_ms=50) == pytest.approx(30, abs=10)  # 62.5 ms and the margin, less 100 ms in hand
+    assert spoken(rig, gap_ms=20) == pytest.approx(30, abs=10)
+    assert spoken(rig, gap_ms=20) == 0
+    assert rig.speaker.underruns == 0
 
-    def start_of(dry_ms: int) -> float:
-        begun_ms = rig.now_ms
-        rig.playback.begin(RATE, 100)
-        for _ in range(10):
-            rig.playback.push(sound(100))
-            rig.run(100 + dry_ms)
-        rig.playback.finish()
-        rig.run(1_000)
-        assert not rig.playback.is_active
-        assert rig.playback.started_ns is not None
-        return rig.playback.started_ns / MS - begun_ms
 
-    assert start_of(dry_ms=0) == 0
-    assert start_of(dry_ms=50) == 0
-    assert start_of(dry_ms=0) == 200
-    later = [start_of(dry_ms=0) for _ in range(8)]
-    assert later == sorted(later, reverse=True)
-    assert (later[0], later[-1]) == (200, 0)  # 250 ms are reached with the third block
+def test_a_reply_that_came_too_slowly_makes_the_next_one_wait() -> None:
+    rig = Rig()
+    assert spoken(rig, gap_ms=150, start_ms=100) == 0
+    dry = rig.speaker.underruns
+    assert dry > 0
+    assert spoken(rig, gap_ms=150, start_ms=100) > 800
+    assert rig.speaker.underruns == dry
+    spoken(rig, gap_ms=20, start_ms=100)
+    assert spoken(rig, gap_ms=20, start_ms=100) <= 100  # fast again: what under-runs taught wears off

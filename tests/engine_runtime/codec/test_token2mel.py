@@ -165,7 +165,7 @@ def test_without_guidance(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) ->
 
 
 def test_larger_first_packet(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
-    stage = Token2Mel(stored[0], SPEC, steps=1, first_chunk_codes=10)
+    stage = Token2Mel(stored[0], SPEC, steps=1, packet_codes=(10, 5))
     assert [mel.shape[1] for mel in run(stage.stream(), codes_of(23), always(1))] == [40, 20, 20, 12]
 
 

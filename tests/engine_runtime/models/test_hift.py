@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.errors import BundleError
-from engine_runtime.models.hift import HiFT, HiFTConfig
+from engine_runtime.models.hift import HiFT, HiFTConfig, inverse_stft
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 META = json.loads((GOLDEN / "hift_tiny.json").read_text())
@@ -119,3 +119,32 @@ def test_noise_comes_from_the_generator(tiny: HiFT, tensors: dict[str, torch.Ten
 def test_bad_config_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(BundleError, match="vocoder config"):
         HiFTConfig.from_dict({**config_table(), **change})
+
+
+@pytest.mark.parametrize("frames", [2, 5, 121])
+def test_inverse_stft_is_that_of_the_library(frames: int) -> None:
+    generator, window = torch.Generator().manual_seed(0), torch.hann_window(16)
+    spectrum = torch.randn((2, 9, frames), dtype=torch.complex64, generator=generator)
+    want = torch.istft(spectrum, 16, 4, 16, window)
+    assert float((inverse_stft(spectrum, window, 4) - want).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 0.02), (torch.bfloat16, 0.15)])
+def test_lower_number_formats_keep_the_excitation(
+    tiny: HiFT,
+    weights: dict[str, torch.Tensor],
+    tensors: dict[str, torch.Tensor],
+    dtype: torch.dtype,
+    most: float,
+) -> None:
+    lowered = HiFT(HiFTConfig.from_dict(config_table()))
+    lowered.load_state_dict(weights)
+    lowered.fold().eval().lower(dtype)
+    mel = tensors["stream.mel"][None, :, :24]
+    noise = tiny.draw_noise(24, torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert difference(lowered.source(mel, noise), tiny.source(mel, noise)) <= 1e-5
+        want, wave = tiny(mel, noise), lowered.decode(mel.to(dtype), tiny.source(mel, noise))
+    assert wave.dtype == torch.float32
+    error = (wave - want).square().mean().sqrt() / want.square().mean().sqrt()
+    assert float(error) <= most

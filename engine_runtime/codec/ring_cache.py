@@ -1,0 +1,76 @@
+"""Keys and values of the cached flow in buffers of a fixed size, for graphs: nothing is ever moved or
+replaced.
+
+In: where a packet starts, and its keys and values per layer. Out: the first `bucket` slots of a layer, and a
+mask over them. The slots of the voice prompt (`fixed` positions) are never written over, so the next reply
+starts from them without a copy; the slots behind them are a ring: a stream longer than that sees the prompt
+and the most recent past. Until then the result is that of the growing cache.
+
+Buckets were preferred to a mask over the whole capacity: the keys that are read, and with them the time,
+follow the length of the reply, for the price of a recording per bucket. Used by one stream at a time, in the
+thread of its caller.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class RingCache:
+    """Keys and values of all layers that advance together."""
+
+    def __init__(
+        self, shape: tuple[int, ...], fixed: int, chunk: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """`shape` is (layers, 2, batch, heads, capacity, head_dim); `chunk` the positions of an attention
+        chunk."""
+        self.capacity, self.bucket, self._fixed, self._chunk = shape[4], shape[4], fixed, chunk
+        # zeros, since what is masked still is multiplied by zero
+        self._buffer = torch.zeros(shape, dtype=dtype, device=device)
+        self.mask = self._buffer.new_zeros(0)
+        self._slots = self._columns = torch.zeros(0, dtype=torch.int64, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the buffers, in bytes."""
+        return self._buffer.nbytes
+
+    def place(self, start: Tensor, end: Tensor, count: int, bucket: int) -> None:
+        """What `put` and the attention need for the positions [start, start + count), of which those from
+        `end` on are padding. start, end: int64 scalars on the device; start + count exceeds a `bucket` only
+        where that is the capacity. Nothing is read back."""
+        self.bucket, ring = bucket, self.capacity - self._fixed
+        device = self._buffer.device
+        queries = start + torch.arange(count, device=device)
+        self._slots = torch.where(
+            queries < self._fixed, queries, self._fixed + torch.remainder(queries - self._fixed, ring)
+        )
+        slots = torch.arange(bucket, device=device)
+        rounds = torch.div(start + count - 1 - slots, ring, rounding_mode="floor")
+        keys = torch.where(slots < self._fixed, slots, slots + rounds * ring)  # position that a slot holds
+        is_filled = (slots < start + count) & (keys < end)
+        chunks = torch.div(keys, self._chunk, rounding_mode="floor")
+        is_seen = is_filled & (chunks <= torch.div(queries, self._chunk, rounding_mode="floor").unsqueeze(1))
+        # a padded query sees no key of its own; it must see some, or it is not a number
+        is_seen |= (queries >= end).unsqueeze(1)
+        self.mask = torch.zeros_like(is_seen, dtype=self._buffer.dtype).masked_fill_(~is_seen, float("-inf"))
+        distance = (queries.unsqueeze(1) - keys).clamp(1 - self._chunk, bucket - 1)
+        self._columns = bucket - 1 - distance
+
+    def put(self, layer: int, kv: Tensor) -> Tensor:
+        """Write kv [2, B, H, count, d] of a layer; returns its bucket [2, B, H, bucket, d]."""
+        entry = self._buffer[layer]
+        entry.index_copy_(3, self._slots, kv)
+        return entry[:, :, :, : self.bucket]
+
+    def over_keys(self, scores: Tensor) -> Tensor:
+        """Scores over the distances bucket - 1 ... 1 - chunk [..., count, distances] -> over the slots [...,
+        count, bucket]. A key of the prompt counts as no farther than the bucket is wide."""
+        return scores.gather(-1, self._columns.expand(*scores.shape[:-1], self.bucket))
+
+    def reserve(self, count: int) -> None:
+        """Nothing: the size is fixed."""
+
+    def advance(self, count: int) -> None:
+        """Nothing: `place` says where."""

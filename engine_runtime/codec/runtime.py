@@ -1,0 +1,55 @@
+"""How the codec runs on a device: as it is on a CPU; on CUDA with fixed buffers, recorded, on a stream of
+its own.
+
+In: the device, the bundle's flow and the options of the engine. Out: one `CodecRuntime` that the loading of
+flow and vocoder reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from engine_runtime.bundle_sections import FlowSection
+from engine_runtime.codec.lane import HostLane, NewLane, StreamLane
+from engine_runtime.codec.recorded import RecordedFrames
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.options import EngineOptions
+
+CACHE_SHARE = 10
+"""The flow's caches get this part of the device's memory: 2.4 GB of 24 GB, beside 18 GB of language model in
+bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecRuntime:
+    """What flow, vocoder and replies need to know."""
+
+    new_lane: NewLane = HostLane
+    static_bytes: int | None = None
+    calls: GraphedCalls | None = None
+    recorded: RecordedFrames | None = None
+
+
+def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOptions) -> CodecRuntime:
+    """The runtime of a device."""
+    if device.type != "cuda":
+        return CodecRuntime()
+    # a higher priority than the language model's: its kernels are small, and what is heard waits for them
+    stream = torch.cuda.Stream(device, priority=-1)
+    calls = GraphedCalls(device, enabled=options.graphs, stream=stream)
+    memory_gb = options.gpu_memory_gb
+    memory = torch.cuda.get_device_properties(device).total_memory if memory_gb is None else memory_gb * 1e9
+    frames = frozenset(packet_frames(flow))
+    return CodecRuntime(
+        partial(StreamLane, stream), int(memory) // CACHE_SHARE, calls, RecordedFrames(calls, frames)
+    )
+
+
+def packet_frames(flow: FlowSection) -> list[int]:
+    """Mel frames of the packets of a reply to a prompt of whole chunks, the last size twice."""
+    chunk, rate = flow.chunk_codes, int(flow.config["upsample"])
+    sizes = [-(-size // chunk) * chunk * rate for size in flow.packets]
+    return [*sizes, sizes[-1], sizes[-1]]

@@ -1,0 +1,234 @@
+"""The flow packet by packet on buffers of a fixed size, so that a CUDA graph can hold a whole packet.
+
+In: codes. Out: mel of a packet of some chunks at once: encoder and all Euler steps in one recorded call.
+Positions, validity and noise are computed on the device from two numbers (where the packet starts, where the
+codes end), and caches and convolution rows are changed in place. Nothing is read back, so a packet can be
+started and left to itself. On a CPU the same code runs eagerly; `growing_flow` is its plain twin, equal
+within rounding until the cache is full (see `ring_cache` for what is kept then).
+
+A stream borrows a slot (a set of buffers) and gives it back when it is forgotten. Runs in the thread of its
+caller; on CUDA all streams must be used from one CUDA stream at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine_runtime.codec.flow_encoder_steps import EncoderState
+from engine_runtime.codec.flow_estimator_steps import EstimatorState
+from engine_runtime.codec.flow_parts import FlowParts
+from engine_runtime.codec.ring_cache import RingCache
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.errors import BundleError
+from engine_runtime.models.flow.cfm import check_frames
+from engine_runtime.types import Codes
+
+FIRST_BUCKET = 64
+"""Codes of the smallest bucket; each further one is twice as wide."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """The buffers of one stream. `rows` are the convolution rows of both states, `behind_prompt` their values
+    where a reply starts."""
+
+    index: int
+    encoder: EncoderState
+    estimator: EstimatorState
+    rows: list[Tensor]
+    behind_prompt: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(slots=True, weakref_slot=True)
+class StaticState:
+    """What a stream keeps besides its slot."""
+
+    slot: Slot
+    position: int
+    waiting: list[int] = field(default_factory=list)
+    """Codes from `position` on."""
+
+
+class StaticFlow:
+    """Implements `FlowPath`.
+
+    `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks); `cache_codes`
+    is how many codes the caches hold, prompt included. Raises BundleError where the prompt does not fit.
+    """
+
+    def __init__(
+        self, parts: FlowParts, packets: Sequence[int], cache_codes: int, calls: GraphedCalls | None = None
+    ) -> None:
+        config = parts.config
+        chunk, prompt = config.chunk_codes, len(parts.prompt_codes)
+        self._parts = parts
+        self._calls = GraphedCalls(parts.device, enabled=False) if calls is None else calls
+        self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
+        self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
+        """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""
+        most = config.max_frames // config.upsample + self.shapes[-1]
+        self.cache_codes = min(cache_codes, most)
+        least = prompt + 2 * self.shapes[-1]
+        if self.cache_codes < least:
+            raise BundleError(
+                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
+                f"is memory for {self.cache_codes}; use a shorter voice prompt, fewer flow steps, "
+                "--codec-dtype float16 or more GPU memory"
+            )
+        self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))
+        self._notes[:-1] = parts.prompt_mel[0]
+        self._free: dict[int, list[Slot]] = {}
+        self._count = 0
+        for block in parts.encoder.blocks:
+            block.reach(self.cache_codes)
+        for block in parts.encoder.up_blocks:
+            block.reach(self.cache_codes * config.upsample)
+
+    @torch.inference_mode()
+    def start(self, steps: int) -> StaticState:
+        """See `FlowPath`. The first stream of a number of steps makes its slot and runs the prompt."""
+        free = self._free.setdefault(steps, [])
+        slot = free.pop() if free else self._new_slot(steps)
+        state = StaticState(slot, self.prompt_done * self._parts.config.upsample)
+        state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
+        torch._foreach_copy_(slot.rows, slot.behind_prompt)
+        weakref.finalize(state, free.append, slot)
+        return state
+
+    def push(self, state: StaticState, codes: Codes) -> None:
+        """See `FlowPath`."""
+        state.waiting.extend(codes.tolist())
+
+    def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
+        """See `FlowPath`: the packet as soon as all of it has its look-ahead, in as few calls as can be."""
+        config, waiting = self._parts.config, len(state.waiting)
+        missing = packet_end - state.position // config.upsample
+        if not finishing:
+            if waiting < missing + config.look_ahead_codes:
+                return 0
+            return max(shape for shape in self.shapes if shape <= missing)
+        return min(waiting, self.shapes[-1])
+
+    @torch.inference_mode()
+    def advance(self, state: StaticState, count: int) -> Tensor:
+        """See `FlowPath`. A count that is no shape is filled up with padding, and must be the last."""
+        config = self._parts.config
+        shape = min(size for size in self.shapes if size >= count)
+        start = state.position // config.upsample
+        check_frames(state.position + count * config.upsample, config)
+        window = state.waiting[: shape + config.look_ahead_codes]
+        filled = window + [0] * (shape + config.look_ahead_codes - len(window))
+        numbers = torch.tensor([start, start + len(window), *filled], dtype=torch.int64)
+        if self._parts.device.type == "cuda":
+            numbers = numbers.pin_memory()  # so that the copy to the device does not wait for it
+        mel = self._packet(state.slot, shape, self._bucket(start + shape), numbers)
+        del state.waiting[:count]
+        state.position += count * config.upsample
+        return mel[:, : count * config.upsample].clone()
+
+    def buckets(self) -> list[int]:
+        """Codes of each bucket, the last being the whole cache."""
+        sizes = [FIRST_BUCKET]
+        while sizes[-1] < self.cache_codes:
+            sizes.append(2 * sizes[-1])
+        return [*sizes[:-1], self.cache_codes]
+
+    @torch.inference_mode()
+    def warm_up(self, steps: int) -> None:
+        """Run every shape in every bucket once, so that no reply waits for a recording."""
+        state = self.start(steps)
+        look_ahead = self._parts.config.look_ahead_codes
+        for bucket in self.buckets():
+            for shape in self.shapes:
+                if shape <= bucket - self.prompt_done:
+                    start = max(bucket - shape, self.prompt_done)
+                    numbers = [start, start + shape + look_ahead, *[0] * (shape + look_ahead)]
+                    self._packet(state.slot, shape, bucket, torch.tensor(numbers, dtype=torch.int64))
+
+    def _bucket(self, end: int) -> int:
+        return next((size for size in self.buckets() if size >= end), self.cache_codes)
+
+    def _packet(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:
+        return self._calls.run(
+            ("flow", slot.index, shape, bucket),
+            lambda given: self._compute(slot, shape, bucket, given),
+            numbers if self._calls.is_recording else numbers.to(self._parts.device, non_blocking=True),
+            changes=slot.rows,
+        )
+
+    def _compute(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:
+        """Mel [1, shape * upsample, n_mels] of a packet. `numbers`: its start and the end of the codes that
+        are there, in codes and prompt included, then its codes with their look-ahead."""
+        parts, rate = self._parts, self._parts.config.upsample
+        start, end, codes = numbers[0], numbers[1], numbers[2:]
+        encoder, estimator = slot.encoder, slot.estimator
+        assert isinstance(encoder.codes, RingCache)
+        encoder.codes.place(start, end, shape, bucket)
+        for cache in (encoder.frames, estimator.cache):
+            assert isinstance(cache, RingCache)
+            cache.place(start * rate, end * rate, shape * rate, bucket * rate)
+        ahead = parts.encoder.embedded(codes)
+        is_there = start + torch.arange(codes.shape[0], device=codes.device) < end
+        mu = parts.encoder.encode_ahead(encoder, ahead * is_there[None, :, None].to(ahead.dtype))
+        frames = start * rate + torch.arange(shape * rate, device=codes.device)
+        noise = parts.noise[frames.clamp(max=len(parts.noise) - 1)]
+        cond = self._notes[frames.clamp(max=len(self._notes) - 1)]
+        mel = parts.estimator.sample(estimator, noise[None], mu, parts.speaker, cond[None])
+        torch._foreach_copy_(slot.rows, _rows(encoder, estimator))
+        _put_rows(encoder, estimator, slot.rows)
+        return mel
+
+    def _new_slot(self, steps: int) -> Slot:
+        """Buffers with the prompt in them."""
+        parts, config = self._parts, self._parts.config
+        prepare, chunk = parts.encoder.prepare, config.chunk_codes
+        head_dim = config.encoder_dim // config.encoder_heads
+
+        def ring(lead: tuple[int, ...], head_dim: int, rate: int) -> RingCache:
+            shape = (*lead, self.cache_codes * rate, head_dim)
+            return RingCache(shape, self.prompt_done * rate, chunk * rate, prepare.dtype, prepare.device)
+
+        encoder = parts.encoder.new_state()
+        encoder.codes = ring((config.encoder_blocks, 2, 1, config.encoder_heads), head_dim, 1)
+        encoder.frames = ring(
+            (config.encoder_up_blocks, 2, 1, config.encoder_heads), head_dim, config.upsample
+        )
+        shape = parts.estimator.cache_shape(steps, 0)
+        estimator = parts.estimator.new_state(steps, ring(shape[:4], shape[5], config.upsample))
+        slot = Slot(self._count, encoder, estimator, [row.clone() for row in _rows(encoder, estimator)])
+        self._count += 1
+        _put_rows(encoder, estimator, slot.rows)
+        state = StaticState(slot, 0, parts.prompt_codes.tolist())
+        while missing := self.prompt_done - state.position // config.upsample:
+            self.advance(state, max(size for size in self.shapes if size <= missing))
+        slot.behind_prompt = [row.clone() for row in slot.rows]
+        return slot
+
+
+def bytes_per_code(parts: FlowParts, steps: int) -> int:
+    """Memory of the caches for one code."""
+    config, item = parts.config, parts.encoder.prepare.dtype.itemsize
+    layers, two, batch, heads, _, head_dim = parts.estimator.cache_shape(steps, 0)
+    estimator = layers * two * batch * heads * head_dim * config.upsample
+    encoder = 2 * config.encoder_dim * (config.encoder_blocks + config.encoder_up_blocks * config.upsample)
+    return (estimator + encoder) * item
+
+
+def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:
+    """The convolution rows of both states, in a fixed order."""
+    return [
+        encoder.ahead, encoder.before_up, estimator.condition, *(row for step in estimator.rows for row in
+        step)
+    ]  # fmt: skip
+
+
+def _put_rows(encoder: EncoderState, estimator: EstimatorState, rows: list[Tensor]) -> None:
+    """Make the states refer to these rows; the opposite of `_rows`."""
+    encoder.ahead, encoder.before_up, estimator.condition, *others = rows
+    each = len(others) // len(estimator.rows)
+    estimator.rows[:] = [others[first : first + each] for first in range(0, len(others), each)]
