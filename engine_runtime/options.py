@@ -23,8 +23,8 @@ class EngineOptions:
 
     device: str = "cpu"
     """Where the networks run: cpu, cuda or cuda:N."""
-    dtype: Dtype = "float32"
-    """Number format of the language model in memory."""
+    dtype: Dtype | None = None
+    """Number format of the language model in memory; None is bfloat16 on a GPU and float32 elsewhere."""
     kv_blocks: int | None = None
     """Blocks of the KV pool."""
     flow_steps: int | None = None
@@ -45,3 +45,8 @@ class EngineOptions:
     """Where in time those steps stand; None is cosine, upstream's and the reference."""
     codec_dtype: Dtype | None = None
     """Number format of the flow and the vocoder; None is float32. What is delicate in them stays in it."""
+
+    @property
+    def lm_dtype(self) -> Dtype:
+        """`dtype`, or what suits the device: a GPU of 24 GB has no room for the released model in float32."""
+        return self.dtype or ("bfloat16" if self.device.startswith("cuda") else "float32")

@@ -116,7 +116,7 @@ def _load_lm(
     options: EngineOptions,
     loading: LoadProgress,
 ) -> PagedLM:
-    section, dtype = bundle.lm, getattr(torch, options.dtype)
+    section, dtype = bundle.lm, getattr(torch, options.lm_dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
     report = loading.next(section.weights)
     if device.type == "cuda":
@@ -140,7 +140,7 @@ def _lm_source(
 ) -> WeightSource:
     """Gives each tensor of the language model once, when it is asked for."""
     if options.random_weights is not None:
-        return random_source(config, options.random_weights, getattr(torch, options.dtype), device)
+        return random_source(config, options.random_weights, getattr(torch, options.lm_dtype), device)
     from engine_runtime.cuda.loading import stored_weights
 
     with torch.device("meta"), Uninitialised():
@@ -158,7 +158,7 @@ def load_lm_weights(
     """The plain language model with its weights as they are in the bundle."""
     with torch.device("meta"), Uninitialised():
         model = MossLM(config)
-    dtype = getattr(torch, options.dtype)
+    dtype = getattr(torch, options.lm_dtype)
     _fill(model, bundle.lm.weights, device, options, progress, dtype=dtype)
     return model.eval()
 

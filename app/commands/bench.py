@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     process = ready | _memory()
     environment = {
         "bundle": engine.bundle.name,
-        **hardware.environment(settings.engine.device, settings.engine.dtype),
+        **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
     }

@@ -39,9 +39,9 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     parser.add_argument("--device", default=default("cpu"), help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
         "--dtype",
-        default=default("float32"),
+        default=default(None),
         choices=get_args(Dtype),
-        help="number format of the weights in memory (default: float32)",
+        help="number format of the language model (default: float32, on a GPU bfloat16)",
     )
     parser.add_argument(
         "--seed", type=int, default=default(None), help="seed of the sampling (default: the bundle's)"

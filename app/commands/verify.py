@@ -45,13 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
         settings = replace(settings, bundle=paths.find_bundle(arguments.folder))
     tested = settings.engine
-    default: Dtype = "bfloat16" if tested.device.startswith("cuda") else "float32"
-    native = replace(
-        tested,
-        weight_format="native",
-        kv_dtype="native",
-        dtype=arguments.reference_dtype or default,
-    )
+    native = replace(tested, weight_format="native", kv_dtype="native", dtype=arguments.reference_dtype)
     from app.main import engine_factory
     from engine_runtime.bundle import Bundle
     from engine_runtime.verify import verify
@@ -63,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         engine_factory(settings),
         {file.name: read_question(file, rate) for file in files},
     )
-    described = f"{tested.weight_format} weights, {tested.kv_dtype} KV, {tested.dtype}"
-    section = verdict.section(f"{settings.bundle.name}: {described} against native {native.dtype}")
+    described = f"{tested.weight_format} weights, {tested.kv_dtype} KV, {tested.lm_dtype}"
+    section = verdict.section(f"{settings.bundle.name}: {described} against native {native.lm_dtype}")
     print("\n".join(section.lines()))
     print(f"\n{described}: {'aligned' if verdict.is_aligned else 'not aligned'}")
     if arguments.json:
-        about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.dtype}
-        document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.dtype}
+        about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
+        document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.lm_dtype}
         print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
     return 0 if verdict.is_aligned else 1

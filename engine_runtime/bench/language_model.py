@@ -65,7 +65,7 @@ class LMBench:
     def costs(self) -> LMCosts:
         """Bytes and operations in the formats of this engine."""
         cache = self.stages.lm.cache
-        weight_bytes = getattr(torch, self.options.dtype).itemsize
+        weight_bytes = getattr(torch, self.options.lm_dtype).itemsize
         kv_bytes = cache.pool.element_size()
         return LMCosts(self.stages.lm_config, self.options.weight_format, weight_bytes, kv_bytes)
 

@@ -33,7 +33,7 @@ def check_memory(
 ) -> None:
     """Bound what torch may take, and raise AcceleratorError if that is too little. Before anything is
     loaded."""
-    native = getattr(torch, options.dtype).itemsize
+    native = getattr(torch, options.lm_dtype).itemsize
     demand = Demand(
         config=config,
         native_bytes=native,
@@ -73,7 +73,7 @@ def load_lm(
 
     Raises AcceleratorError where kernels that were asked for by name can not run.
     """
-    dtype: torch.dtype = getattr(torch, options.dtype)
+    dtype: torch.dtype = getattr(torch, options.lm_dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
     has_kernels = uses_triton(options.kernels, device)
     network = build_network(

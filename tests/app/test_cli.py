@@ -74,7 +74,7 @@ def test_the_bundle_may_be_given_before_or_after_the_command(tmp_path: Path) -> 
     for words in (["--bundle", str(tmp_path), "talk"], ["talk", "--bundle", str(tmp_path)]):
         assert start_settings(build_parser().parse_args(words)).bundle == tmp_path
     settings = start_settings(build_parser().parse_args(["--seed", "3", "talk", "--device", "cuda:1"]))
-    assert (settings.seed, settings.engine.device, settings.engine.dtype) == (3, "cuda:1", "float32")
+    assert (settings.seed, settings.engine.device, settings.engine.lm_dtype) == (3, "cuda:1", "bfloat16")
     assert settings.bundle == paths.default_bundle()
 
 
