@@ -106,8 +106,8 @@ class Engine:
         return BlockStats(blocks.num_blocks, blocks.num_used, blocks.num_free, blocks.num_cached)
 
     def new_conversation(self) -> Conversation:
-        """An empty conversation. Once nobody refers to it, its KV blocks go back at the next one or in
-        need."""
+        """An empty conversation. `end_conversation` gives its KV blocks back; without it they go back some
+        time after nobody refers to it, or in need."""
         with self.lock:
             self._require_open()
             self._reap()
@@ -115,6 +115,17 @@ class Engine:
             conversation = Conversation(self.stages.prompt, limit)
             self._conversations.append((weakref.ref(conversation), conversation.sequence))
             return conversation
+
+    def end_conversation(self, conversation: Conversation) -> None:
+        """Stop what is going on in it and give its KV blocks back; what they hold may still be reused."""
+        with self.lock:
+            if conversation.turn is not None:
+                conversation.turn.settle()
+                conversation.turn = None  # it refers to the conversation, and would keep it alive
+            self.stages.lm.blocks.release(conversation.sequence)
+            self._conversations = [
+                entry for entry in self._conversations if entry[1] is not conversation.sequence
+            ]
 
     def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
         """Start a user turn. `reply` is the modality that is expected; the commit decides.
@@ -135,11 +146,13 @@ class Engine:
         for modality in Modality:
             sampling = bundle.lm.sampling_speech if modality is Modality.SPEECH else bundle.lm.sampling_text
             params = replace(sampling, min_new=codes, max_new=codes)
-            turn = self._open_turn(self.new_conversation(), 0, modality, TimingBus())
+            conversation = self.new_conversation()
+            turn = self._open_turn(conversation, 0, modality, TimingBus())
             for start in range(0, rate, rate // 10):
                 turn.push(noise[start : start + rate // 10])
             for _ in turn.commit(modality, params):
                 pass
+            self.end_conversation(conversation)
 
     def close(self) -> None:
         """Stop what is going on and let the memory go. The engine can not be used afterwards."""

@@ -57,6 +57,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="afterwards hold a conversation of M minutes at real-time pace and count under-runs",
     )
     parser.add_argument(
+        "--endurance-minutes",
+        type=float,
+        default=0.0,
+        metavar="M",
+        help="after the replies hold conversations for M minutes without a pause; fails if memory grows or a "
+        "KV block is lost",
+    )
+    parser.add_argument(
         "--repeats", type=_positive, default=10, help="calls of each stage alone (default: %(default)s)"
     )
     parser.add_argument(
@@ -120,6 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join([*_header(environment, report, arguments), *_table(report), *_process_lines(process)]))
     if settings.engine.random_weights is not None:
         print(_RANDOM_NOTE)
+    endurance = _endure(engine, question, params, arguments.endurance_minutes)
     sections = _measure_stages(engine, settings, formats, question, params, load_s, arguments)
     del engine
     realtime = None
@@ -136,10 +145,26 @@ def run(arguments: argparse.Namespace) -> int:
             "process": process,
             **sections,
         }
+        if endurance is not None:
+            document["endurance"] = endurance
         if realtime is not None:
             document["realtime"] = realtime
         print(json.dumps(document))
     return 1 if any("error" in found for found in sections["comparisons"].values()) else 0
+
+
+def _endure(
+    engine: Engine, question: Pcm, params: SamplingParams | None, minutes: float
+) -> dict[str, Any] | None:
+    """Print the table of turns without a pause; None if none were asked for."""
+    if minutes <= 0:
+        return None
+    from engine_runtime.bench.endurance import measure_endurance
+
+    with progress_bar("endurance", minutes * 60) as progress:
+        section = measure_endurance(engine, question, minutes, params, progress)
+    print("\n".join(section.lines()), flush=True)
+    return section.document()
 
 
 def _formats(arguments: argparse.Namespace, options: EngineOptions) -> list[WeightFormat]:

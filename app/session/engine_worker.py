@@ -86,6 +86,9 @@ class SessionEngine(Protocol):
     def new_conversation(self) -> Any:
         """An empty conversation."""
 
+    def end_conversation(self, conversation: Any) -> None:
+        """Give back what it holds."""
+
     def open_turn(self, conversation: Any, turn_id: int, reply: Modality) -> TurnHandle:
         """Start a user turn in it."""
 
@@ -158,6 +161,7 @@ class EngineWorker:
                     break
                 if engine is not None:
                     if isinstance(job, Forget):
+                        engine.end_conversation(conversation)
                         conversation = engine.new_conversation()
                     else:
                         self._carry_out(engine, conversation, job)

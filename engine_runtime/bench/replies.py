@@ -167,8 +167,9 @@ def measure_reply(
                 values.setdefault(name, []).append(float(event.attributes[attribute]))
 
     unsubscribe = engine.timing.subscribe(listen)
+    conversation = engine.new_conversation()
     try:
-        turn = engine.open_turn(engine.new_conversation(), turn_id, Modality.SPEECH)
+        turn = engine.open_turn(conversation, turn_id, Modality.SPEECH)
         block = engine.input_sample_rate * _PUSH_MS // 1000 if while_spoken else max(len(question), 1)
         committed = time.perf_counter()
         for start in range(0, len(question), block):
@@ -185,6 +186,7 @@ def measure_reply(
         finished = time.perf_counter()
     finally:
         unsubscribe()
+        engine.end_conversation(conversation)
     if done is None or not chunks:
         raise BenchError(
             "The engine gave no speech for the question. No times are given; try another question."

@@ -368,6 +368,18 @@ def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
     engine.stages.lm.blocks.check_integrity([first.sequence, second.sequence])
 
 
+def test_a_conversation_that_has_ended_gives_its_blocks_back_at_once(engine: Engine) -> None:
+    before = engine.stats.used
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, 1, Modality.TEXT)
+    turn.push_text("one two three")
+    assert engine.stats.used > before
+    engine.end_conversation(conversation)
+    assert engine.stats.used == before
+    assert turn.is_over
+    assert conversation.turn is None
+
+
 def test_a_conversation_that_nobody_holds_gives_its_blocks_back(engine: Engine) -> None:
     import gc
 

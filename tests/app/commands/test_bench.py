@@ -111,3 +111,14 @@ def test_a_comparison_that_can_not_be_made_loses_nothing(
     comparisons = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
     assert "moss-voice[compare]" in comparisons["transformers"]["error"]
     assert len(comparisons["recompute"]["rows"]) == 6
+
+
+def test_endurance_is_measured_when_asked_for(
+    random_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _bench(random_bundle, "--runs", "1", "--endurance-minutes", "0.001", "--json") == 0
+    output = capsys.readouterr().out
+    rows = json.loads(output.splitlines()[-1])["endurance"]["rows"]
+    assert [row["blocks_used"] for row in rows] == [0] * len(rows)
+    assert rows[-1]["turns"] >= 10
+    assert "== endurance" in output

@@ -139,6 +139,9 @@ class ScriptedEngine:
         self.conversations += 1
         return self.conversations
 
+    def end_conversation(self, conversation: object) -> None:
+        self.calls.append(("end", conversation))
+
     def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
         self.calls.append(("open", turn_id, reply, conversation))
         if self.script.fail_on == "open":

@@ -36,9 +36,14 @@ class ScriptedEngine:
     output_sample_rate: int = RATE
     pushed: list[int] = field(default_factory=list)
     forgetful: bool = True
+    open_conversations: int = 0
 
     def new_conversation(self) -> object:
+        self.open_conversations += 1
         return object()
+
+    def end_conversation(self, conversation: object) -> None:
+        self.open_conversations -= 1
 
     def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedEngine:
         self.turn_id = turn_id
@@ -115,6 +120,7 @@ def test_listeners_are_removed_again() -> None:
     engine = ScriptedEngine(_tone())
     _bench(engine)
     assert engine.timing._listeners == ()
+    assert engine.open_conversations == 0
 
 
 def test_a_summary_is_that_of_its_values() -> None:

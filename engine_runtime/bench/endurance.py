@@ -1,0 +1,113 @@
+"""Turns one after the other for minutes: does anything grow, is a KV block lost?
+
+In: an engine, a question, minutes. Out: one table with memory and turns at several times. Each conversation
+has spoken replies, a written one and one that is interrupted, over a warm context; when it ends, every block
+must be free again. Engine thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+import torch
+
+from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.section import Cell, Section
+from engine_runtime.types import Modality, Pcm, ReplyAudio, SamplingParams
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
+
+COLUMNS = {
+    "at_s": "time since the first turn",
+    "turns": "turns ended by then, interrupted ones included",
+    "speech_s": "speech made by then",
+    "host_mb": "resident memory of the process (10^6 bytes)",
+    "device_mb": "device memory in tensors",
+    "blocks_used": "KV blocks that are not free once the conversation has ended",
+}
+ROWS = 10
+HOST_GROWTH_MB = 32.0
+"""Host memory may differ by this between the first and the last row: allocators round up and keep pages."""
+DEVICE_GROWTH_MB = 1.0
+_TURNS = ("speech", "speech", "text", "interrupted", "speech")
+
+
+def measure_endurance(
+    engine: Engine,
+    question: Pcm,
+    minutes: float,
+    params: SamplingParams | None = None,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> Section:
+    """Hold conversations until the time is over, at least two.
+
+    `progress` is told the seconds that passed. Raises BenchError where a block stays in use, where a reply is
+    not finite, or where memory grew after the first tenth of the time.
+    """
+    section = Section("endurance", COLUMNS)
+    device = engine.stages.lm.cache.pool.device
+    start, turns, samples = time.perf_counter(), 0, 0
+    while (elapsed := time.perf_counter() - start) < 60 * minutes or len(section.rows) < 2:
+        made, said = _converse(engine, question, params, turns)
+        turns, samples = turns + made, samples + said
+        progress(min(elapsed, 60 * minutes))
+        used = engine.stats.used
+        if used:
+            raise BenchError(
+                f"{used} KV blocks are still in use after a conversation that ended, {turns} turns from the "
+                "start. This is a defect of the program; please report it."
+            )
+        if len(section.rows) < 2 or elapsed >= 60 * minutes * len(section.rows) / ROWS:
+            row: dict[str, Cell] = {
+                "at_s": time.perf_counter() - start,
+                "turns": turns,
+                "speech_s": samples / engine.output_sample_rate,
+                "host_mb": psutil.Process().memory_info().rss / 1e6,
+                "blocks_used": used,
+            }
+            if device.type == "cuda":
+                row["device_mb"] = torch.cuda.memory_allocated(device) / 1e6
+            section.rows.append(row)
+    _check_growth(section)
+    return section
+
+
+def _converse(engine: Engine, question: Pcm, params: SamplingParams | None, before: int) -> tuple[int, int]:
+    """One conversation: its turns, and the samples that were said in it."""
+    conversation, samples = engine.new_conversation(), 0
+    text = engine.bundle.lm.sampling_text
+    if params is not None:  # random weights know no end
+        text = replace(text, min_new=0, max_new=min(text.max_new, params.max_new))
+    for number, kind in enumerate(_TURNS, start=1):
+        modality = Modality.TEXT if kind == "text" else Modality.SPEECH
+        turn = engine.open_turn(conversation, before + number, modality)
+        block = engine.input_sample_rate // 10
+        for first in range(0, len(question), block):
+            turn.push(question[first : first + block])
+        for event in turn.commit(modality, text if kind == "text" else params):
+            if isinstance(event, ReplyAudio):
+                samples += event.pcm.size
+                if not np.isfinite(event.pcm).all():
+                    raise BenchError("A reply holds values that are not finite; check the weights.")
+                if kind == "interrupted":
+                    turn.cancel()
+    engine.end_conversation(conversation)
+    return len(_TURNS), samples
+
+
+def _check_growth(section: Section) -> None:
+    for name, allowed in (("host_mb", HOST_GROWTH_MB), ("device_mb", DEVICE_GROWTH_MB)):
+        found = [row[name] for row in section.rows if isinstance(row.get(name), float)]
+        # The first row is that of caches which fill once.
+        growth = float(found[-1] or 0.0) - float(found[1] or 0.0) if len(found) > 2 else 0.0
+        if growth > allowed:
+            raise BenchError(
+                f"{name} grew by {growth:.1f} over {section.rows[-1]['turns']} turns; at most {allowed:.0f} "
+                "are allowed for. This is a defect of the program; please report it."
+            )

@@ -1,0 +1,56 @@
+"""Turns one after the other: what is counted, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_runtime.bench import BenchError, endurance
+from engine_runtime.bench.endurance import measure_endurance
+from engine_runtime.bench.section import Section
+from engine_runtime.bundle import Bundle
+from engine_runtime.engine import Engine
+
+QUESTION = np.random.default_rng(0).normal(0, 0.1, 8000).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def engine(random_bundle: Path) -> Engine:
+    return Engine.load(Bundle.open(random_bundle))
+
+
+def test_conversations_are_held_and_every_block_comes_back(engine: Engine) -> None:
+    seconds: list[float] = []
+    section = measure_endurance(engine, QUESTION, 0.0, progress=seconds.append)
+    first, last = section.rows[0], section.rows[-1]
+    assert (first["turns"], last["turns"]) == (5, 10)
+    assert last["speech_s"] > first["speech_s"] > 0
+    assert {row["blocks_used"] for row in section.rows} == {0}
+    assert last["host_mb"] > 50
+    assert "device_mb" not in last  # there is none on a CPU
+    assert len(seconds) == 2
+    assert any("turns" in line for line in section.lines())
+
+
+def test_a_block_that_stays_in_use_is_told(engine: Engine) -> None:
+    held = engine.new_conversation()
+    turn = engine.open_turn(held, 1)
+    turn.push(QUESTION)
+    try:
+        with pytest.raises(BenchError, match="KV blocks are still in use"):
+            measure_endurance(engine, QUESTION, 0.0)
+    finally:
+        turn.cancel()
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("host_mb", 32.0), ("device_mb", 1.0)])
+def test_memory_that_grows_is_told(name: str, allowed: float) -> None:
+    def rows(growth: float) -> Section:
+        values = (500.0, 600.0, 600.0 + growth)  # the first one, before caches are full, does not count
+        return Section("endurance", {}, [{name: value, "turns": 9} for value in values])
+
+    endurance._check_growth(rows(allowed - 0.1))
+    with pytest.raises(BenchError, match=f"{name} grew by"):
+        endurance._check_growth(rows(allowed + 0.1))
