@@ -28,7 +28,7 @@ from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation
 from engine_runtime.errors import OutOfBlocksError
-from engine_runtime.lm.generation import Row, merged_id
+from engine_runtime.lm.generation import Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
@@ -169,8 +169,7 @@ class Engine:
 
     def prefill(self, conversation: Conversation, rows: list[Row], tails: Tails) -> tuple[Logits, int]:
         """Make the cache hold exactly `rows`; logits of the last one, and how many rows had to be run."""
-        special, vocab = self.bundle.lm.special_ids, self.stages.lm_config.text_vocab
-        ids = [merged_id(row, special, vocab) for row in rows]
+        ids = self.stages.merged_ids(rows)
         lm, sequence = self.stages.lm, conversation.sequence
         # The last row is always run, since its logits are wanted.
         held = lm.align(sequence, ids[:-1])
@@ -179,14 +178,13 @@ class Engine:
 
     def decode(self, conversation: Conversation, row: Row, tails: Tails) -> Logits:
         """Run one row of a reply."""
-        token_id = merged_id(row, self.bundle.lm.special_ids, self.stages.lm_config.text_vocab)
+        (token_id,) = self.stages.merged_ids((row,))
         lm, sequence = self.stages.lm, conversation.sequence
         return self._with_room(conversation, lambda: lm.decode(sequence, token_id, tails))
 
     def roll_back(self, conversation: Conversation, rows: list[Row]) -> None:
         """Keep of the cache only what belongs to `rows`; computes nothing."""
-        special, vocab = self.bundle.lm.special_ids, self.stages.lm_config.text_vocab
-        ids = [merged_id(row, special, vocab) for row in rows]
+        ids = self.stages.merged_ids(rows)
         sequence = conversation.sequence
         self.stages.lm.blocks.rollback(sequence, sequence.common_prefix(ids))
 

@@ -7,7 +7,7 @@ rounded picks another code. Called once, in the thread that will use the engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
@@ -28,6 +28,7 @@ from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.hardware import usable_device
 from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.bigvgan import build_bigvgan
@@ -62,6 +63,11 @@ class Stages:
         return (
             self.token2mel.config.max_frames // self.token2mel.frames_per_code - self.token2mel.prompt_codes
         )
+
+    def merged_ids(self, rows: Iterable[Row]) -> list[int]:
+        """What the language model reads of rows."""
+        special, vocab = self.bundle.lm.special_ids, self.lm_config.text_vocab
+        return [merged_id(row, special, vocab) for row in rows]
 
     @property
     def samples_per_code(self) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engine_runtime.bench.section import Section
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.lm.generation import Row, merged_id
+from engine_runtime.lm.generation import Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
@@ -159,7 +159,7 @@ def _teach(engine: Engine, question: Pcm) -> _Lesson:
 def _logits(engine: Engine, lesson: _Lesson) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits of both heads before each row of the reply, on the host, what can not be picked left out."""
     special, lm = engine.bundle.lm.special_ids, engine.stages.lm
-    ids = [merged_id(row, special, engine.stages.lm_config.text_vocab) for row in lesson.rows]
+    ids = engine.stages.merged_ids(lesson.rows)
     sequence = Sequence()
     try:
         yield _on_host(lm.prefill(sequence, ids[: lesson.start], BOTH_TAILS), special.audio_forbidden_from)

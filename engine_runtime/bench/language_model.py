@@ -20,7 +20,7 @@ from engine_runtime.bench.clock import p50_p95, times_ms
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.replies import BenchError
 from engine_runtime.bench.section import Cell, Section
-from engine_runtime.lm.generation import Generation, Row, merged_id
+from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
@@ -130,7 +130,10 @@ class LMBench:
     def prefill_times(self, rows: int) -> list[float]:
         """Milliseconds of prefills of so many rows. BenchError where the last row makes no difference."""
         lm, history = self.stages.lm, self.rows_of_speech(rows)
-        ids, others = self.ids(history), self.ids([*history[:-1], Row(history[-1].text, 0)])
+        ids, others = (
+            self.stages.merged_ids(history),
+            self.stages.merged_ids([*history[:-1], Row(history[-1].text, 0)]),
+        )
         logits: list[Tensor] = []
 
         def run() -> None:
@@ -152,12 +155,12 @@ class LMBench:
         picked: list[Row] = []
 
         def run() -> None:
-            token_id = self.ids(picked[-1:])[0]
+            token_id = self.stages.merged_ids(picked[-1:])[0]
             picked.append(generation.pick(lm.decode(sequence, token_id, generation.tails)).row)
             lm.blocks.rollback(sequence, cached_rows)
 
         with self.sequence() as sequence:
-            logits = lm.prefill(sequence, self.ids(history), generation.tails)
+            logits = lm.prefill(sequence, self.stages.merged_ids(history), generation.tails)
             picked.append(generation.pick(logits).row)
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
         if len({row.audio for row in picked}) < 2:
@@ -198,11 +201,6 @@ class LMBench:
         # NOTE: audio_pad is an id of a code, too; at the end of a prompt it would stand for text.
         codes[-1] = (special.audio_pad + 1) % special.eosp
         return [Row(special.modality_pad, int(code)) for code in codes]
-
-    def ids(self, rows: list[Row]) -> list[int]:
-        """What the model reads of rows."""
-        special, vocab = self.stages.bundle.lm.special_ids, self.stages.lm_config.text_vocab
-        return [merged_id(row, special, vocab) for row in rows]
 
     @contextmanager
     def sequence(self) -> Iterator[Sequence]:

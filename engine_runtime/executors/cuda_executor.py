@@ -25,7 +25,6 @@ from engine_runtime.cuda.prefill import Prefill, RowOperations, TorchRowOperatio
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.executor import (
     GENERATION,
-    ExecutorLimits,
     StepLengths,
     StepMemory,
     StepTensors,
@@ -77,15 +76,7 @@ class CudaExecutor:
         self._device = cache.pool.device
         self.device = torch.device("cpu")  # where the tensors of a step lie
         self.network, self.cache = network, cache
-        self.limits = ExecutorLimits(
-            text_vocab=config.text_vocab,
-            audio_vocab=config.audio_vocab,
-            num_layers=config.num_layers,
-            num_blocks=cache.num_blocks,
-            tokens_per_block=cache.tokens_per_block,
-            max_seq_len=max_seq_len,
-            max_num_tokens=max_num_tokens,
-        )
+        self.limits = cache.limits(config, max_seq_len, max_num_tokens)
         self._spec, self._memory = step_spec(self.limits), StepMemory()
         if multiplies_fp8 is None:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)

@@ -20,7 +20,6 @@ from engine_runtime.cuda.quantise import to_fp8
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.fused_layer import FusedLayer, fuse_block
 from engine_runtime.lm.executor import (
-    ExecutorLimits,
     StepMemory,
     StepTensors,
     check_outputs,
@@ -82,15 +81,7 @@ class TorchExecutor:
         config = model.config
         self.config, self.cache = config, cache
         self.device = cache.pool.device
-        self.limits = ExecutorLimits(
-            text_vocab=config.text_vocab,
-            audio_vocab=config.audio_vocab,
-            num_layers=config.num_layers,
-            num_blocks=cache.num_blocks,
-            tokens_per_block=cache.tokens_per_block,
-            max_seq_len=max_seq_len,
-            max_num_tokens=max_num_tokens,
-        )
+        self.limits = cache.limits(config, max_seq_len, max_num_tokens)
         self._spec, self._memory = step_spec(self.limits), StepMemory()
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.lm.block_manager import BlockCopy
+from engine_runtime.lm.executor import ExecutorLimits
 from engine_runtime.models.moss_lm import MossLMConfig
 
 
@@ -48,6 +49,18 @@ class KVCache:
         self.pool = torch.zeros(shape, dtype=kv_dtype or dtype, device=device)
         trunk_rows = tokens_per_block if keep_trunk else 0
         self.trunk = torch.zeros((num_blocks, trunk_rows, config.hidden_size), dtype=dtype, device=device)
+
+    def limits(self, config: MossLMConfig, max_seq_len: int, max_num_tokens: int) -> ExecutorLimits:
+        """What a step over this pool must respect."""
+        return ExecutorLimits(
+            text_vocab=config.text_vocab,
+            audio_vocab=config.audio_vocab,
+            num_layers=config.num_layers,
+            num_blocks=self.num_blocks,
+            tokens_per_block=self.tokens_per_block,
+            max_seq_len=max_seq_len,
+            max_num_tokens=max_num_tokens,
+        )
 
     @property
     def bytes(self) -> int:
