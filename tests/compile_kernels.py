@@ -17,7 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from engine_runtime.cuda.kernels.attention import attend_row
-from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4
+from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
+from engine_runtime.cuda.kernels.pick import best_of_stretch, pick_one
 from engine_runtime.cuda.kernels.rows import (
     dense_rows,
     dense_rows_int4,
@@ -30,7 +31,14 @@ from engine_runtime.cuda.kernels.rows import (
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
 HIDDEN, INNER, HEADS, KV_HEADS, DIM, TOKENS = 4096, 12288, 32, 8, 128, 16
 ROW = {"x": BF16, "norm": BF16, "residual": BF16, "out": BF16, "num_rows": "i32", "eps": "fp32"}
-FLAGS = {"COLUMNS": HIDDEN, "HAS_NORM": True, "IS_GATED": False, "HAS_RESIDUAL": False, "OVERLAPS": False}
+FLAGS = {
+    "COLUMNS": HIDDEN,
+    "WIDTH": HIDDEN,
+    "STAGES": 3,
+    "HAS_NORM": True,
+    "IS_GATED": False,
+    "HAS_RESIDUAL": False,
+}
 HEAD_SIZES = {"HEADS": HEADS, "KV_HEADS": KV_HEADS, "DIM": DIM, "TOKENS": TOKENS}
 TABLES = {"q_norm": BF16, "k_norm": BF16, "cos": BF16, "sin": BF16, "table": "*i32"}
 OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
@@ -38,26 +46,39 @@ OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 Case = tuple[Any, dict[str, str], dict[str, object], int]
 
 
-def cases(*, overlaps: bool) -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     """Kernel, types of its arguments, constants, warps."""
-    flags = FLAGS | {"OVERLAPS": overlaps}
-    for weight in (BF16, FP8, "*i8"):
-        plain = {"HAS_SCALE": weight != BF16, "FP8_BITS": False, "ROWS": 2, "BLOCK": 4096}
+    down = {"COLUMNS": INNER, "WIDTH": 16384, "HAS_NORM": False, "HAS_RESIDUAL": True}
+    for weight in (BF16, FP8, "*u8"):
+        plain = {"HAS_SCALE": weight != BF16, "FP8_BITS": weight == "*u8", "ROWS": 2}
         types = ROW | {"weight": weight, "scale": FP32}
-        yield row_linear, types, flags | plain, 8
-        yield row_linear, types, flags | plain | {"IS_GATED": True, "ROWS": 1}, 8
-        down = {"COLUMNS": INNER, "HAS_NORM": False, "HAS_RESIDUAL": True}
-        yield row_linear, types, flags | plain | down, 8
-    types = ROW | {"weight": "*u8", "scale": "*fp16"}
-    int4 = {"NUM_GROUPS": HIDDEN // 128, "ROWS": 4, "GROUPS": 32}
-    yield row_linear_int4, types, flags | int4, 4
-    yield row_linear_int4, types, flags | int4 | {"IS_GATED": True, "ROWS": 2}, 4
+        yield row_linear, types, FLAGS | plain, 4
+        yield row_linear, types, FLAGS | plain | {"IS_GATED": True, "ROWS": 1}, 4
+        yield row_linear, types, FLAGS | plain | down, 8
+    for kernel, scale, more in ((row_linear_int8, FP32, {}), (row_linear_int4, "*fp16", {"NUM_GROUPS": 32})):
+        types = ROW | {"weight": "*i32", "scale": scale}
+        whole = FLAGS | {"ROWS": 4, "HAS_ASM": True} | more
+        yield kernel, types, whole, 4
+        yield kernel, types, whole | {"IS_GATED": True, "ROWS": 2}, 8
+        groups = {"NUM_GROUPS": INNER // 128} if more else {}
+        yield kernel, types, whole | down | groups | {"ROWS": 1}, 8
+    between = {"best": FP32, "best_ids": "*i32", "tops": FP32, "top_ids": "*i32", "sums": FP32}
+    whole_number, real = "*i64", "*fp64"
+    types = {"logits": FP32, "seen": "*u8", "penalty": real}
+    types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), whole_number)
+    picks = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
+    picks |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
+    places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "STRETCHES": 75, "STRETCH_TILE": 128}
+    for do_sample in (False, True):
+        flags = {"VOCAB": 16512, "STRETCH": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
+        yield best_of_stretch, types | between, flags, 8
+        yield pick_one, between | picks, places | {"DO_SAMPLE": do_sample}, 8
     for pool in (BF16, FP8):
-        pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 32, "OVERLAPS": overlaps}
+        pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 32}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
         types = TABLES | OFFSETS | buffers | {"qkv": BF16, "pool": pool, "position": "*i64", "out": BF16}
         yield attend_row, types, HEAD_SIZES | pieces, 4
-        types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "first": "i32"}
+        types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
         yield turn_and_write_rows, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
     yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4
     norm = {"x": BF16, "norm": BF16, "out": BF16, "eps": "fp32"}
@@ -70,7 +91,7 @@ def cases(*, overlaps: bool) -> Iterator[Case]:
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
 
 
-def compile_for(capability: int, case: Case, *, overlaps: bool) -> str:
+def compile_for(capability: int, case: Case) -> str:
     """PTX of one case."""
     kernel, types, constants, warps = case
     names = kernel.arg_names
@@ -83,10 +104,8 @@ def compile_for(capability: int, case: Case, *, overlaps: bool) -> str:
     source = ASTSource(
         kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned
     )
-    options: dict[str, object] = {"num_warps": warps}
-    if overlaps:
-        options["launch_pdl"] = True
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": warps})
     assert compiled.asm["cubin"], kernel.__name__
     return str(compiled.asm["ptx"])
 
@@ -94,11 +113,10 @@ def compile_for(capability: int, case: Case, *, overlaps: bool) -> str:
 def main(capabilities: list[int]) -> None:
     """Compile all; one line a kernel: whether it has loads of 16 bytes."""
     for capability in capabilities:
-        for overlaps in (False, True) if capability >= 90 else (False,):
-            for case in cases(overlaps=overlaps):
-                ptx = compile_for(capability, case, overlaps=overlaps)
-                wide = "v4.b32" if re.search(r"ld\.global[^\n]*\.v4\.b32", ptx) else "narrow"
-                sys.stdout.write(f"sm_{capability} {case[0].__name__} {wide}\n")
+        for case in cases():
+            ptx = compile_for(capability, case)
+            is_wide = re.search(r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10", ptx)
+            sys.stdout.write(f"sm_{capability} {case[0].__name__} {'v4.b32' if is_wide else 'narrow'}\n")
 
 
 if __name__ == "__main__":

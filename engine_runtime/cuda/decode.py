@@ -22,6 +22,8 @@ from engine_runtime.cuda.picking import DevicePicker
 from engine_runtime.lm.kv_cache import KVCache
 
 SMALLEST_BUCKET = 512
+RECORDED_ROWS = (16, 64)
+"""Sizes of a recorded prefill: a few rows of speech, or the end of a question with what comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,16 @@ class StepShape:
     picks: bool = False
     do_sample: bool = False
     subtitle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowsShape:
+    """What a recorded prefill of at most `size` rows does."""
+
+    size: int
+    bucket: int
+    text: bool
+    audio: bool
 
 
 def bucket_of(num_rows: int, longest: int) -> int:

@@ -26,6 +26,7 @@ class DevicePicker:
         self._seen_text = torch.zeros(text_vocab, dtype=torch.bool, device=device)
         self._seen_audio = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
         self._forbidden = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
+        self._forbidden_from = torch.zeros(1, dtype=torch.int64, device=device)
         self._eosp = torch.zeros(1, dtype=torch.int64, device=device)
         self._owner: object = None
         self.result = torch.zeros(5, dtype=torch.float64, device=device)
@@ -38,6 +39,7 @@ class DevicePicker:
         self._seen_audio.copy_(request.seen_audio)
         self._forbidden.fill_(False)
         self._forbidden[request.audio_forbidden_from :] = True
+        self._forbidden_from.fill_(request.audio_forbidden_from)
         self._eosp.fill_(request.eosp)
         self._owner = request.owner
 

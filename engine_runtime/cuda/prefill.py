@@ -1,8 +1,9 @@
 """Runs many rows at once through the library's matrix products and attention, over the paged pool.
 
-In: merged ids, or kept trunk outputs, of rows [first, first + n) of one sequence, whose block table lies in
-StepInputs. Out: K/V of these rows in the pool, and logits of the last one. What lies between the matrix
-products is a seam, `RowOperations`, so that kernels can take it over. Engine thread.
+In: merged ids, or kept trunk outputs, of rows of one sequence, whose block table lies in StepInputs. Out: K/V
+of these rows in the pool, and logits of the last one. What lies between the matrix products is a seam,
+`RowOperations`, so that kernels can take it over. A few rows at a time take longer to launch than to compute;
+filled up to a fixed size (`recorded_span`) they can be recorded in a CUDA graph. Engine thread.
 
 A rounded weight is made dense in a scratch buffer right before its product; fp8 weights are multiplied as
 they are where the GPU can (`has_fp8_matmul`), rows rounded to fp8 with a scale of their own.
@@ -31,10 +32,11 @@ class RowOperations(Protocol):
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
         """x [n, H] -> rms_norm(x) * norm."""
 
-    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, first: int) -> Tensor:
-        """Norm and turn q and k of rows [first, first + n), write k and v to the pool.
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+        """Norm and turn q and k of the rows at `positions` [n] int64, write k and v to the pool.
 
-        qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim].
+        qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim]. With kernels, a position below 0
+        is a row that is not there: nothing of it is written.
         """
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -58,20 +60,20 @@ class TorchRowOperations:
         """See RowOperations."""
         return F.rms_norm(x, norm.shape, norm, self._network.config.rms_norm_eps)
 
-    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, first: int) -> Tensor:
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
         """See RowOperations."""
         config, num_rows, size = self._network.config, qkv.shape[0], self._cache.tokens_per_block
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         q, k, v = qkv.view(num_rows, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
-        cos = self._network.cos[first : first + num_rows, None]
-        sin = self._network.sin[first : first + num_rows, None]
+        cos, sin = (
+            table.index_select(0, positions)[:, None] for table in (self._network.cos, self._network.sin)
+        )
         q, k = (
             turned(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
-        rows = torch.arange(first, first + num_rows, device=qkv.device)
-        block = self._inputs.table[rows // size].long() + 2 * layer.index
-        write_rows(self._blocks, block, rows % size, k, v)
+        block = self._inputs.table[positions // size].long() + 2 * layer.index
+        write_rows(self._blocks, block, positions % size, k, v)
         return q
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -91,12 +93,23 @@ class TorchRowOperations:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """Rows [first, total) of one call; `blocks` are the offsets of all K blocks up to there, for layer 0."""
+class Span:
+    """The rows of one call, and the rows that they see.
 
-    first: int
-    total: int
+    Attributes:
+        positions: [n] int64 in the sequence; -1 for a row that only fills up a recorded size.
+        num_seen: rows from the beginning of the sequence that are looked at.
+        blocks: offsets of the K blocks of these, for layer 0.
+        mask: [n, num_seen] bool, which of them each row sees; None: row i of the n sees all but the last
+            n - 1 - i.
+        last: [1] int64, the row whose logits are wanted.
+    """
+
+    positions: Tensor
+    num_seen: int
     blocks: Tensor
+    mask: Tensor | None
+    last: Tensor
 
 
 class Prefill:
@@ -117,69 +130,93 @@ class Prefill:
         self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
         self._trunk = cache.trunk.view(-1, network.config.hidden_size)
 
-    def trunk(self, ids: Tensor, first: int, *, keep: bool) -> Tensor:
+    def span(self, first: int, num_rows: int) -> Span:
+        """Rows [first, first + num_rows) of the sequence whose table lies in StepInputs."""
+        device, total = self._blocks.device, first + num_rows
+        positions = torch.arange(first, total, device=device)
+        last = torch.full((1,), num_rows - 1, device=device)
+        return Span(positions, total, self._blocks_of(total), None, last)
+
+    def recorded_span(self, where: Tensor, size: int, bucket: int) -> Span:
+        """`size` rows from where[0] on, of which where[1] are there, among at most `bucket` rows.
+
+        `where` [2] int64 lies on the device: nothing but size and bucket is fixed when this is recorded.
+        """
+        device = self._blocks.device
+        rows = torch.arange(size, device=device)
+        positions = torch.where(rows < where[1], where[0] + rows, -1)
+        mask = torch.arange(bucket, device=device) <= positions.clamp_min(0)[:, None]
+        return Span(positions, bucket, self._blocks_of(bucket), mask, where[1:2] - 1)
+
+    def trunk(self, ids: Tensor, span: Span, *, keep: bool) -> Tensor:
         """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also puts it beside the pool."""
         x = F.embedding(ids, self._network.embedding)
-        span = self._span(first, x.shape[0])
         for layer in self._network.trunk:
             x = self._layer(layer, x, span)
         if keep:
-            self._trunk[self._kept_rows(first, first + x.shape[0])] = x
+            # Rows that are not there do once more what the last one does.
+            rows = torch.minimum(torch.arange(x.shape[0], device=x.device), span.last)
+            self._trunk[self._kept_rows(span.positions[rows])] = x[rows]
         return x
 
-    def kept(self, first: int, end: int) -> Tensor:
-        """Trunk outputs of rows [first, end) that were put beside the pool."""
-        return self._trunk[self._kept_rows(first, end)]
+    def kept(self, span: Span) -> Tensor:
+        """Trunk outputs of rows that were put beside the pool."""
+        return self._trunk[self._kept_rows(span.positions)]
 
-    def tail(self, tail: Tail, x: Tensor, first: int, *, wants_logits: bool) -> Tensor | None:
-        """Trunk output [n, H] of rows from `first` on -> logits of the last row [1, vocab] float32.
+    def tail(self, tail: Tail, x: Tensor, span: Span, *, wants_logits: bool) -> Tensor | None:
+        """Trunk output [n, H] of the span's rows -> logits of the last row [1, vocab] float32.
 
         The last layer computes only what is asked for: K/V of all rows, and the output of the last one.
         """
         *inner, last = tail.layers
-        span = self._span(first, x.shape[0])
         for layer in inner:
             x = self._layer(layer, x, span)
-        x = self._layer(last, x, span, num_out=1 if wants_logits else 0)
+        x = self._layer(last, x, span, all_out=False, last_out=wants_logits)
         if not wants_logits:
             return None
         return self._product(self._operations.norm(x, tail.norm), tail.head).float()
 
-    def _kept_rows(self, first: int, end: int) -> Tensor:
+    def _kept_rows(self, positions: Tensor) -> Tensor:
         size, stride = self._cache.tokens_per_block, 2 * self._cache.num_layers
-        rows = torch.arange(first, end, device=self._blocks.device)
-        return self._inputs.table[rows // size].long() // stride * size + rows % size
+        return self._inputs.table[positions // size].long() // stride * size + positions % size
 
-    def _span(self, first: int, num_rows: int) -> _Span:
-        total = first + num_rows
-        return _Span(first, total, self._inputs.table[: -(-total // self._cache.tokens_per_block)].long())
+    def _blocks_of(self, num_rows: int) -> Tensor:
+        return self._inputs.table[: -(-num_rows // self._cache.tokens_per_block)].long()
 
-    def _layer(self, layer: LayerWeights, x: Tensor, span: _Span, num_out: int | None = None) -> Tensor:
-        operations, num_rows = self._operations, x.shape[0]
+    def _layer(
+        self, layer: LayerWeights, x: Tensor, span: Span, *, all_out: bool = True, last_out: bool = True
+    ) -> Tensor:
+        operations, mask = self._operations, span.mask
         qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
-        q = operations.turn_and_write(qkv, layer, span.first)
-        if num_out is not None:
-            q, x = q[num_rows - num_out :], x[num_rows - num_out :]
-        if not x.shape[0]:
-            return x
-        x = self._product_added(self._attend(q, layer, span), layer.o, x)
+        q = operations.turn_and_write(qkv, layer, span.positions)
+        if not all_out:
+            if not last_out:
+                return x[:0]
+            q, x = q.index_select(0, span.last), x.index_select(0, span.last)
+            mask = None if mask is None else mask.index_select(0, span.last)
+        x = self._product_added(self._attend(q, layer, span, mask), layer.o, x)
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
         return self._product_added(gated, layer.down, x)
 
-    def _attend(self, q: Tensor, layer: LayerWeights, span: _Span) -> Tensor:
+    def _attend(self, q: Tensor, layer: LayerWeights, span: Span, mask: Tensor | None) -> Tensor:
         """q [n, heads, head_dim] of the last n rows of the span -> [n, heads * head_dim]."""
-        dim, total = q.shape[-1], span.total
-        keys, values = read_rows(self._blocks, span.blocks + 2 * layer.index, total, q.dtype)
+        num_rows, _, dim = q.shape
+        keys, values = read_rows(self._blocks, span.blocks + 2 * layer.index, span.num_seen, q.dtype)
+        if mask is None and num_rows > 1:
+            queries = q.transpose(0, 1)[None]
+            heads: Tensor = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=causal_lower_right(num_rows, span.num_seen), enable_gqa=True
+            )
+            return heads[0].transpose(0, 1).reshape(num_rows, -1)
+        # The query heads of one K/V head stand in for query rows: they see the same keys.
         kv_heads = keys.shape[1]
-        if q.shape[0] == 1:
-            # The query heads of one K/V head stand in for query rows: they see the same keys, all of them.
-            grouped = q.reshape(1, kv_heads, -1, dim)
-            return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
-        queries = q.transpose(0, 1)[None]
-        heads: Tensor = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=causal_lower_right(q.shape[0], total), enable_gqa=True
+        grouped = q.view(num_rows, kv_heads, -1, dim).permute(1, 2, 0, 3)
+        if mask is not None:
+            mask = mask.repeat(grouped.shape[1], 1)
+        heads = F.scaled_dot_product_attention(
+            grouped.reshape(1, kv_heads, -1, dim), keys, values, attn_mask=mask
         )
-        return heads[0].transpose(0, 1).reshape(q.shape[0], -1)
+        return heads.view(kv_heads, -1, num_rows, dim).permute(2, 0, 1, 3).reshape(num_rows, -1)
 
     def _product(self, x: Tensor, matrix: Matrix) -> Tensor:
         if self._multiplies_fp8(matrix):

@@ -72,7 +72,8 @@ def quantise(weight: Tensor, weight_format: WeightFormat) -> Matrix:
         return _int4(weight, shape)
     limit = FP8_MAX if weight_format == "fp8" else 127.0
     wide = weight.float()
-    scale = _nonzero(wide.abs().amax(dim=1) / limit)
+    # A tensor, not a number: a GPU would multiply by 1 / limit, and round some weights otherwise than a CPU.
+    scale = _nonzero(wide.abs().amax(dim=1) / torch.tensor(limit, device=wide.device))
     scaled = (wide / scale[:, None]).clamp_(-limit, limit)
     stored = scaled.to(FP8) if weight_format == "fp8" else scaled.round_().to(torch.int8)
     return Matrix(weight_format, shape, stored, scale)

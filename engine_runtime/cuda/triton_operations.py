@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.kernels.attention import attend_row
-from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4
+from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
 from engine_runtime.cuda.kernels.rows import (
     dense_rows,
     dense_rows_int4,
@@ -36,11 +36,19 @@ large GPU, which is what it takes to keep its memory busy."""
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a row times a matrix is cut: output rows per program, inputs per step (groups for int4), warps."""
+    """How a row times a matrix is cut.
+
+    Attributes:
+        rows: output rows that a program computes at a time.
+        warps: of a program.
+        share: programs for each multiprocessor.
+        stages: tiles of `rows` rows that are on their way or in use.
+    """
 
     rows: int
-    block: int
     warps: int
+    share: int
+    stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +59,23 @@ class LaunchKey:
     shape: tuple[int, int]
     is_gated: bool
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an output row's weights (of both rows if gated), without scales, columns padded."""
+        columns = triton.next_power_of_2(-(-self.shape[1] // GROUP) * GROUP)
+        halves = {"native": 4, "fp8": 2, "int8": 2, "int4": 1}[self.format]
+        return int(columns * halves // 2 * (2 if self.is_gated else 1))
+
 
 def default_launch(key: LaunchKey) -> Launch:
-    """One row of 4096 inputs at a time where they have two bytes, more rows where they have fewer."""
-    columns = key.shape[1]
-    if key.format == "int4":
-        return Launch(2 if key.is_gated else 4, min(32, triton.next_power_of_2(-(-columns // GROUP))), 4)
-    block = min(4096, triton.next_power_of_2(columns))
-    rows = 1 if key.format == "native" or key.is_gated else 2
-    return Launch(rows, block, max(1, min(8, block // 512)))
+    """About 16 KiB at a time, three times over, by two programs a multiprocessor: that keeps memory busy."""
+    return Launch(rows_of(key, 16384), 4, 2, 3)
+
+
+def rows_of(key: LaunchKey, tile_bytes: int) -> int:
+    """Output rows of which the weights take about `tile_bytes`; a power of two."""
+    wanted = max(1, tile_bytes // key.row_bytes)
+    return int(min(16, triton.next_power_of_2(wanted + 1) // 2))
 
 
 class TritonOperations:
@@ -67,8 +83,6 @@ class TritonOperations:
 
     Args:
         launches: measured choices (cuda/tuning.py); default_launch where there is none.
-        overlaps: let a kernel load its weights while the one before it still runs (programmatic dependent
-            launch, GPUs from sm_90 on).
     """
 
     def __init__(
@@ -78,7 +92,6 @@ class TritonOperations:
         inputs: StepInputs,
         *,
         launches: dict[LaunchKey, Launch] | None = None,
-        overlaps: bool = False,
     ) -> None:
         config, device = network.config, cache.pool.device
         self.launches = {} if launches is None else launches
@@ -88,9 +101,11 @@ class TritonOperations:
         self._tops = torch.zeros(_MOST_PIECES, heads, device=device)
         self._totals = torch.zeros(_MOST_PIECES, heads, device=device)
         self._arrived = torch.zeros(config.num_key_value_heads, dtype=torch.int32, device=device)
-        self._overlaps = overlaps
-        self._options = {"launch_pdl": True} if overlaps else {}
         self._fp8_as_bits = lacks_fp8(device)
+        self._is_gpu = device.type == "cuda"
+        self._processors = 1
+        if self._is_gpu:
+            self._processors = torch.cuda.get_device_properties(device).multi_processor_count
 
     def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
         """See Operations."""
@@ -134,10 +149,8 @@ class TritonOperations:
             TOKENS=cache.tokens_per_block,
             TILE=_TILE,
             PIECES=pieces,
-            OVERLAPS=self._overlaps,
             num_warps=4,
-            num_stages=2,
-            **self._options,
+            num_stages=1,
         )
 
     def _linear(
@@ -153,33 +166,41 @@ class TritonOperations:
         key = LaunchKey(matrix.format, matrix.shape, is_gated)
         launch = self.launches.get(key) or default_launch(key)
         num_rows = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
+        columns = matrix.shape[1]
         flags = {
-            "COLUMNS": matrix.shape[1],
+            "COLUMNS": columns,
+            "WIDTH": triton.next_power_of_2(columns),
             "HAS_NORM": norm is not None,
             "IS_GATED": is_gated,
             "HAS_RESIDUAL": residual is not None,
-            "OVERLAPS": self._overlaps,
             "ROWS": launch.rows,
+            "STAGES": launch.stages,
             "num_warps": launch.warps,
-            **self._options,
         }
         # Pointers that a flag switches off are never read; any tensor may stand in for them.
         norm = x if norm is None else norm
         residual = x if residual is None else residual
         scale = x if matrix.scale is None else matrix.scale
-        grid, eps = (triton.cdiv(num_rows, launch.rows),), self._network.config.rms_norm_eps
+        grid = (min(triton.cdiv(num_rows, launch.rows), launch.share * self._processors),)
+        eps, weight = self._network.config.rms_norm_eps, matrix.weight
         if matrix.format == "int4":
-            groups = -(-matrix.shape[1] // GROUP)
+            groups = -(-columns // GROUP)
+            flags |= {"NUM_GROUPS": groups, "WIDTH": triton.next_power_of_2(groups * GROUP)}
             row_linear_int4[grid](
-                x, norm, matrix.weight, scale, residual, out, num_rows, eps,
-                NUM_GROUPS=groups, GROUPS=launch.block, **flags,
+                x, norm, weight.view(torch.int32), scale, residual, out, num_rows, eps,
+                HAS_ASM=self._is_gpu, **flags,
             )  # fmt: skip
             return
-        as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
-        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        if matrix.format == "int8" and columns % 4 == 0:
+            row_linear_int8[grid](
+                x, norm, weight.view(torch.int32), scale, residual, out, num_rows, eps,
+                HAS_ASM=self._is_gpu, **flags,
+            )  # fmt: skip
+            return
+        as_bits = self._fp8_as_bits and weight.dtype == FP8
         row_linear[grid](
-            x, norm, weight, scale, residual, out, num_rows, eps,
-            HAS_SCALE=matrix.scale is not None, FP8_BITS=as_bits, BLOCK=launch.block, **flags,
+            x, norm, weight.view(torch.uint8) if as_bits else weight, scale, residual, out, num_rows, eps,
+            HAS_SCALE=matrix.scale is not None, FP8_BITS=as_bits, **flags,
         )  # fmt: skip
 
 
@@ -199,7 +220,7 @@ class TritonRowOperations:
         )
         return out
 
-    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, first: int) -> Tensor:
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
         """See RowOperations."""
         config = self._network.config
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -213,7 +234,7 @@ class TritonRowOperations:
             self._cache.pool,
             self._inputs.table,
             q,
-            first,
+            positions,
             2 * layer.index,
             config.rms_norm_eps,
             HEADS=heads,

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import Network
-from engine_runtime.cuda.quantise import GROUP, Matrix
-from engine_runtime.cuda.triton_operations import Launch, LaunchKey, TritonOperations, default_launch
+from engine_runtime.cuda.quantise import Matrix
+from engine_runtime.cuda.triton_operations import Launch, LaunchKey, TritonOperations, default_launch, rows_of
 from engine_runtime.lm.kv_cache import KVCache
 
 _ROUNDS = 3
+_CUTS = (
+    (16384, 4, 3, 3),
+    (16384, 4, 4, 2),
+    (16384, 4, 6, 2),
+    (8192, 4, 4, 3),
+    (8192, 4, 6, 3),
+    (16384, 8, 2, 3),
+    (32768, 8, 2, 3),
+)
+"""Bytes of a tile, warps, programs a multiprocessor, stages: what was fastest for one matrix or another."""
 _AT_MOST = 12
 """Matrices of a kind that are run: more than a GPU's cache holds of the smallest kind."""
 
@@ -50,22 +61,20 @@ def measured_launches(network: Network) -> Mapping[LaunchKey, Launch]:
 
 
 def candidates(key: LaunchKey) -> list[Launch]:
-    """The launch by rule first, then others that move about as many bytes at a time."""
-    columns = key.shape[1]
-    if key.format == "int4":
-        groups = min(32, triton.next_power_of_2(-(-columns // GROUP)))
-        cuts = [(1, 4), (2, 4), (4, 4), (4, 8), (8, 8)]
-        found = [Launch(rows, groups, warps) for rows, warps in cuts]
-    else:
-        widest = triton.next_power_of_2(columns)
-        shapes = [(1, 4096, 8), (2, 4096, 8), (1, 2048, 4), (2, 2048, 4), (4, 2048, 8), (4, 1024, 4)]
-        found = [Launch(rows, min(block, widest), warps) for rows, block, warps in shapes]
-    return list(dict.fromkeys([default_launch(key), *found]))
+    """The launch by rule first, then others that keep about as many bytes on their way."""
+    found = [default_launch(key)]
+    for tile_bytes, warps, share, stages in _CUTS:
+        found.append(Launch(rows_of(key, tile_bytes), warps, share, stages))
+    return list(dict.fromkeys(found))
 
 
 def _fastest(network: Network, key: LaunchKey, uses: list[_Use]) -> Launch:
-    times = {launch: _time(_work(network, key, uses, launch)) for launch in candidates(key)}
-    return min(times, key=lambda launch: times[launch])
+    times: dict[Launch, float] = {}
+    for launch in candidates(key):
+        # A GPU with less shared memory than it takes is no error: there is always one that fits.
+        with suppress(OutOfResources):
+            times[launch] = _time(_work(network, key, uses, launch))
+    return min(times, key=lambda launch: times[launch]) if times else Launch(1, 4, 2, 2)
 
 
 def _work(network: Network, key: LaunchKey, uses: list[_Use], launch: Launch) -> Callable[[], None]:

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from engine_runtime.cuda.decode import DecodeStep, StepShape, bucket_of
+from engine_runtime.cuda.decode import RECORDED_ROWS, DecodeStep, RowsShape, StepShape, bucket_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.cuda.inputs import PickInputs, StepInputs
 from engine_runtime.cuda.network import Network, Tail
 from engine_runtime.cuda.operations import Operations, TorchOperations
 from engine_runtime.cuda.picking import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE, DevicePicker
-from engine_runtime.cuda.prefill import Prefill, RowOperations, TorchRowOperations, has_fp8_matmul
+from engine_runtime.cuda.prefill import Prefill, RowOperations, Span, TorchRowOperations, has_fp8_matmul
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.executor import (
     GENERATION,
@@ -36,6 +37,7 @@ from engine_runtime.lm.executor import (
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.pick import Picked, PickRequest
 from engine_runtime.lm.step import Tails
+from engine_runtime.models.moss_lm import MossLMConfig
 
 if TYPE_CHECKING:
     from engine_runtime.cuda.triton_operations import Launch, LaunchKey
@@ -51,9 +53,9 @@ class CudaExecutor:
         max_num_tokens: rows of the longest single call.
         uses_triton: run the kernels of cuda/kernels; otherwise plain torch does the same.
         launches: how the kernels are cut (cuda/tuning.py); None = by rule.
-        overlaps: let a kernel load its weights while the one before it still runs.
         uses_graphs: record each shape of a decode step once.
         multiplies_fp8: whether prefill multiplies fp8 weights as they are; None = where the GPU can.
+        recorded_rows: whether a few rows are filled up to a size that can be recorded; None = where they are.
     """
 
     can_defer_tails = True
@@ -68,9 +70,9 @@ class CudaExecutor:
         max_num_tokens: int = 512,
         uses_triton: bool = False,
         launches: Mapping[LaunchKey, Launch] | None = None,
-        overlaps: bool = False,
         uses_graphs: bool = True,
         multiplies_fp8: bool | None = None,
+        recorded_rows: bool | None = None,
     ) -> None:
         config, dtype = network.config, cache.trunk.dtype
         self._device = cache.pool.device
@@ -87,7 +89,8 @@ class CudaExecutor:
             operations: Operations = TorchOperations(network, cache, inputs, scratch)
             rows: RowOperations = TorchRowOperations(network, cache, inputs)
             if uses_triton:
-                operations, rows = triton_operations(network, cache, inputs, launches, overlaps)
+                operations, rows = triton_operations(network, cache, inputs, launches)
+                picker = triton_picker(config, inputs, self._device)
             self._inputs, self._picker = inputs, picker
             self._step = DecodeStep(network, cache, inputs, operations, picker)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
@@ -95,6 +98,9 @@ class CudaExecutor:
                 picker.result.shape, dtype=torch.float64, pin_memory=self._device.type == "cuda"
             )
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
+        # NOTE: only kernels know rows that are not there.
+        records_rows = uses_triton and self._graphs.is_recording if recorded_rows is None else recorded_rows
+        self._recorded_rows = tuple(RECORDED_ROWS) if records_rows else ()
 
     @torch.inference_mode()
     def record(self, shapes: Iterable[StepShape]) -> None:
@@ -106,9 +112,15 @@ class CudaExecutor:
         self._inputs.wait()
         self._inputs.set_row(0, 0, 0)
         self._inputs.send(with_table=False)
-        for shape in shapes:
-            for bucket in sorted(buckets):
+        shapes = list(shapes)
+        # While the user speaks, rows are prefilled without a tail; on commit, with those of the first step.
+        tails = {(False, False), *((shape.text, shape.audio) for shape in shapes)}
+        for bucket in sorted(buckets):
+            for shape in shapes:
                 self._record_or_run(replace(shape, bucket=bucket))
+            for size, (text, audio) in product(self._recorded_rows, sorted(tails)):
+                ids = torch.zeros(size, dtype=torch.int64)
+                self._record_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
 
     def _record_or_run(self, shape: StepShape) -> None:
         self._graphs.run(shape, lambda: self._step.run(shape))
@@ -203,21 +215,43 @@ class CudaExecutor:
             shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
             self._record_or_run(shape)
             return
-        self._run_rows(ids.long().to(self._device), lengths)
+        self._run_rows(ids.long(), lengths, shape)
         if shape.picks:
             self._graphs.run(shape, lambda: self._step.pick(shape))
 
-    def _run_rows(self, ids: Tensor, lengths: StepLengths) -> None:
-        past = lengths.past
-        starts = self._starts(lengths)
-        x = self._prefill.trunk(ids, past, keep=len(starts) < 2)
-        for tail, start in starts:
+    def _run_rows(self, ids: Tensor, lengths: StepLengths, shape: StepShape) -> None:
+        past, count = lengths.past, ids.shape[0]
+        for tail, start in self._starts(lengths):
             if start < past:
                 self._fill(tail, start, past)
-            logits = self._prefill.tail(tail, x, past, wants_logits=True)
-            assert logits is not None, tail.output
-            is_text = tail is self.network.text
-            (self._step.text_logits if is_text else self._step.audio_logits).copy_(logits)
+        size = next((size for size in self._recorded_rows if count <= size), None)
+        if size is None:
+            span = self._prefill.span(past, count)
+            self._rows(ids.to(self._device), span, text=shape.text, audio=shape.audio)
+            return
+        bucket = bucket_of(lengths.total, self.limits.max_seq_len)
+        filled = torch.zeros(size, dtype=torch.int64)
+        filled[:count] = ids
+        self._record_or_run_rows(RowsShape(size, bucket, shape.text, shape.audio), filled, past, count)
+
+    def _record_or_run_rows(self, shape: RowsShape, ids: Tensor, past: int, count: int) -> None:
+        def run(ids: Tensor, where: Tensor) -> None:
+            span = self._prefill.recorded_span(where, shape.size, shape.bucket)
+            self._rows(ids, span, text=shape.text, audio=shape.audio)
+
+        self._graphs.run(shape, run, ids, torch.tensor([past, count]))
+
+    def _rows(self, ids: Tensor, span: Span, *, text: bool, audio: bool) -> None:
+        x = self._prefill.trunk(ids, span, keep=not (text and audio))
+        tails = (
+            (self.network.text, text, self._step.text_logits),
+            (self.network.audio, audio, self._step.audio_logits),
+        )
+        for tail, runs, buffer in tails:
+            if runs:
+                logits = self._prefill.tail(tail, x, span, wants_logits=True)
+                assert logits is not None, tail.output
+                buffer.copy_(logits)
 
     def _starts(self, lengths: StepLengths) -> list[tuple[Tail, int]]:
         """The tails that run, with the first row that each of them has to run."""
@@ -229,7 +263,8 @@ class CudaExecutor:
         chunk = self.limits.max_num_tokens
         for start in range(first, end, chunk):
             stop = min(start + chunk, end)
-            self._prefill.tail(tail, self._prefill.kept(start, stop), start, wants_logits=False)
+            span = self._prefill.span(start, stop - start)
+            self._prefill.tail(tail, self._prefill.kept(span), span, wants_logits=False)
 
 
 def triton_operations(
@@ -237,10 +272,16 @@ def triton_operations(
     cache: KVCache,
     inputs: StepInputs,
     launches: Mapping[LaunchKey, Launch] | None,
-    overlaps: bool,
 ) -> tuple[Operations, RowOperations]:
     """The kernels. Triton is imported here, so that only who uses it needs it."""
     from engine_runtime.cuda.triton_operations import TritonOperations, TritonRowOperations
 
-    step = TritonOperations(network, cache, inputs, launches=dict(launches or {}), overlaps=overlaps)
+    step = TritonOperations(network, cache, inputs, launches=dict(launches or {}))
     return step, TritonRowOperations(network, cache, inputs)
+
+
+def triton_picker(config: MossLMConfig, inputs: StepInputs, device: torch.device) -> DevicePicker:
+    """Picking with kernels; imported here as above."""
+    from engine_runtime.cuda.triton_picking import TritonPicker
+
+    return TritonPicker(config.text_vocab, config.audio_vocab, inputs, device)

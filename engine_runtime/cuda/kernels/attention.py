@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def _turned(x, at, mask, norm, cos, sin, eps, DIM: tl.constexpr):
-    """rms_norm(x) * norm, then RoPE, of rows [.., DIM] at the offsets `at` from x. The sign is in sin."""
+def _turned(plain, other, norm, cos, sin, eps, DIM: tl.constexpr):
+    """rms_norm(x) * norm, then RoPE, of rows [.., DIM]; `other` holds them turned by half.
+
+    The sign of the rotation is in sin."""
     dims = tl.arange(0, DIM)
-    across = (dims + DIM // 2) % DIM
-    plain = tl.load(x + at[:, None] + dims[None, :], mask=mask[:, None], other=0.0).to(tl.float32)
-    other = tl.load(x + at[:, None] + across[None, :], mask=mask[:, None], other=0.0).to(tl.float32)
     rms = tl.rsqrt(tl.sum(plain * plain, axis=1) / DIM + eps)
-    weight = tl.load(norm + dims).to(tl.float32)
-    other_weight = tl.load(norm + across).to(tl.float32)
-    turned = (plain * weight[None, :]) * cos + (other * other_weight[None, :]) * sin
-    return turned * rms[:, None]
+    weight = tl.load(norm + dims).to(tl.float32)[None, :]
+    other_weight = tl.load(norm + (dims + DIM // 2) % DIM).to(tl.float32)[None, :]
+    return (plain * weight * cos + other * other_weight * sin) * rms[:, None]
 
 
 @triton.jit
-def _to_stored(x, dtype: tl.constexpr):
+def to_stored(x, dtype: tl.constexpr):
     """x as the pool holds it; fp8 takes its largest number for what is larger."""
     if dtype == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x.to(tl.float32), -448.0), 448.0)
@@ -39,69 +36,78 @@ def _to_stored(x, dtype: tl.constexpr):
 def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, tops, totals, arrived, out,
                layer_offset, eps, softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
                DIM: tl.constexpr, GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr,
-               TILE: tl.constexpr, PIECES: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+               TILE: tl.constexpr, PIECES: tl.constexpr):  # fmt: skip
     """Grid (KV_HEADS, PIECES). qkv [(HEADS + 2 KV_HEADS) * DIM], pool [.., KV_HEADS, TOKENS, DIM] in blocks
     (K, then V), table: K block of each block of rows for layer 0. partial [PIECES, HEADS, DIM], tops and
     totals [PIECES, HEADS] float32, arrived [KV_HEADS] int32 (zeros, and zeros again afterwards)."""
-    head = tl.program_id(0)
-    piece = tl.program_id(1)
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
+    head, piece = tl.program_id(0), tl.program_id(1)
+    dims = tl.arange(0, DIM)
+    across = (dims + DIM // 2) % DIM
+    members = tl.arange(0, GROUP_TILE)
+    heads = head * GROUP + members
+    is_member = members < GROUP
+    # All loads come first: most of the time here is waiting for memory, and once is enough.
+    plain_q = tl.load(qkv + heads[:, None] * DIM + dims[None, :], mask=is_member[:, None], other=0.0)
+    other_q = tl.load(qkv + heads[:, None] * DIM + across[None, :], mask=is_member[:, None], other=0.0)
     last_row = tl.load(position)
     num_rows = last_row + 1
     piece_rows = tl.cdiv(tl.cdiv(num_rows, PIECES), TILE) * TILE
     num_pieces = tl.cdiv(num_rows, piece_rows)
     if piece >= num_pieces:
         return
-    dims = tl.arange(0, DIM)
-    members = tl.arange(0, GROUP_TILE)
-    heads = head * GROUP + members
-    is_member = members < GROUP
+    first = piece * piece_rows
+    v_offset = KV_HEADS * TOKENS * DIM  # the V block lies right behind the K block
+    rows = first + tl.arange(0, TILE)
+    is_old = rows < last_row
+    block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
     cosine = tl.load(cos + last_row * DIM + dims).to(tl.float32)[None, :]
     sine = tl.load(sin + last_row * DIM + dims).to(tl.float32)[None, :]
-    q = _turned(qkv, heads * DIM, is_member, q_norm, cosine, sine, eps, DIM).to(qkv.dtype.element_ty)
-    one = tl.arange(0, 1)
-    new_k = _turned(qkv, (HEADS + head) * DIM + one, one < 1, k_norm, cosine, sine, eps, DIM)
-    new_k = _to_stored(new_k, pool.dtype.element_ty)
-    new_v = tl.load(qkv + (HEADS + KV_HEADS + head) * DIM + dims)[None, :]
-    new_v = _to_stored(new_v, pool.dtype.element_ty)
-    v_offset = KV_HEADS * TOKENS * DIM  # the V block lies right behind the K block
-    if piece == num_pieces - 1:
-        block = tl.load(table + last_row // TOKENS).to(tl.int64) + layer_offset
-        place = ((block * KV_HEADS + head) * TOKENS + last_row % TOKENS) * DIM + dims[None, :]
-        tl.store(pool + place, new_k)
-        tl.store(pool + place + v_offset, new_v)
-
-    top = tl.full((GROUP_TILE,), float("-inf"), tl.float32)
+    place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
+    k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
+    v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
+    q = _turned(plain_q.to(tl.float32), other_q.to(tl.float32), q_norm, cosine, sine, eps, DIM)
+    q = q.to(qkv.dtype.element_ty)
+    top = tl.full((GROUP_TILE,), -1e30, tl.float32)
     total = tl.zeros((GROUP_TILE,), tl.float32)
     sums = tl.zeros((GROUP_TILE, DIM), tl.float32)
-    first = piece * piece_rows
-    for start in range(first, tl.minimum(first + piece_rows, num_rows), TILE):
-        rows = start + tl.arange(0, TILE)
-        inside = rows < num_rows
-        is_old = rows < last_row  # the new row comes from registers, not from what was just stored
-        block = tl.load(table + rows // TOKENS, mask=inside, other=0).to(tl.int64) + layer_offset
-        place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
-        k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
-        v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
-        is_new = (rows == last_row)[:, None]
+    if piece == num_pieces - 1:
+        # The new row: its K and V go to the pool, and count here as they are stored.
+        at = qkv + (HEADS + head) * DIM + tl.zeros((1, 1), tl.int32)
+        plain_k = tl.load(at + dims[None, :]).to(tl.float32)
+        other_k = tl.load(at + across[None, :]).to(tl.float32)
+        new_k = _turned(plain_k, other_k, k_norm, cosine, sine, eps, DIM).to(qkv.dtype.element_ty)
+        new_k = to_stored(new_k, pool.dtype.element_ty)
+        new_v = to_stored(tl.load(at + KV_HEADS * DIM + dims[None, :]), pool.dtype.element_ty)
+        new_block = tl.load(table + last_row // TOKENS).to(tl.int64) + layer_offset
+        new_place = ((new_block * KV_HEADS + head) * TOKENS + last_row % TOKENS) * DIM + dims[None, :]
+        tl.store(pool + new_place, new_k)
+        tl.store(pool + new_place + v_offset, new_v)
+        top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), axis=1) * softmax_scale
+        total += 1.0
+        sums += new_v.to(tl.float32)
+    for start in range(first, tl.minimum(first + piece_rows, last_row), TILE):
+        if start > first:
+            rows = start + tl.arange(0, TILE)
+            is_old = rows < last_row
+            block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
+            place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
+            k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
+            v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
         # By way of float32: sm_89 can not turn fp8 into bf16 in one step.
-        k = tl.where(is_new, new_k.to(tl.float32), k.to(tl.float32)).to(q.dtype)
-        v = tl.where(is_new, new_v.to(tl.float32), v.to(tl.float32)).to(q.dtype)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
-        scores = tl.where(inside[None, :], scores, float("-inf"))
+        keys, values = k.to(tl.float32).to(q.dtype), v.to(tl.float32).to(q.dtype)
+        scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * softmax_scale
+        scores = tl.where(is_old[None, :], scores, -1e30)
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         shrink = tl.exp(top - new_top)
-        shares = tl.exp(scores - new_top[:, None])
+        shares = tl.where(is_old[None, :], tl.exp(scores - new_top[:, None]), 0.0)
         total = total * shrink + tl.sum(shares, axis=1)
-        sums = sums * shrink[:, None] + tl.dot(shares.to(q.dtype), v, input_precision="ieee")
+        sums = sums * shrink[:, None] + tl.dot(shares.to(q.dtype), values, input_precision="ieee")
         top = new_top
 
     if num_pieces == 1:
         result = sums / total[:, None]
-        at = heads[:, None] * DIM + dims[None, :]
-        tl.store(out + at, result.to(out.dtype.element_ty), mask=is_member[:, None])
+        at_out = heads[:, None] * DIM + dims[None, :]
+        tl.store(out + at_out, result.to(out.dtype.element_ty), mask=is_member[:, None])
         return
     mine = piece * HEADS + heads
     tl.store(partial + mine[:, None] * DIM + dims[None, :], sums, mask=is_member[:, None])
@@ -122,7 +128,7 @@ def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM
     for member in tl.static_range(GROUP):
         at = pieces * HEADS + head * GROUP + member
         is_there = pieces < num_pieces
-        piece_tops = tl.load(tops + at, mask=is_there, other=float("-inf"), cache_modifier=".cg")
+        piece_tops = tl.load(tops + at, mask=is_there, other=-1e30, cache_modifier=".cg")
         piece_totals = tl.load(totals + at, mask=is_there, other=0.0, cache_modifier=".cg")
         parts = tl.load(partial + at[:, None] * DIM + dims[None, :], mask=is_there[:, None], other=0.0,
                         cache_modifier=".cg")  # fmt: skip

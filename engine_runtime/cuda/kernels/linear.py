@@ -1,16 +1,20 @@
 """One row times a weight [out, in], with what comes before and after it in the same kernel.
 
-In: a row x, a Matrix in any format. Out: norm_linear, norm_gate_up or linear_add of cuda/operations.py. A
-program computes a few output rows over all inputs, so that weights are read once, in order, and nothing has
-to be added up between programs. The root mean square of x is taken on the way: rms_norm(x) * norm @ W^T is
-((x * norm) @ W^T) / rms(x), so that the norm costs no pass of its own. Sums are float32.
+In: a row x, a Matrix in any format. Out: norm_linear, norm_gate_up or linear_add of cuda/operations.py. A few
+programs a multiprocessor share out the output rows, so that x is made ready once for many of them, and the
+weights of the rows to come are copied to shared memory while those of the last ones are multiplied. Weights
+are read once, in order, and nothing has to be added up between programs. The root mean square of x comes
+last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
+
+Native and fp8 weights are multiplied as float32. int8 and int4 weights come as int32 words of four and eight;
+x is rounded to 16 bits of its largest number and taken as two bytes, so that one instruction multiplies four
+weights and sums are exact integers; what a weight of 8 bits loses is far more than that rounding.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -23,117 +27,205 @@ def _as_float(weight, FP8_BITS: tl.constexpr):
 
 
 @triton.jit
-def _finish(dot, gate, rms, rows, num_rows, scale, residual, out, HAS_NORM: tl.constexpr,
-            HAS_SCALE: tl.constexpr, IS_GATED: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-            FP8_BITS: tl.constexpr):  # fmt: skip
+def _finish(dot, gate, unit, row, num_rows, scale, residual, out, HAS_SCALE: tl.constexpr,
+            IS_GATED: tl.constexpr, HAS_RESIDUAL: tl.constexpr):  # fmt: skip
     """Scales, gate and residual of finished sums [ROWS]; rows from num_rows on are not stored.
 
     `dot` are the sums of the row itself, or of `up` where IS_GATED.
     """
-    unit = 1.3292279957849159e36 if FP8_BITS else 1.0  # 2**120
-    load_rows = tl.minimum(rows, num_rows - 1)
-    if HAS_NORM:
-        dot *= rms
+    load_row = tl.minimum(row, num_rows - 1)
+    dot *= unit
     if HAS_SCALE:
-        dot *= tl.load(scale + load_rows + (num_rows if IS_GATED else 0)) * unit
+        dot *= tl.load(scale + load_row + (num_rows if IS_GATED else 0))
     if IS_GATED:
-        gate *= rms
+        gate *= unit
         if HAS_SCALE:
-            gate *= tl.load(scale + load_rows) * unit
+            gate *= tl.load(scale + load_row)
         dot *= gate / (1.0 + tl.exp(-gate))
     if HAS_RESIDUAL:
-        dot += tl.load(residual + load_rows).to(tl.float32)
-    tl.store(out + rows, dot.to(out.dtype.element_ty), mask=rows < num_rows)
+        dot += tl.load(residual + load_row).to(tl.float32)
+    tl.store(out + row, dot.to(out.dtype.element_ty), mask=row < num_rows)
 
 
 @triton.jit
 def row_linear(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl.constexpr,
-               HAS_NORM: tl.constexpr, HAS_SCALE: tl.constexpr, IS_GATED: tl.constexpr,
-               HAS_RESIDUAL: tl.constexpr, FP8_BITS: tl.constexpr, OVERLAPS: tl.constexpr,
-               ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Native, fp8 and int8 weights [num_rows or 2 num_rows, COLUMNS]."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    first = weight + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * COLUMNS
-    second = first + num_rows.to(tl.int64) * COLUMNS
-    dots = tl.zeros((ROWS, BLOCK), tl.float32)
-    gates = tl.zeros((ROWS, BLOCK), tl.float32)
-    squares = tl.zeros((BLOCK,), tl.float32)
-    for start in tl.static_range(0, COLUMNS, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        inside = columns < COLUMNS
-        # Beyond the last column the first one is read, and counts nothing, since x is 0 there.
-        at = tl.where(inside, columns, 0) if COLUMNS % BLOCK else columns
-        tile = tl.load(first + at[None, :], eviction_policy="evict_first")
+               WIDTH: tl.constexpr, HAS_NORM: tl.constexpr, HAS_SCALE: tl.constexpr, IS_GATED: tl.constexpr,
+               HAS_RESIDUAL: tl.constexpr, FP8_BITS: tl.constexpr, ROWS: tl.constexpr,
+               STAGES: tl.constexpr):  # fmt: skip
+    """Native and fp8 weights [num_rows or 2 num_rows, COLUMNS]. WIDTH: COLUMNS up to a power of two."""
+    columns = tl.arange(0, WIDTH)
+    inside = columns < COLUMNS
+    value = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
+    unit = 1.3292279957849159e36 if FP8_BITS else 1.0  # 2**120, see _as_float
+    if HAS_NORM:
+        unit *= tl.rsqrt(tl.sum(value * value) / COLUMNS + eps)
+        value *= tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    rows = tl.arange(0, ROWS)
+    for tile_index in tl.range(
+        tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES
+    ):
+        row = tile_index * ROWS + rows
+        at = tl.minimum(row, num_rows - 1)[:, None] * COLUMNS + columns[None, :]
+        # A mask that is always true would still be looked at.
+        mask = None if COLUMNS == WIDTH else inside[None, :] & (rows >= 0)[:, None]
+        other = None if COLUMNS == WIDTH else 0.0
+        tile = tl.load(weight + at, mask=mask, other=other)
+        dot = tl.sum(_as_float(tile, FP8_BITS) * value[None, :], axis=1)
+        gate = dot
         if IS_GATED:
-            up = tl.load(second + at[None, :], eviction_policy="evict_first")
-        if OVERLAPS and start == 0:
-            # Weights do not depend on the kernel before; everything else does.
-            gdc_wait()
-            gdc_launch_dependents()
-        value = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
-        if HAS_NORM:
-            squares += value * value
-            value *= tl.load(norm + columns, mask=inside, other=None if inside is None else 0.0).to(
-                tl.float32
-            )
-        if IS_GATED:
-            gates += _as_float(tile, FP8_BITS) * value[None, :]
-            dots += _as_float(up, FP8_BITS) * value[None, :]
-        else:
-            dots += _as_float(tile, FP8_BITS) * value[None, :]
-    rms = tl.rsqrt(tl.sum(squares) / COLUMNS + eps)
-    _finish(tl.sum(dots, axis=1), tl.sum(gates, axis=1), rms, rows, num_rows, scale, residual, out,
-            HAS_NORM, HAS_SCALE, IS_GATED, HAS_RESIDUAL, FP8_BITS)  # fmt: skip
+            up = tl.load(weight + at + num_rows * COLUMNS, mask=mask, other=other)
+            dot = tl.sum(_as_float(up, FP8_BITS) * value[None, :], axis=1)
+        _finish(dot, gate, unit, row, num_rows, scale, residual, out, HAS_SCALE, IS_GATED,
+                HAS_RESIDUAL)  # fmt: skip
 
 
 @triton.jit
-def _group_sums(tile, low, high, plus_8):
-    """Unscaled sums [ROWS, GROUPS] of packed weights [ROWS, GROUPS, 64] times inputs [GROUPS, 64]."""
-    lows = (tile & 15).to(tl.float32) * low[None, :, :]
-    return tl.sum(lows + (tile >> 4).to(tl.float32) * high[None, :, :], axis=2) - plus_8[None, :]
+def _dot_bytes(a, b, c, HAS_ASM: tl.constexpr):
+    """c + the products of the four signed bytes of words a and b."""
+    if HAS_ASM:
+        return tl.inline_asm_elementwise("dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c],
+                                         dtype=tl.int32, is_pure=True, pack=1)  # fmt: skip
+    for place in tl.static_range(4):
+        c += ((a << (24 - 8 * place)) >> 24) * ((b << (24 - 8 * place)) >> 24)
+    return c
+
+
+@triton.jit
+def _load_four(pointer, at, limit):
+    """Four numbers in a row from `at` on, each as a tensor of its own, in float32; 0 from `limit` on."""
+    a = tl.load(pointer + at, mask=at < limit, other=0.0).to(tl.float32)
+    b = tl.load(pointer + at + 1, mask=at + 1 < limit, other=0.0).to(tl.float32)
+    c = tl.load(pointer + at + 2, mask=at + 2 < limit, other=0.0).to(tl.float32)
+    d = tl.load(pointer + at + 3, mask=at + 3 < limit, other=0.0).to(tl.float32)
+    return a, b, c, d
+
+
+@triton.jit
+def _largest(a, b, c, d):
+    return tl.max(tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d))))
+
+
+@triton.jit
+def _word(a, b, c, d):
+    return (a & 255) | ((b & 255) << 8) | ((c & 255) << 16) | (d << 24)
+
+
+@triton.jit
+def _planes(a, b, c, d, step):
+    """Numbers -> words of the high and of the low (signed) bytes of round(number / step); and their sums."""
+    a = tl.floor(a / step + 0.5).to(tl.int32)
+    b = tl.floor(b / step + 0.5).to(tl.int32)
+    c = tl.floor(c / step + 0.5).to(tl.int32)
+    d = tl.floor(d / step + 0.5).to(tl.int32)
+    high_a, high_b, high_c, high_d = (a + 128) >> 8, (b + 128) >> 8, (c + 128) >> 8, (d + 128) >> 8
+    low = _word(a - high_a * 256, b - high_b * 256, c - high_c * 256, d - high_d * 256)
+    return _word(high_a, high_b, high_c, high_d), low, a + b + c + d
+
+
+LARGEST_WHOLE = tl.constexpr(32000.0)
+"""What the largest number of x is rounded to: the low byte's carry still fits into the high byte."""
+
+
+@triton.jit
+def _dot_int8(tile, high, low, HAS_ASM: tl.constexpr):
+    """Sums [ROWS] of words [ROWS, WORDS] times the planes [WORDS] of x."""
+    none = tl.zeros_like(tile)
+    found = _dot_bytes(tile, high[None, :] + none, none, HAS_ASM) * 256
+    return tl.sum((found + _dot_bytes(tile, low[None, :] + none, none, HAS_ASM)).to(tl.float32), axis=1)
+
+
+@triton.jit
+def row_linear_int8(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl.constexpr,
+                    WIDTH: tl.constexpr, HAS_NORM: tl.constexpr, IS_GATED: tl.constexpr,
+                    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+                    HAS_ASM: tl.constexpr):  # fmt: skip
+    """int8 weights as words [num_rows or 2 num_rows, COLUMNS / 4] int32."""
+    WORDS: tl.constexpr = COLUMNS // 4
+    words = tl.arange(0, WIDTH // 4)
+    inside = words < WORDS
+    a, b, c, d = _load_four(x, words * 4, COLUMNS)
+    unit = 1.0
+    if HAS_NORM:
+        unit = tl.rsqrt(tl.sum(a * a + b * b + c * c + d * d) / COLUMNS + eps)
+        norm_a, norm_b, norm_c, norm_d = _load_four(norm, words * 4, COLUMNS)
+        a, b, c, d = a * norm_a, b * norm_b, c * norm_c, d * norm_d
+    step = tl.maximum(_largest(a, b, c, d), 1e-30) / LARGEST_WHOLE
+    high, low, _ = _planes(a, b, c, d, step)
+    unit *= step
+    rows = tl.arange(0, ROWS)
+    for tile_index in tl.range(
+        tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES
+    ):
+        row = tile_index * ROWS + rows
+        at = tl.minimum(row, num_rows - 1)[:, None] * WORDS + words[None, :]
+        mask = None if COLUMNS == WIDTH else inside[None, :] & (rows >= 0)[:, None]
+        other = None if COLUMNS == WIDTH else 0
+        dot = _dot_int8(tl.load(weight + at, mask=mask, other=other), high, low, HAS_ASM)
+        gate = dot
+        if IS_GATED:
+            dot = _dot_int8(
+                tl.load(weight + at + num_rows * WORDS, mask=mask, other=other), high, low, HAS_ASM
+            )
+        _finish(dot, gate, unit, row, num_rows, scale, residual, out, True, IS_GATED, HAS_RESIDUAL)
+
+
+@triton.jit
+def _dot_int4(tile, scale, high_1, low_1, high_2, low_2, minus_8, HAS_ASM: tl.constexpr):
+    """Sums [ROWS] of words [ROWS, WORDS] times the planes of their low (1) and high (2) halves' columns."""
+    none = tl.zeros_like(tile)
+    first, second = tile & 0x0F0F0F0F, (tile >> 4) & 0x0F0F0F0F
+    big = _dot_bytes(first, high_1[None, :] + none, none, HAS_ASM)
+    big = _dot_bytes(second, high_2[None, :] + none, big, HAS_ASM)
+    small = _dot_bytes(first, low_1[None, :] + none, minus_8[None, :] + none, HAS_ASM)
+    small = _dot_bytes(second, low_2[None, :] + none, small, HAS_ASM)
+    return tl.sum((big * 256 + small).to(tl.float32) * scale, axis=1)
 
 
 @triton.jit
 def row_linear_int4(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl.constexpr,
-                    HAS_NORM: tl.constexpr, IS_GATED: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-                    OVERLAPS: tl.constexpr, NUM_GROUPS: tl.constexpr, ROWS: tl.constexpr,
-                    GROUPS: tl.constexpr):  # fmt: skip
-    """int4 weights [num_rows or 2 num_rows, NUM_GROUPS * 64] uint8 with scale [.., NUM_GROUPS] float16."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    row = tl.minimum(rows, num_rows - 1).to(tl.int64)
-    second_row = row + num_rows
-    places = tl.arange(0, 64)
-    dots = tl.zeros((ROWS, GROUPS), tl.float32)
-    gates = tl.zeros((ROWS, GROUPS), tl.float32)
-    squares = tl.zeros((GROUPS,), tl.float32)
-    for start in tl.static_range(0, NUM_GROUPS, GROUPS):
-        groups = start + tl.arange(0, GROUPS)
-        group = tl.minimum(groups, NUM_GROUPS - 1)
-        place = group[:, None] * 64 + places[None, :]
-        tile = tl.load(weight + row[:, None, None] * (NUM_GROUPS * 64) + place[None, :, :],
-                       eviction_policy="evict_first")  # fmt: skip
+                    NUM_GROUPS: tl.constexpr, WIDTH: tl.constexpr, HAS_NORM: tl.constexpr,
+                    IS_GATED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr,
+                    STAGES: tl.constexpr, HAS_ASM: tl.constexpr):  # fmt: skip
+    """int4 weights as words [num_rows or 2 num_rows, NUM_GROUPS * 16] int32, scale [.., NUM_GROUPS] float16.
+
+    WIDTH: NUM_GROUPS * 128 up to a power of two. Byte b of word w of a group holds the columns 4 w + b (low
+    half) and 64 + 4 w + b, both plus 8; columns from COLUMNS on count nothing, since x is 0 there.
+    """
+    WORDS: tl.constexpr = NUM_GROUPS * 16
+    words = tl.arange(0, WIDTH // 8)
+    inside = words < WORDS
+    group = tl.minimum(words // 16, NUM_GROUPS - 1)
+    column = words // 16 * 128 + words % 16 * 4
+    a, b, c, d = _load_four(x, column, COLUMNS)
+    e, f, g, h = _load_four(x, column + 64, COLUMNS)
+    unit = 1.0
+    if HAS_NORM:
+        squares = a * a + b * b + c * c + d * d + e * e + f * f + g * g + h * h
+        unit = tl.rsqrt(tl.sum(squares) / COLUMNS + eps)
+        norm_a, norm_b, norm_c, norm_d = _load_four(norm, column, COLUMNS)
+        a, b, c, d = a * norm_a, b * norm_b, c * norm_c, d * norm_d
+        norm_a, norm_b, norm_c, norm_d = _load_four(norm, column + 64, COLUMNS)
+        e, f, g, h = e * norm_a, f * norm_b, g * norm_c, h * norm_d
+    step = tl.maximum(tl.maximum(_largest(a, b, c, d), _largest(e, f, g, h)), 1e-30) / LARGEST_WHOLE
+    high_1, low_1, sum_1 = _planes(a, b, c, d, step)
+    high_2, low_2, sum_2 = _planes(e, f, g, h, step)
+    minus_8 = -8 * (sum_1 + sum_2)
+    unit *= step
+    rows = tl.arange(0, ROWS)
+    for tile_index in tl.range(
+        tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES
+    ):
+        row = tile_index * ROWS + rows
+        load_row = tl.minimum(row, num_rows - 1)[:, None]
+        at, scale_at = load_row * WORDS + words[None, :], load_row * NUM_GROUPS + group[None, :]
+        mask = None if NUM_GROUPS * 128 == WIDTH else inside[None, :] & (rows >= 0)[:, None]
+        other = None if NUM_GROUPS * 128 == WIDTH else 0
+        tile = tl.load(weight + at, mask=mask, other=other)
+        scales = tl.load(scale + scale_at).to(tl.float32)
+        dot = _dot_int4(tile, scales, high_1, low_1, high_2, low_2, minus_8, HAS_ASM)
+        gate = dot
         if IS_GATED:
-            up = tl.load(weight + second_row[:, None, None] * (NUM_GROUPS * 64) + place[None, :, :],
-                         eviction_policy="evict_first")  # fmt: skip
-        if OVERLAPS and start == 0:
-            gdc_wait()
-            gdc_launch_dependents()
-        low_at = groups[:, None] * 128 + places[None, :]
-        high_at = low_at + 64
-        low = tl.load(x + low_at, mask=low_at < COLUMNS, other=0.0).to(tl.float32)
-        high = tl.load(x + high_at, mask=high_at < COLUMNS, other=0.0).to(tl.float32)
-        if HAS_NORM:
-            squares += tl.sum(low * low + high * high, axis=1)
-            low *= tl.load(norm + low_at, mask=low_at < COLUMNS, other=0.0).to(tl.float32)
-            high *= tl.load(norm + high_at, mask=high_at < COLUMNS, other=0.0).to(tl.float32)
-        plus_8 = 8.0 * tl.sum(low + high, axis=1)  # what the stored plus 8 adds to the sum of a group
-        sums = _group_sums(tile, low, high, plus_8)
-        sums *= tl.load(scale + row[:, None] * NUM_GROUPS + group[None, :]).to(tl.float32)
-        if IS_GATED:
-            gates += sums
-            sums = _group_sums(up, low, high, plus_8)
-            sums *= tl.load(scale + second_row[:, None] * NUM_GROUPS + group[None, :]).to(tl.float32)
-        dots += sums
-    rms = tl.rsqrt(tl.sum(squares) / COLUMNS + eps)
-    _finish(tl.sum(dots, axis=1), tl.sum(gates, axis=1), rms, rows, num_rows, scale, residual, out,
-            HAS_NORM, False, IS_GATED, HAS_RESIDUAL, False)  # fmt: skip
+            tile = tl.load(weight + at + num_rows * WORDS, mask=mask, other=other)
+            scales = tl.load(scale + scale_at + num_rows * NUM_GROUPS).to(tl.float32)
+            dot = _dot_int4(tile, scales, high_1, low_1, high_2, low_2, minus_8, HAS_ASM)
+        _finish(dot, gate, unit, row, num_rows, scale, residual, out, False, IS_GATED, HAS_RESIDUAL)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from engine_runtime.cuda.kernels.attention import _to_stored
+from engine_runtime.cuda.kernels.attention import to_stored
 from engine_runtime.cuda.kernels.linear import _as_float
 
 
-@triton.jit(do_not_specialize=["first", "layer_offset"])
-def turn_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, first, layer_offset, eps,
+@triton.jit(do_not_specialize=["layer_offset"])
+def turn_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, positions, layer_offset, eps,
                         HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
                         TOKENS: tl.constexpr, HEAD_TILE: tl.constexpr):  # fmt: skip
-    """Grid (n). qkv [n, HEADS + 2 KV_HEADS, DIM] -> q_out [n, HEADS, DIM]; k and v to the pool."""
+    """Grid (n). qkv [n, HEADS + 2 KV_HEADS, DIM] -> q_out [n, HEADS, DIM]; k and v to the pool.
+
+    A row at a position below 0 is not there: its k and v go nowhere."""
     row = tl.program_id(0).to(tl.int64)
-    position = first + row
+    found = tl.load(positions + row)
+    position = tl.maximum(found, 0)
     heads = tl.arange(0, HEAD_TILE)
     dims = tl.arange(0, DIM)
     across = (dims + DIM // 2) % DIM
@@ -44,8 +47,8 @@ def turn_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, first
     block = tl.load(table + position // TOKENS).to(tl.int64) + layer_offset + tl.where(is_v, 1, 0)
     kv_head = tl.where(is_v, heads[:, None] - HEADS - KV_HEADS, heads[:, None] - HEADS)
     place = ((block * KV_HEADS + kv_head) * TOKENS + position % TOKENS) * DIM + dims[None, :]
-    stored = _to_stored(tl.where(is_v, wide, turned), pool.dtype.element_ty)
-    tl.store(pool + place, stored, mask=inside & ~is_q)
+    stored = to_stored(tl.where(is_v, wide, turned), pool.dtype.element_ty)
+    tl.store(pool + place, stored, mask=inside & ~is_q & (found >= 0))
 
 
 @triton.jit
@@ -80,7 +83,7 @@ def fp8_rows(x, out, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     inside = columns < WIDTH
     value = tl.load(x + row * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
     unit = tl.maximum(tl.max(tl.abs(value)) / 448.0, 1e-12)
-    tl.store(out + row * WIDTH + columns, _to_stored(value / unit, out.dtype.element_ty), mask=inside)
+    tl.store(out + row * WIDTH + columns, to_stored(value / unit, out.dtype.element_ty), mask=inside)
     tl.store(scale + row, unit)
 
 

@@ -32,7 +32,7 @@ class CausalFlow(nn.Module):
         weight = self.spk_embed_affine_layer.weight
         if xvector is None:
             xvector = weight.new_zeros((batch, self.config.xvector_dim))
-        return self.spk_embed_affine_layer(F.normalize(xvector.to(weight.dtype), dim=1))  # type: ignore[no-any-return]
+        return self.spk_embed_affine_layer(F.normalize(xvector.to(weight), dim=1))  # type: ignore[no-any-return]
 
     def encode(
         self, codes: Tensor, lengths: Tensor | None = None, streaming: bool = True, finalize: bool = True

@@ -23,5 +23,6 @@ def test_all_kernels_compile(repository: Path) -> None:
     )
     assert result.returncode == 0, result.stderr[-2000:]
     lines = result.stdout.splitlines()
-    assert len(lines) == 3 * len([line for line in lines if line.startswith("sm_89")])
-    assert all(line.endswith("v4.b32") for line in lines), lines
+    assert len(lines) == 2 * len([line for line in lines if line.startswith("sm_89")])
+    # What picks reads a few hundred numbers in all.
+    assert all(line.endswith("v4.b32") for line in lines if "pick_one" not in line), lines

@@ -20,5 +20,5 @@ def test_candidates_are_different_and_start_with_the_rule(weight_format: str, co
     assert found[0] == default_launch(key)
     assert len(set(found)) == len(found) > 1
     for launch in found:
-        assert launch.block & (launch.block - 1) == 0
+        assert launch.warps & (launch.warps - 1) == 0
         assert launch.rows & (launch.rows - 1) == 0
