@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from app import paths
-from app.commands import bench, demo, doctor, fetch, inspect, talk, verify, window
+from app.commands import bench, demo, doctor, fetch, inspect, talk, trt, verify, window
 from app.commands.engine_options import add_engine_options
 from app.logging_setup import set_up_logging
 from engine_runtime.errors import MossVoiceError
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, of_subcommand=False)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, demo, bench, verify, inspect, fetch, doctor):
+    for command in (talk, demo, bench, verify, inspect, fetch, trt, doctor):
         command.add_parser(commands)
     return parser
 

@@ -1,0 +1,49 @@
+"""moss-voice trt: from a model to a TensorRT-LLM engine, step by step.
+
+convert   a bundle or released checkpoint -> a TensorRT-LLM checkpoint
+quantize  that checkpoint -> one in 8 or 4 bits
+build     a checkpoint -> an engine (needs TensorRT-LLM and the GPU that will run it)
+inspect   what an engine is: tensors, precision, limits
+verify    an engine against the torch executor
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from types import ModuleType
+
+STEPS = {
+    "convert": "make a TensorRT-LLM checkpoint of a bundle",
+    "quantize": "make an 8-bit or 4-bit checkpoint of a converted one",
+    "build": "build an engine of a checkpoint",
+    "inspect": "show what an engine is",
+    "verify": "compare an engine with the torch executor",
+}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand and its own: module trt_<name> declares its options and carries them out."""
+    parser = commands.add_parser(
+        "trt",
+        help="convert, quantise, build and check a TensorRT-LLM engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    steps = parser.add_subparsers(title="steps", metavar="STEP", dest="step", required=True)
+    for name, help_text in STEPS.items():
+        if (module := _module(name)) is not None:
+            step = steps.add_parser(name, help=help_text, description=module.__doc__)
+            module.add_arguments(step)
+            step.set_defaults(run=module.run)
+
+
+def _module(name: str) -> ModuleType | None:
+    """What carries the step out; None where this copy of the program has it not."""
+    path = f"app.commands.trt_{name}"
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        return None
