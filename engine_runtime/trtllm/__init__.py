@@ -1,1 +1,1 @@
-"""Around TensorRT-LLM: checkpoints converted and quantised for it, engines built with it and read."""
+"""TensorRT-LLM: checkpoints in its format, quantised ones, engines built from them and their runtime."""
