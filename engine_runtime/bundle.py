@@ -202,6 +202,8 @@ def _check_numbers(bundle: Bundle, manifest: Manifest) -> None:
     for key, value in not_negative.items():
         if value < 0:
             raise manifest.error(f"{key} is {value}; it must not be negative")
+    if bundle.lm.layout not in ("released", "tensorrt-llm"):
+        raise manifest.error(f"lm.layout is {bundle.lm.layout!r}; it must be 'released' or 'tensorrt-llm'")
     if bundle.vocoder.kind not in ("bigvgan", "hift"):
         raise manifest.error(f"vocoder.kind is {bundle.vocoder.kind!r}; it must be 'bigvgan' or 'hift'")
 

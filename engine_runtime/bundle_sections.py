@@ -52,6 +52,8 @@ class LMSection:
     prompt: PromptTexts
     sampling_speech: SamplingParams
     sampling_text: SamplingParams
+    layout: Literal["released", "tensorrt-llm"] = "released"
+    """How the weights are named: as released, or as a checkpoint that was converted for TensorRT-LLM."""
     subtitles: bool = False
     """At audio positions the text head says the word being spoken."""
 

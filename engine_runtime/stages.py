@@ -39,6 +39,7 @@ from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
 from engine_runtime.random_weights import fill_random, random_source, random_voice
+from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
 
@@ -147,6 +148,8 @@ def _lm_source(
     """Gives each tensor of the language model once, when it is asked for."""
     if options.random_weights is not None:
         return random_source(config, options.random_weights, getattr(torch, options.lm_dtype), device)
+    if bundle.lm.layout == "tensorrt-llm":
+        return _converted(bundle, config).weight_source(progress)
     from engine_runtime.cuda.loading import stored_weights
 
     with torch.device("meta"), Uninitialised():
@@ -165,8 +168,19 @@ def load_lm_weights(
     with torch.device("meta"), Uninitialised():
         model = MossLM(config)
     dtype = getattr(torch, options.lm_dtype)
+    if bundle.lm.layout == "tensorrt-llm" and options.random_weights is None:
+        return _converted(bundle, config).language_model(
+            config.modality_pad, dtype, device, progress=progress
+        )
     _fill(model, bundle.lm.weights, device, options, progress, dtype=dtype)
     return model.eval()
+
+
+def _converted(bundle: Bundle, config: MossLMConfig) -> Checkpoint:
+    """The language model of a bundle whose weights were converted for TensorRT-LLM."""
+    checkpoint = Checkpoint.open(bundle.lm.weights[0].parent)
+    checkpoint.require(config)
+    return checkpoint
 
 
 def _fill(

@@ -19,6 +19,7 @@ STEPS = {
     "build": "build an engine of a checkpoint",
     "inspect": "show what an engine is",
     "verify": "compare an engine with the torch executor",
+    "codec": "build flow, vocoder and speech encoder ahead of time",
 }
 
 

@@ -58,7 +58,7 @@ def assemble(
             (released.lm, layout.LM_REPOSITORY),
             (released.codec, layout.CODEC_REPOSITORY),
         ):
-            _link(to / layout.folder_of(repository), folder)
+            link(to / layout.folder_of(repository), folder)
         manifest["files"] = _hash(released, hashes or {}, progress)
         unfinished = to / f"{MANIFEST_NAME}.part"
         unfinished.write_text(to_toml(manifest), encoding="utf-8")
@@ -77,7 +77,7 @@ def describe(released: layout.Released, commits: Mapping[str, str]) -> dict[str,
     preprocessor = layout.read_json(released.codec / layout.PREPROCESSOR)
     lm_folder, codec_folder = map(layout.folder_of, (layout.LM_REPOSITORY, layout.CODEC_REPOSITORY))
     flow, hift = released.codec / layout.FLOW, released.codec / layout.HIFT
-    token_ids = _token_ids(released.lm / layout.TOKENIZER)
+    ids = token_ids(released.lm / layout.TOKENIZER)
     origin = ", ".join(f"{name} at {commit}" for name, commit in commits.items()) or "folders of this machine"
     return {
         "bundle": {
@@ -88,7 +88,7 @@ def describe(released: layout.Released, commits: Mapping[str, str]) -> dict[str,
         },
         "lm": {
             "weights": [f"{lm_folder}/{name}" for name in released.lm_weights],
-            **description.describe_lm(lm_config, released.lm / layout.CONFIG, token_ids),
+            **description.describe_lm(lm_config, released.lm / layout.CONFIG, ids),
         },
         "text_tokenizer": {"file": f"{lm_folder}/{layout.TOKENIZER}"},
         "speech_encoder": {
@@ -157,7 +157,8 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in stored_tensors([file]).items()}
 
 
-def _token_ids(file: Path) -> dict[str, int | None]:
+def token_ids(file: Path) -> dict[str, int | None]:
+    """Ids that a tokenizer gives to the tokens with a meaning of their own; BundleError for no tokenizer."""
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
@@ -165,17 +166,18 @@ def _token_ids(file: Path) -> dict[str, int | None]:
     return {token: tokenizer.token_to_id(token) for token in description.TEXT_TOKENS.values()}
 
 
-def _link(link: Path, folder: Path) -> None:
-    """Make `link` lead to `folder`, unless it is that folder."""
-    if link.exists() and link.samefile(folder):
+def link(name: Path, target: Path) -> None:
+    """Make `name` lead to the file or folder `target`, unless it is that. FetchError if it is another."""
+    if name.exists() and name.samefile(target):
         return
-    if link.is_symlink():
-        link.unlink()
-    elif link.exists():
+    if name.is_symlink():
+        name.unlink()
+    elif name.exists():
         raise FetchError(
-            f"{link} is there already and is another folder than {folder}. Choose another folder with --to."
+            f"{name} is there already and is another folder or file than {target}. "
+            "Choose another folder for the bundle."
         )
-    link.symlink_to(folder.resolve(), target_is_directory=True)
+    name.symlink_to(target.resolve(), target_is_directory=target.is_dir())
 
 
 def _hash(

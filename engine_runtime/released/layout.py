@@ -92,7 +92,7 @@ def find_released(lm: Path, codec: Path) -> Released:
             f"{lm} holds a model of type {kind!r}, not 'moss_speech'. "
             f"Give the folder that holds {LM_REPOSITORY}."
         )
-    weights = _shards(lm)
+    weights = find_shards(lm)
     _require(lm, LM_REPOSITORY, (TOKENIZER, *weights))
     _require(codec, CODEC_REPOSITORY, CODEC_FILES)
     return Released(lm, codec, weights)
@@ -109,8 +109,8 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _shards(lm: Path) -> tuple[str, ...]:
-    """Files of the language model: those that its index names, or the only one."""
+def find_shards(lm: Path) -> tuple[str, ...]:
+    """Files of the language model: those that its index names, or the only one. FetchError for neither."""
     if not (lm / INDEX).is_file():
         if (lm / SINGLE_SHARD).is_file():
             return (SINGLE_SHARD,)

@@ -21,6 +21,8 @@ from engine_runtime.errors import BundleError
 from engine_runtime.trtllm.checkpoint_config import (
     ARCHITECTURE,
     CONFIG,
+    HEADS,
+    LINEARS,
     Algorithm,
     CheckpointConfig,
     Quantization,
@@ -55,8 +57,6 @@ ABOUT = "moss_voice.json"
 
 LAYERS = {"shared_layers": "shared_block", "text_layers": "text_block", "audio_layers": "audio_block"}
 """The three stacks: their name in the checkpoint, and ours below `model.`."""
-LINEARS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
-"""What is multiplied by in a layer; the heads are the only products beside it."""
 _OF_LAYER = {
     "input_layernorm": ("input_layernorm",),
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -75,7 +75,6 @@ _AROUND_LAYERS = {
     "lm_head": ("text_lm_head",),
     "audio_lm_head": ("audio_lm_head",),
 }
-HEADS = ("lm_head", "audio_lm_head")
 
 
 class TensorSpec(NamedTuple):
@@ -117,7 +116,7 @@ def modules(config: CheckpointConfig) -> dict[str, tuple[str, ...]]:
 
 def linear_modules(config: CheckpointConfig) -> list[str]:
     """Every product: those of the layers, then the heads."""
-    return [name for name in modules(config) if name.endswith(LINEARS) or name in HEADS]
+    return [name for name in modules(config) if name.endswith((*LINEARS, *HEADS))]
 
 
 def name_map(config: CheckpointConfig) -> dict[str, tuple[str, ...]]:
@@ -151,10 +150,9 @@ def expected_tensors(config: CheckpointConfig) -> dict[str, TensorSpec]:
     plain numbers, which the library rounds when it loads them; FP8 and W4A16_AWQ bring scales.
     """
     tensors: dict[str, TensorSpec] = {}
-    products = set(linear_modules(config))
     for module in modules(config):
         shape = _weight_shape(config, module)
-        if module in products and config.is_quantized(module):
+        if config.is_quantized(module):
             tensors |= _quantized(config, module, *shape)
         else:
             tensors[f"{module}.weight"] = TensorSpec(shape, config.torch_dtype)

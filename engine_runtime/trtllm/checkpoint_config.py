@@ -23,6 +23,9 @@ from engine_runtime.options import Dtype
 
 ARCHITECTURE = "MossForCausalLM"
 CONFIG = "config.json"
+LINEARS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
+"""What is multiplied by in a layer; the heads are the only products beside it."""
+HEADS = ("lm_head", "audio_lm_head")
 Algorithm = Literal["FP8", "W8A16", "W4A16_AWQ"]
 _LIBRARY_EXCLUDES = ("*lm_head", "*vocab_embedding")
 """What stays plain where config.json does not say (of the library's list, what this network has)."""
@@ -72,6 +75,8 @@ class Quantization:
                 f"{source} asks for quant_algo {algorithm} and kv_cache_quant_algo {kv_cache}. "
                 f"Known are {', '.join(get_args(Algorithm))}, and FP8 for the cache: quantise it anew."
             )
+        if algorithm is None:
+            return cls(None, kv_cache)
         exclude = values.get("exclude_modules")
         return cls(
             algorithm,
@@ -156,11 +161,10 @@ class CheckpointConfig:
         return cast(torch.dtype, getattr(torch, self.dtype))
 
     def is_quantized(self, module: str) -> bool:
-        """Whether a product (`shared_layers.0.attention.qkv`, `lm_head`) is stored quantised."""
-        quantization = self.quantization
-        return quantization.algorithm is not None and not any(
-            fnmatchcase(module, pattern) for pattern in quantization.exclude_modules
-        )
+        """Whether a module (`shared_layers.0.attention.qkv`, `lm_head`) is a product that is quantised."""
+        if self.quantization.algorithm is None or not module.endswith((*LINEARS, *HEADS)):
+            return False
+        return not any(fnmatchcase(module, pattern) for pattern in self.quantization.exclude_modules)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole config.json."""

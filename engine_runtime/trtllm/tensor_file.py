@@ -194,6 +194,18 @@ class TensorFile:
         return whole
 
 
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a small file beside it, whole or not at all. ExportError where that fails."""
+    unfinished = file.with_name(f"{file.name}.part")
+    try:
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(file)
+    except OSError as error:
+        raise ExportError(
+            f"{file} cannot be written: {error.strerror or error}. Free some space and run it again."
+        ) from error
+
+
 def _as_bytes(values: Tensor, dtype: torch.dtype) -> NDArray[np.uint8]:
     if values.dtype != dtype:
         raise BundleError(f"A tensor came in {values.dtype} where {dtype} was announced.")

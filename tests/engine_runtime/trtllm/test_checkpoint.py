@@ -82,7 +82,14 @@ def test_fp8_of_the_trunk_alone_adds_two_scales_to_each_of_its_products(full: Ch
     assert tensors[f"{name}.weight"] == ((12288, 4096), torch.float8_e4m3fn)
     assert tensors[f"{name}.activation_scaling_factor"] == ((1,), torch.float32)
     assert tensors[f"{name}.weights_scaling_factor"] == ((1,), torch.float32)
-    for plain in ("text_layers.0.mlp.fc", "audio_layers.3.attention.qkv", "lm_head", "audio_lm_head"):
+    for plain in (
+        "vocab_embedding",
+        "shared_layers.0.input_layernorm",
+        "text_layers.0.mlp.fc",
+        "audio_layers.3.attention.qkv",
+        "lm_head",
+        "audio_lm_head",
+    ):
         assert not mixed.is_quantized(plain)
         assert tensors[f"{plain}.weight"].dtype == torch.bfloat16
     size = sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in tensors.values())

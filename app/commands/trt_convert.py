@@ -1,0 +1,72 @@
+"""moss-voice trt convert: make a TensorRT-LLM checkpoint of a language model.
+
+Takes a bundle, or the folder that the released model was downloaded to. The weights are joined as
+TensorRT-LLM wants them and keep their numbers; they pass through memory piece by piece. An interrupted run
+goes on where it stopped, and what was written is compared with the model before the folder counts as a
+checkpoint. Notes and progress go to stderr, the checkpoint's folder to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import get_args
+
+from app import paths
+from app.commands.progress import progress_bar
+from engine_runtime.options import Dtype
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "model",
+        metavar="BUNDLE",
+        nargs="?",
+        type=Path,
+        help="folder or name of a bundle, or folder of a released checkpoint (default: the shipped bundle)",
+    )
+    parser.add_argument("--to", type=Path, metavar="DIR", required=True, help="folder of the checkpoint")
+    parser.add_argument(
+        "--dtype",
+        choices=get_args(Dtype),
+        help="number format of the checkpoint (default: that of the model)",
+    )
+    parser.add_argument(
+        "--bundle-to",
+        type=Path,
+        metavar="DIR",
+        help="also make a bundle here that runs from the checkpoint, with links to all other files",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, write, compare, tell where it is."""
+    from engine_runtime.released.download import size_in_words
+    from engine_runtime.trtllm.checkpoint_bundle import make_bundle, require_bundle
+    from engine_runtime.trtllm.convert import Conversion, find_language_model
+
+    source = paths.default_bundle() if arguments.model is None else paths.find_bundle(arguments.model)
+    if arguments.bundle_to is not None:
+        require_bundle(source)
+    to: Path = arguments.to.expanduser()
+    conversion = Conversion.start(find_language_model(source), to, arguments.dtype)
+    file = conversion.file
+    size, dtype = size_in_words(file.bytes), conversion.config.dtype
+    _say(f"{conversion.model.name}: {len(file.specs)} tensors, {size} in {dtype}.")
+    with progress_bar("write") as progress:
+        conversion.write(progress)
+    with progress_bar("check") as progress:
+        conversion.finish(progress)
+    _say("Every tensor was read again and is that of the model.")
+    if arguments.bundle_to is not None:
+        _say("Hashing the checkpoint for its bundle ...")
+        bundle = make_bundle(source, to, arguments.bundle_to.expanduser())
+        _say(f"Talk to it with: moss-voice --bundle {bundle.path}")
+    print(to)
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,60 @@
+"""A bundle whose language model is a TensorRT-LLM checkpoint: the program runs from what was converted.
+
+In: the bundle it was made of, and the checkpoint. Out: a folder with a bundle.toml of its own and links to
+the checkpoint and to every other file. Any thread.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from engine_runtime.bundle import MANIFEST_NAME, Bundle, hash_file
+from engine_runtime.errors import BundleError, ExportError
+from engine_runtime.manifest import to_toml
+from engine_runtime.released.assembly import link
+from engine_runtime.trtllm.checkpoint import ABOUT, CONFIG, WEIGHTS
+
+CHECKPOINT_FOLDER = "lm"
+"""Where a bundle has the link to its checkpoint."""
+
+
+def require_bundle(folder: Path) -> None:
+    """BundleError for a bare checkpoint, which knows nothing of speech encoder, flow and vocoder."""
+    if not (folder / MANIFEST_NAME).is_file():
+        raise BundleError(
+            f"{folder} is no bundle, so none can be made of it. "
+            "Make one with `moss-voice fetch moss-speech --from DIR`, and convert that."
+        )
+
+
+def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
+    """Make it in the folder `to` and open it.
+
+    Raises FetchError where something else is in the way there, ExportError where it cannot be written.
+    """
+    original = Bundle.open(source, verify="size")
+    manifest: dict[str, Any] = tomllib.loads((source / MANIFEST_NAME).read_text(encoding="utf-8"))
+    replaced = {file.relative_to(original.path).as_posix() for file in original.lm.weights}
+    manifest["files"] = {name: entry for name, entry in manifest["files"].items() if name not in replaced}
+    manifest["lm"] |= {"layout": "tensorrt-llm", "weights": f"{CHECKPOINT_FOLDER}/{WEIGHTS}"}
+    manifest["bundle"]["description"] += "; language model from a TensorRT-LLM checkpoint"
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for name in manifest["files"]:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            link(to / name, source / name)
+        link(to / CHECKPOINT_FOLDER, checkpoint)
+        for name in (WEIGHTS, CONFIG, ABOUT):
+            file = checkpoint / name
+            entry = {"size": file.stat().st_size, "sha256": hash_file(file)}
+            manifest["files"][f"{CHECKPOINT_FOLDER}/{name}"] = entry
+        unfinished = to / f"{MANIFEST_NAME}.part"
+        unfinished.write_text(to_toml(manifest), encoding="utf-8")
+        unfinished.replace(to / MANIFEST_NAME)
+    except OSError as error:
+        raise ExportError(
+            f"The bundle cannot be made in {to}: {error.strerror or error}. Choose another folder for it."
+        ) from error
+    return Bundle.open(to, verify="size")

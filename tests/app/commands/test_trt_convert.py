@@ -1,0 +1,48 @@
+"""moss-voice trt convert, and talking from what it made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+
+QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
+
+
+def test_convert_and_talk(random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
+    command = ["trt", "convert", str(random_bundle), "--to", str(checkpoint)]
+    assert main([*command, "--bundle-to", str(bundle)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(checkpoint)
+    assert "random: 41 tensors, 0.4 MB in float16." in captured.err
+    assert "Every tensor was read again" in captured.err
+
+    def reply(of: Path) -> str:
+        assert main(["talk", "--bundle", str(of), "--in", str(QUESTION), "--seed", "5", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return json.dumps([turn["reply"] for turn in document["turns"]])
+
+    assert reply(bundle) == reply(random_bundle)
+    assert main(command) == 0
+
+
+def test_what_cannot_be_converted(
+    random_bundle: Path, released_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*words: str | Path) -> str:
+        assert main(["trt", "convert", *map(str, words)]) == 1
+        return capsys.readouterr().err.splitlines()[-1]
+
+    to = ("--to", tmp_path / "checkpoint")
+    assert "neither bundle.toml nor config.json" in refused(tmp_path, *to)
+    assert "is no bundle" in refused(released_folder, *to, "--bundle-to", tmp_path / "bundle")
+    assert not (tmp_path / "checkpoint").exists()
+    (tmp_path / "file").write_text("")
+    assert "is a file" in refused(random_bundle, "--to", tmp_path / "file")
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "rank0.safetensors.part").mkdir()
+    assert "cannot be written" in refused(random_bundle, "--to", tmp_path / "closed")
