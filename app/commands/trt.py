@@ -1,10 +1,9 @@
 """moss-voice trt: from a model to a TensorRT-LLM engine, step by step.
 
-convert   a bundle or released checkpoint -> a TensorRT-LLM checkpoint
-quantize  that checkpoint -> one in 8 or 4 bits
-build     a checkpoint -> an engine (needs TensorRT-LLM and the GPU that will run it)
-inspect   what an engine is: tensors, precision, limits
-verify    an engine against the torch executor
+`convert` makes a checkpoint in TensorRT-LLM's format of a bundle, `quantize` one in 8 or 4 bits of that,
+`build` an engine of either, on the GPU that will run it and with TensorRT-LLM installed; `inspect` and
+`verify` look at an engine. `convert` and `quantize` need nothing of NVIDIA. `codec` builds the other networks
+ahead of time.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "trt",
         help="convert, quantise, build and check a TensorRT-LLM engine",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     steps = parser.add_subparsers(title="steps", metavar="STEP", dest="step", required=True)
     for name, help_text in STEPS.items():

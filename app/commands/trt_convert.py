@@ -55,10 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     file = conversion.file
     size, dtype = size_in_words(file.bytes), conversion.config.dtype
     _say(f"{conversion.model.name}: {len(file.specs)} tensors, {size} in {dtype}.")
-    with progress_bar("write") as progress:
-        conversion.write(progress)
-    with progress_bar("check") as progress:
-        conversion.finish(progress)
+    try:
+        with progress_bar("write") as progress:
+            conversion.write(progress)
+        with progress_bar("check") as progress:
+            conversion.finish(progress)
+    except KeyboardInterrupt:
+        _say("Interrupted. The same command goes on where it stopped.")
+        raise
     _say("Every tensor was read again and is that of the model.")
     if arguments.bundle_to is not None:
         _say("Hashing the checkpoint for its bundle ...")

@@ -82,6 +82,11 @@ def find_language_model(folder: Path) -> LanguageModel:
         config = MossLMConfig.from_dict(bundle.lm.config)
         fingerprint = lm_fingerprint(bundle)
         return _found(bundle.name, config, bundle.lm.context_rows, bundle.lm.weights, fingerprint)
+    if not folder.is_dir():
+        raise BundleError(
+            f"There is no folder {folder}. Give the folder of a bundle, or get the released model with "
+            "`moss-voice fetch moss-speech`."
+        )
     if is_checkpoint(folder):
         raise BundleError(f"{folder} holds a TensorRT-LLM checkpoint already. Give the model it was made of.")
     name = layout.folder_of(layout.LM_REPOSITORY)

@@ -30,6 +30,23 @@ def test_convert_and_talk(random_bundle: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(command) == 0
 
 
+def test_an_interrupt_says_how_to_go_on(
+    random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["trt", "convert", str(random_bundle), "--to", str(tmp_path / "checkpoint")]
+    with monkeypatch.context() as patch:
+        patch.setattr("engine_runtime.trtllm.convert.Conversion.finish", _interrupt)
+        assert main(command) == 130
+    assert "The same command goes on where it stopped." in capsys.readouterr().err
+    assert not (tmp_path / "checkpoint" / "config.json").exists()
+    assert main(command) == 0
+    assert (tmp_path / "checkpoint" / "config.json").exists()
+
+
+def _interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_what_cannot_be_converted(
     random_bundle: Path, released_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.bundle import Bundle
+from engine_runtime.cuda.loading import load_lm
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError, FetchError
 from engine_runtime.lm.paged_lm import PagedLM
@@ -56,16 +57,28 @@ def test_the_same_logits_from_the_converted_bundle(
         assert torch.equal(a, b)
 
 
-def test_a_gpu_reads_the_same_weights(random_bundle: Path, tmp_path: Path) -> None:
-    converted, original = _made(random_bundle, tmp_path), Bundle.open(random_bundle)
-    config, cpu = MossLMConfig.from_dict(original.lm.config), torch.device("cpu")
-    mine, other = (
-        _lm_source(bundle, config, cpu, EngineOptions(), lambda share: None)
-        for bundle in (converted, original)
-    )
-    names = [stored.name for stored in find_language_model(random_bundle).weights.values()]
-    assert len(names) == 4 * 11 + 6
-    assert all(torch.equal(mine(name), other(name)) for name in names)
+def test_the_executor_for_gpus_takes_the_same_weights(random_bundle: Path, tmp_path: Path) -> None:
+    """Its loading, here on the CPU."""
+    options, cpu, ids = EngineOptions(kernels="torch"), torch.device("cpu"), list(range(40))
+    found = []
+    for bundle in (_made(random_bundle, tmp_path), Bundle.open(random_bundle)):
+        config, shares = MossLMConfig.from_dict(bundle.lm.config), list[float]()
+        source = _lm_source(bundle, config, cpu, options, shares.append)
+        found.append(_logits(load_lm(bundle.lm, config, cpu, options, source), ids))
+        assert shares[-1] == pytest.approx(1.0)
+    for mine, other in zip(*found, strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.cuda
+def test_the_same_logits_on_a_gpu(nano_bundle: Path, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    options, ids = EngineOptions(device="cuda"), list(range(40))
+    bundles = (_made(nano_bundle, tmp_path), Bundle.open(nano_bundle))
+    mine, other = (_logits(Engine.load(bundle, options).stages.lm, ids) for bundle in bundles)
+    for a, b in zip(mine, other, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
 def test_it_says_what_it_is_and_of_which_weights(random_bundle: Path, tmp_path: Path) -> None:

@@ -183,7 +183,10 @@ def test_shards_that_are_missing_or_cut_short(released: Path) -> None:
 
 
 def test_folders_of_something_else(random_bundle: Path, released: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     with pytest.raises(BundleError, match=r"neither bundle\.toml nor config\.json"):
+        find_language_model(tmp_path / "empty")
+    with pytest.raises(BundleError, match=r"There is no folder .*nowhere"):
         find_language_model(tmp_path / "nowhere")
     _convert(random_bundle, tmp_path / "checkpoint")
     with pytest.raises(BundleError, match="TensorRT-LLM checkpoint already"):
