@@ -55,6 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     file = conversion.file
     size, dtype = size_in_words(file.bytes), conversion.config.dtype
     _say(f"{conversion.model.name}: {len(file.specs)} tensors, {size} in {dtype}.")
+    if rounded := conversion.rounded:
+        _say(
+            f"{len(rounded)} tensors of the model lose digits: they are stored in wider numbers than {dtype}."
+        )
     try:
         with progress_bar("write") as progress:
             conversion.write(progress)

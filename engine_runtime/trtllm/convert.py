@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.bundle import MANIFEST_NAME, Bundle
-from engine_runtime.errors import BundleError, ExportError
+from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import Dtype
 from engine_runtime.released import assembly, description, layout
@@ -147,6 +147,12 @@ class Conversion:
             file.require_room()
         return conversion
 
+    @property
+    def rounded(self) -> list[str]:
+        """Tensors that lose digits, since the model stores them in wider numbers than the checkpoint."""
+        read, dtype = TensorReader(self.model.weights), self.config.torch_dtype
+        return [name for name in self.model.weights if torch.promote_types(read(name).dtype, dtype) != dtype]
+
     def write(self, progress: Progress | None = None) -> None:
         """Write the weights that an earlier run has not written."""
         if not self.file.is_written():
@@ -176,7 +182,13 @@ class Conversion:
 
     def _refuse_other_content(self) -> None:
         file = self.directory / CONFIG
-        if file.is_file() and layout.read_json(file) != self.config.to_dict():
+        if not file.is_file():
+            return
+        try:
+            is_ours = layout.read_json(file) == self.config.to_dict()
+        except FetchError:  # it holds no JSON
+            is_ours = False
+        if not is_ours:
             raise ExportError(
                 f"{self.directory} holds another model, or this one in another dtype ({CONFIG} differs). "
                 "Choose another folder with --to."

@@ -26,8 +26,11 @@ def test_convert_and_talk(random_bundle: Path, tmp_path: Path, capsys: pytest.Ca
         document = json.loads(capsys.readouterr().out.splitlines()[-1])
         return json.dumps([turn["reply"] for turn in document["turns"]])
 
+    assert "lose digits" not in captured.err
     assert reply(bundle) == reply(random_bundle)
     assert main(command) == 0
+    assert main([*command[:-1], str(tmp_path / "other"), "--dtype", "bfloat16"]) == 0
+    assert "50 tensors of the model lose digits" in capsys.readouterr().err
 
 
 def test_an_interrupt_says_how_to_go_on(

@@ -86,6 +86,10 @@ def test_a_released_folder_in_shards_gives_what_its_bundle_gives(
 
 def test_another_dtype_is_rounded_to(random_bundle: Path, tmp_path: Path) -> None:
     _convert(random_bundle, tmp_path, "bfloat16")
+    model = find_language_model(random_bundle)
+    assert len(Conversion.start(model, tmp_path, "bfloat16").rounded) == len(model.weights)
+    assert not Conversion.start(model, tmp_path / "same").rounded
+    assert not Conversion.start(model, tmp_path / "wider", "float32").rounded
     head = load_file(tmp_path / "rank0.safetensors")["audio_lm_head.weight"]
     ours = load_file(random_bundle / "lm.safetensors")["audio_lm_head.weight"]
     assert head.dtype == torch.bfloat16
@@ -150,6 +154,9 @@ def test_a_folder_that_holds_something_else_is_not_touched(
     for source, dtype in ((released, None), (random_bundle, "float32")):
         with pytest.raises(ExportError, match="Choose another folder with --to"):
             _convert(source, tmp_path / "checkpoint", dtype)
+    (tmp_path / "checkpoint" / "config.json").write_text("no json")
+    with pytest.raises(ExportError, match="Choose another folder with --to"):
+        _convert(random_bundle, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "config.json").unlink()
     with pytest.raises(ExportError, match="made of another model or in another format"):
         _convert(random_bundle, tmp_path / "checkpoint", "float32")
