@@ -1,59 +1,135 @@
-"""Weights of one decoder layer in the form in which the torch executor multiplies them.
+"""The network in the form in which the torch executor multiplies: fused projections, stored [in, out].
 
-In: a layer of models/moss_lm.py. Out: fused projections, stored [in, out]: one matrix for q, k and v, one for
-gate and up. A row times such a matrix reads it in order, which is twice as fast on a CPU as the [out, in] of
-the checkpoint. A weight format (cuda/quantise.py) rounds the weights and does not make them smaller here.
+In: a model of models/moss_lm.py. Out: a `FusedNetwork`: one product for q, k and v, one for gate and up, one
+embedding table for merged ids. A row times a matrix [in, out] reads it in order, which is twice as fast on a
+CPU as the [out, in] of the checkpoint. A weight format (cuda/quantise.py) rounds the weights and does not
+make them smaller here. Quantised checkpoints bring products of their own (trtllm/quantized_linear.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from engine_runtime.cuda.quantise import quantise
-from engine_runtime.models.moss_lm import Block, Layer
+from engine_runtime.models.moss_lm import Block, Layer, MossLM, MossLMConfig
 from engine_runtime.options import WeightFormat
+
+
+class Linear(Protocol):
+    """A product of rows with a weight, however that is stored."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The product of x [n, in], added to `residual` [n, out]."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLinear:
+    """A weight [in, out] in plain numbers."""
+
+    weight: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        return x @ self.weight
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The product of x [n, in], added to `residual` [n, out]; in float32 in one pass."""
+        if x.dtype == torch.float32:
+            return torch.addmm(residual, x, self.weight)
+        return residual + x @ self.weight
 
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
     """One layer. `index` is its place in the KV pool.
 
-    Shapes: qkv [H, (heads + 2 kv_heads) * head_dim], o [heads * head_dim, H], gate_up [H, 2 I], down [I, H],
-    qk_norm [heads + kv_heads, head_dim].
+    Products: qkv [H -> (heads + 2 kv_heads) * head_dim], o [heads * head_dim -> H], gate_up [H -> 2 I],
+    down [I -> H]. qk_norm [heads + kv_heads, head_dim].
     """
 
     index: int
     input_norm: Tensor
-    qkv: Tensor
+    qkv: Linear
     qk_norm: Tensor
-    o: Tensor
+    o: Linear
     post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Linear
+    down: Linear
 
 
-def fuse_block(block: Block, first_index: int, weight_format: WeightFormat = "native") -> list[FusedLayer]:
+class Tail(NamedTuple):
+    """What follows the trunk on the way to one output: layers, final norm [H], head [H, vocabulary]."""
+
+    layers: list[FusedLayer]
+    norm: Tensor
+    head: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FusedNetwork:
+    """All that the executor runs. `tails` are named as their outputs; `embedding` [vocabularies, H]."""
+
+    config: MossLMConfig
+    embedding: Tensor
+    trunk: list[FusedLayer]
+    tails: Mapping[str, Tail]
+
+
+def fuse(model: MossLM, dtype: torch.dtype, weight_format: WeightFormat = "native") -> FusedNetwork:
+    """Copies of a model's weights; `weight_format` is that of the trunk."""
+    config, network = model.config, model.model
+    first_text, first_audio = config.shared_layers, config.shared_layers + config.text_layers
+    return FusedNetwork(
+        config=config,
+        embedding=torch.cat((network.embed_tokens.weight, network.audio_embed.weight)).to(dtype),
+        trunk=_fuse_block(config, network.shared_block, 0, weight_format),
+        tails={
+            "logits": Tail(
+                _fuse_block(config, network.text_block, first_text),
+                network.text_norm.weight.detach().clone(),
+                model.text_lm_head.weight.t().contiguous(),
+            ),
+            "audio_logits": Tail(
+                _fuse_block(config, network.audio_block, first_audio),
+                network.audio_norm.weight.detach().clone(),
+                model.audio_lm_head.weight.t().contiguous(),
+            ),
+        },
+    )
+
+
+def _fuse_block(
+    config: MossLMConfig, block: Block, first_index: int, weight_format: WeightFormat = "native"
+) -> list[FusedLayer]:
     """Fused weights of a stack of layers that owns the KV layers from `first_index` on."""
     return [
-        _fuse(cast(Layer, layer), first_index + index, weight_format)
+        _fuse(config, cast(Layer, layer), first_index + index, weight_format)
         for index, layer in enumerate(block.layers)
     ]
 
 
-def _fuse(layer: Layer, index: int, weight_format: WeightFormat) -> FusedLayer:
+def qk_norms(config: MossLMConfig, q_norm: Tensor, k_norm: Tensor) -> Tensor:
+    """Norm weights [head_dim] of queries and of keys, one row for each head."""
+    queries = q_norm.expand(config.num_attention_heads, -1)
+    return torch.cat((queries, k_norm.expand(config.num_key_value_heads, -1))).detach()
+
+
+def _fuse(config: MossLMConfig, layer: Layer, index: int, weight_format: WeightFormat) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    q_norm = attention.q_norm.weight.expand(attention.heads, -1)
-    k_norm = attention.k_norm.weight.expand(attention.kv_heads, -1)
     qkv = (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight)
     return FusedLayer(
         index=index,
         input_norm=layer.input_layernorm.weight.detach().clone(),
         qkv=_columns(weight_format, *qkv),
-        qk_norm=torch.cat((q_norm, k_norm)).detach(),
+        qk_norm=qk_norms(config, attention.q_norm.weight, attention.k_norm.weight),
         o=_columns(weight_format, attention.o_proj.weight),
         post_norm=layer.post_attention_layernorm.weight.detach().clone(),
         gate_up=_columns(weight_format, mlp.gate_proj.weight, mlp.up_proj.weight),
@@ -61,7 +137,7 @@ def _fuse(layer: Layer, index: int, weight_format: WeightFormat) -> FusedLayer:
     )
 
 
-def _columns(weight_format: WeightFormat, *weights: Tensor) -> Tensor:
+def _columns(weight_format: WeightFormat, *weights: Tensor) -> DenseLinear:
     """Weights [out, in] side by side as one contiguous [in, sum of out]."""
     rounded = quantise(torch.cat(weights).detach(), weight_format).dense(weights[0].dtype)
-    return rounded.t().contiguous()
+    return DenseLinear(rounded.t().contiguous())

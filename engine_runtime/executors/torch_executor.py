@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.quantise import to_fp8
 from engine_runtime.errors import ExecutorError
-from engine_runtime.executors.fused_layer import FusedLayer, fuse_block
+from engine_runtime.executors.fused_layer import FusedLayer, FusedNetwork, fuse
 from engine_runtime.lm.executor import (
     StepMemory,
     StepTensors,
@@ -59,7 +59,8 @@ class TorchExecutor:
     """Runs steps of one model over one KV pool.
 
     Args:
-        model: weights, already in the dtype and on the device to run in. They are copied into fused form.
+        model: weights, already in the dtype and on the device to run in. They are copied into fused form,
+            unless they have it already.
         cache: the pool, on the same device and in the same dtype (keys and values may be fp8).
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
@@ -71,7 +72,7 @@ class TorchExecutor:
 
     def __init__(
         self,
-        model: MossLM,
+        model: MossLM | FusedNetwork,
         cache: KVCache,
         *,
         max_seq_len: int,
@@ -86,22 +87,8 @@ class TorchExecutor:
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
         with torch.inference_mode():
-            network = model.model
-            self._embedding = torch.cat((network.embed_tokens.weight, network.audio_embed.weight)).to(dtype)
-            first_text, first_audio = config.shared_layers, config.shared_layers + config.text_layers
-            self._trunk = fuse_block(network.shared_block, 0, weight_format)
-            self._tails = {
-                "logits": (
-                    fuse_block(network.text_block, first_text),
-                    network.text_norm.weight.detach().clone(),
-                    model.text_lm_head.weight.t().contiguous(),
-                ),
-                "audio_logits": (
-                    fuse_block(network.audio_block, first_audio),
-                    network.audio_norm.weight.detach().clone(),
-                    model.audio_lm_head.weight.t().contiguous(),
-                ),
-            }
+            network = model if isinstance(model, FusedNetwork) else fuse(model, dtype, weight_format)
+            self._embedding, self._trunk, self._tails = network.embedding, network.trunk, network.tails
             cos, sin = rotary_tables(config, torch.arange(max_seq_len))
             half = config.head_dim // 2
             sin = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
@@ -176,12 +163,11 @@ class TorchExecutor:
     def _layer(self, layer: FusedLayer, x: Tensor, span: _Span) -> Tensor:
         config = self.config
         h = F.rms_norm(x, layer.input_norm.shape, layer.input_norm, config.rms_norm_eps)
-        attended = self._attention(layer, (h @ layer.qkv).view(x.shape[0], -1, config.head_dim), span)
-        x = torch.addmm(x, attended, layer.o) if x.dtype == torch.float32 else x + attended @ layer.o
+        attended = self._attention(layer, layer.qkv(h).view(x.shape[0], -1, config.head_dim), span)
+        x = layer.o.added_to(x, attended)
         h = F.rms_norm(x, layer.post_norm.shape, layer.post_norm, config.rms_norm_eps)
-        gate, up = (h @ layer.gate_up).chunk(2, dim=-1)
-        down = F.silu(gate).mul_(up)
-        return torch.addmm(x, down, layer.down) if x.dtype == torch.float32 else x + down @ layer.down
+        gate, up = layer.gate_up(h).chunk(2, dim=-1)
+        return layer.down.added_to(x, F.silu(gate).mul_(up))
 
     def _attention(self, layer: FusedLayer, qkv: Tensor, span: _Span) -> Tensor:
         """qkv [n, heads + 2 * kv_heads, head_dim] -> [n, heads * head_dim]; writes K/V of the n rows to the
