@@ -122,21 +122,43 @@ def verify(
     load_native: Callable[[], Engine], load_tested: Callable[[], Engine], questions: Mapping[str, Pcm]
 ) -> Verdict:
     """Compare over spoken questions at the bundle's input rate. Raises VerifyError if there are none."""
-    if not questions:
-        raise VerifyError("There is no question to compare with. Give a folder of WAV files with --wavs DIR.")
     verdict = Verdict()
     native = load_native()
-    lessons = [_teach(native, question) for question in questions.values()]
-    for lesson in lessons:
-        lesson.logits = list(_logits(native, lesson))
+    lessons = _teach_all(native, questions)
     verdict.checks += [_streamed_codes(native, list(questions.values()))]
     _flow_steps(native, lessons, verdict)
     native.close()
     del native
-    tested = load_tested()
-    verdict.checks[:0] = _heads(tested, lessons)
-    tested.close()
+    verdict.checks[:0] = _tested_heads(load_tested, lessons)
     return verdict
+
+
+def verify_heads(
+    load_native: Callable[[], Engine], load_tested: Callable[[], Engine], questions: Mapping[str, Pcm]
+) -> Verdict:
+    """Compare the language models alone. Errors as in `verify`."""
+    native = load_native()
+    lessons = _teach_all(native, questions)
+    native.close()
+    del native
+    return Verdict(_tested_heads(load_tested, lessons))
+
+
+def _teach_all(native: Engine, questions: Mapping[str, Pcm]) -> list[_Lesson]:
+    """The native replies, with their logits."""
+    if not questions:
+        raise VerifyError("There is no question to compare with. Give a folder of WAV files with --wavs DIR.")
+    lessons = [_teach(native, question) for question in questions.values()]
+    for lesson in lessons:
+        lesson.logits = list(_logits(native, lesson))
+    return lessons
+
+
+def _tested_heads(load_tested: Callable[[], Engine], lessons: list[_Lesson]) -> list[Check]:
+    tested = load_tested()
+    checks = _heads(tested, lessons)
+    tested.close()
+    return checks
 
 
 def _teach(engine: Engine, question: Pcm) -> _Lesson:
