@@ -40,6 +40,7 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
 from engine_runtime.random_weights import fill_random, random_source, random_voice
 from engine_runtime.trtllm.reading import Checkpoint
+from engine_runtime.trtllm.torch_network import load_paged
 from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
 
@@ -81,9 +82,12 @@ def load_stages(
     options: EngineOptions,
     *,
     voice: VoiceSource | None = None,
+    lm: PagedLM | None = None,
     progress: Progress | None = None,
 ) -> Stages:
     """Load every network; `voice` is what to speak with, if not with the bundle's own voice.
+
+    `lm` is a language model that is there already, in place of the bundle's.
 
     Raises BundleError for weights that do not fit what the manifest describes, AcceleratorError for a device
     that is not there, AudioInputError for a recording that gives no voice.
@@ -91,7 +95,7 @@ def load_stages(
     device = usable_device(options.device)
     runtime = codec_runtime(device, bundle.flow, options)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
-    if device.type == "cuda":
+    if device.type == "cuda" and lm is None:
         from engine_runtime.cuda.loading import check_memory  # the CPU path needs none of it
 
         codec = (*bundle.speech_encoder.weights, *bundle.flow.weights, *bundle.vocoder.weights)
@@ -105,7 +109,7 @@ def load_stages(
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     return Stages(
         bundle=bundle,
-        lm=_load_lm(bundle, lm_config, device, options, loading),
+        lm=lm or _load_lm(bundle, lm_config, device, options, loading),
         lm_config=lm_config,
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
@@ -126,6 +130,15 @@ def _load_lm(
     section, dtype = bundle.lm, getattr(torch, options.lm_dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
     report = loading.next(section.weights)
+    if bundle.lm.layout == "tensorrt-llm" and options.random_weights is None:
+        checkpoint = _converted(bundle, config)
+        if checkpoint.config.quantization.algorithm is not None:
+            if (options.weight_format, options.kv_dtype) != ("native", "native"):
+                raise BundleError(
+                    f"The language model of bundle {bundle.name} is quantised already. "
+                    "Leave --weights and --kv at native."
+                )
+            return load_paged(checkpoint, section, config, device=device, dtype=dtype, num_blocks=kv_blocks)
     if device.type == "cuda":
         from engine_runtime.cuda.loading import load_lm
 

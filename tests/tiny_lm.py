@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from engine_runtime.bundle import SpecialIds
 from engine_runtime.cuda.network import BlockFormats, build_network
 from engine_runtime.executors.cuda_executor import CudaExecutor
+from engine_runtime.executors.fused_layer import FusedNetwork
 from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row, merged_id
@@ -49,7 +50,7 @@ def load_tiny() -> tuple[MossLM, dict[str, torch.Tensor]]:
 
 
 def make_paged(
-    model: MossLM,
+    model: MossLM | FusedNetwork,
     *,
     num_blocks: int = 64,
     tokens_per_block: int = 16,

@@ -1,0 +1,60 @@
+"""Prompts for calibration: recordings and typed questions, varied until there are as many as wanted.
+
+In: WAV files, lines of text. Out: `Prompt`s, one at a time. The first round takes the recordings as they are;
+later ones play them faster or slower, so that pitch and vocal tract change with the speed, and softer, as the
+recipe of the nano bundle makes voices of a few. The same arguments give the same prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.audio.resample import Resampler
+from app.commands.questions import read_question
+from engine_runtime.errors import AudioInputError
+from engine_runtime.trtllm.calibrate import Prompt
+from engine_runtime.types import Modality, Pcm
+
+SPEEDS = (0.84, 1.19)
+SOFTEST_DB = -18.0
+_TEXT_EVERY, _TEXT_REPLY_EVERY = 3, 4
+"""Every third prompt is typed, if there are texts; every fourth reply is text."""
+
+
+def read_texts(file: Path) -> list[str]:
+    """The lines of a file that say something. AudioInputError where there are none."""
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise AudioInputError(
+            f"{file} cannot be read: {error}. Give a text file, one question a line."
+        ) from error
+    if not any(lines):
+        raise AudioInputError(f"{file} holds no text. Give a text file, one question a line.")
+    return [line for line in lines if line]
+
+
+def prompts(files: Sequence[Path], texts: Sequence[str], rate: int, count: int) -> Iterator[Prompt]:
+    """`count` prompts at `rate` Hz. Raises AudioInputError for a file that cannot be used."""
+    generator = np.random.default_rng(0)
+    spoken = typed = 0
+    for index in range(count):
+        reply = Modality.TEXT if index % _TEXT_REPLY_EVERY == _TEXT_REPLY_EVERY - 1 else Modality.SPEECH
+        if texts and index % _TEXT_EVERY == _TEXT_EVERY - 1:
+            yield Prompt(texts[typed % len(texts)], reply)
+            typed += 1
+            continue
+        round_, place = divmod(spoken, len(files))
+        pcm = read_question(files[place], rate)
+        yield Prompt(_varied(pcm, rate, generator) if round_ else pcm, reply)
+        spoken += 1
+
+
+def _varied(pcm: Pcm, rate: int, generator: np.random.Generator) -> Pcm:
+    speed, gain_db = generator.uniform(*SPEEDS), generator.uniform(SOFTEST_DB, 0.0)
+    resampler = Resampler(round(rate * speed), rate)
+    played: Pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
+    return played * np.float32(10 ** (gain_db / 20))

@@ -1,0 +1,181 @@
+"""Make an fp8, int8 or int4 checkpoint of a converted one, and say what it loses.
+
+fp8 stores the shared layers in 8 bits with calibrated scales and leaves tails, heads, embeddings, keys and
+values as they are; int8 and int4 (AWQ) store weights alone. Calibration leads the model through prompts once
+and keeps what it saw in a file, so that another format needs no second calibration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app import paths
+from app.commands.progress import progress_bar
+from app.commands.questions import folder_paths, read_question, sample_paths
+from app.commands.talk import UsageError
+
+if TYPE_CHECKING:
+    from engine_runtime.bundle import Bundle
+    from engine_runtime.options import EngineOptions
+    from engine_runtime.trtllm.calibrate import Calibration
+    from engine_runtime.trtllm.reading import Checkpoint
+
+FORMATS = ("fp8", "int8", "int4")
+STATISTICS = "calibration.safetensors"
+REPORT = "quantization_report.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="what `trt convert` made")
+    parser.add_argument("--to", metavar="DIR", type=Path, required=True, help="folder of the new checkpoint")
+    parser.add_argument("--format", choices=FORMATS, default="fp8", help="number format (default: fp8)")
+    parser.add_argument(
+        "--tails",
+        action="store_true",
+        help="quantise the layers of both tails, too (default: the shared ones)",
+    )
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="bundle that the checkpoint was made of (default: as for every command)",
+    )
+    parser.add_argument("--device", default=argparse.SUPPRESS, help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--wavs",
+        type=Path,
+        metavar="DIR",
+        help="recordings to calibrate with (default: the shipped questions)",
+    )
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="typed questions to calibrate with, one a line"
+    )
+    parser.add_argument(
+        "--prompts", type=int, metavar="N", default=500, help="prompts to calibrate with (default: 500)"
+    )
+    parser.add_argument(
+        "--reply-rows", type=int, metavar="N", default=32, help="rows of each reply (default: 32)"
+    )
+    parser.add_argument(
+        "--statistics",
+        type=Path,
+        metavar="FILE",
+        help=f"what calibration saw; used if it is there (default: {STATISTICS} in CHECKPOINT)",
+    )
+    parser.add_argument(
+        "--questions",
+        type=Path,
+        metavar="DIR",
+        help="recordings for the report (default: the shipped questions)",
+    )
+    parser.add_argument("--no-report", action="store_true", help="do not measure what is lost")
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Calibrate if need be, quantise, measure; the status says whether the heads are aligned."""
+    if arguments.prompts < 1 or arguments.reply_rows < 0:
+        raise UsageError("--prompts must be at least 1 and --reply-rows at least 0.")
+    from engine_runtime.bundle import Bundle
+    from engine_runtime.options import EngineOptions
+    from engine_runtime.trtllm.quantize import Quantizing, require_bundle
+    from engine_runtime.trtllm.reading import Checkpoint
+
+    bundle = Bundle.open(paths.find_bundle(arguments.bundle or paths.default_bundle()))
+    options = EngineOptions(device=arguments.device)
+    plain = Checkpoint.open(arguments.checkpoint)
+    require_bundle(plain, bundle)
+    # What can be refused is refused before the long part.
+    Quantizing.start(plain, arguments.to, arguments.format, tails=arguments.tails)
+    calibration = _calibration(arguments, bundle, plain, options)
+    quantizing = Quantizing.start(
+        plain, arguments.to, arguments.format, calibration, tails=arguments.tails, device=options.device
+    )
+    with progress_bar("scales") as progress:
+        quantizing.find_scales(progress)
+    with progress_bar("write") as progress:
+        quantizing.write(progress)
+    with progress_bar("check") as progress:
+        quantizing.finish(progress)
+    print(arguments.to)
+    return 0 if arguments.no_report else _report(arguments, bundle, plain, calibration, options)
+
+
+def _calibration(
+    arguments: argparse.Namespace, bundle: Bundle, plain: Checkpoint, options: EngineOptions
+) -> Calibration:
+    from app.commands.calibration_prompts import prompts, read_texts
+    from engine_runtime.models.moss_lm import MossLMConfig
+    from engine_runtime.stages import load_stages
+    from engine_runtime.trtllm.calibrate import Calibration, Calibrator
+    from engine_runtime.trtllm.quantize import identity
+    from engine_runtime.trtllm.torch_network import load_paged
+
+    file: Path = arguments.statistics or arguments.checkpoint / STATISTICS
+    if file.is_file():
+        _say(f"Uses the calibration in {file}.")
+        return Calibration.load(file, identity(plain))
+    files = folder_paths(arguments.wavs) if arguments.wavs else sample_paths()
+    texts = read_texts(arguments.texts) if arguments.texts else []
+    calibrator, config = Calibrator(), MossLMConfig.from_dict(bundle.lm.config)
+    lm = load_paged(plain, bundle.lm, config, device=options.device, wrap=calibrator.wrap)
+    stages = load_stages(bundle, options, lm=lm)
+    with progress_bar("calibrate") as progress:
+        calibration = calibrator.run(
+            stages,
+            prompts(files, texts, stages.speech_tokenizer.sample_rate, arguments.prompts),
+            model=identity(plain),
+            reply_rows=arguments.reply_rows,
+            total=arguments.prompts,
+            progress=progress,
+        )
+    calibration.save(file)
+    _say(f"Calibrated with {calibration.prompts} prompts, {calibration.rows} rows; kept in {file}.")
+    return calibration
+
+
+def _report(
+    arguments: argparse.Namespace,
+    bundle: Bundle,
+    plain: Checkpoint,
+    calibration: Calibration,
+    options: EngineOptions,
+) -> int:
+    from engine_runtime.trtllm.reading import Checkpoint
+    from engine_runtime.trtllm.report import heads, layer_errors
+
+    quantised = Checkpoint.open(arguments.to)
+    layers = layer_errors(plain, quantised, calibration, options.device)
+    files = folder_paths(arguments.questions) if arguments.questions else sample_paths()
+    rate = bundle.speech_encoder.sample_rate
+    questions = {file.name: read_question(file, rate) for file in files}
+    verdict = heads(bundle, plain, quantised, options, questions)
+    described = f"{arguments.format} with {'quantised' if arguments.tails else plain.config.dtype} tails"
+    section = verdict.section(f"{bundle.name}: {described} against {plain.config.dtype}")
+    print("\n".join([*layers.lines(), *section.lines()]))
+    print(f"\n{described}: {'aligned' if verdict.is_aligned else 'not aligned'}")
+    document = {
+        "format": arguments.format,
+        "tails": arguments.tails,
+        "dtype": plain.config.dtype,
+        "calibration": {"prompts": calibration.prompts, "rows": calibration.rows},
+        "layers": layers.document(),
+        "heads": section.document(),
+        "aligned": verdict.is_aligned,
+    }
+    from engine_runtime.trtllm.tensor_file import write_json
+
+    write_json(arguments.to / REPORT, document)
+    if arguments.json:
+        print(json.dumps(document))
+    return 0 if verdict.is_aligned else 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,233 @@
+"""Calibration: what the inputs of every product look like while the model answers.
+
+In: a checkpoint in plain numbers, conversations to lead it through. Out: for each product the largest and the
+mean absolute value of every input channel, and some inputs drawn at random from all. FP8 takes its scales
+from the first, AWQ its search from the others, the report its errors from the last; kept in one file, they
+serve every later quantisation. Engine thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine_runtime.errors import ExportError
+from engine_runtime.executors.fused_layer import Linear
+from engine_runtime.lm.generation import Generation, Row
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.stages import Stages
+from engine_runtime.trtllm.scales import QuantizeError
+from engine_runtime.types import Modality, Pcm
+from engine_runtime.weights import Progress
+
+KEPT_ROWS = 128
+"""Inputs of each product that are kept."""
+_PARTS = ("amax", "mean", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What was seen of one product's inputs.
+
+    Attributes:
+        amax: [in] float32, the largest absolute value of each channel.
+        mean: [in] float32, the mean absolute value of each channel.
+        rows: [n, in], inputs drawn at random, each as likely as any other.
+    """
+
+    amax: Tensor
+    mean: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Inputs of every product, by its module; of how many prompts and rows, and of which model."""
+
+    inputs: dict[str, Inputs]
+    prompts: int
+    rows: int
+    model: str
+
+    def save(self, file: Path) -> None:
+        """Write one safetensors file. ExportError if that fails."""
+        tensors = {
+            f"{module}.{part}": getattr(inputs, part).cpu().contiguous()
+            for module, inputs in self.inputs.items()
+            for part in _PARTS
+        }
+        about = {"prompts": self.prompts, "rows": self.rows, "model": self.model}
+        unfinished = file.with_name(f"{file.name}.part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, unfinished, {"calibration": json.dumps(about)})
+            unfinished.replace(file)
+        except (OSError, SafetensorError) as error:
+            raise ExportError(
+                f"{file} cannot be written: {error}. Free some space, or choose another file "
+                "with --statistics."
+            ) from error
+
+    @classmethod
+    def load(cls, file: Path, model: str) -> Calibration:
+        """Read what `save` wrote. QuantizeError if it is damaged or of another model."""
+        again = "Give another file with --statistics, or remove it to calibrate again."
+        try:
+            with safe_open(file, framework="pt") as content:
+                about = json.loads(content.metadata()["calibration"])
+                modules = sorted({name.rpartition(".")[0] for name in content.keys()})  # noqa: SIM118
+                inputs = {
+                    module: Inputs(*(content.get_tensor(f"{module}.{part}") for part in _PARTS))
+                    for module in modules
+                }
+                found = cls(inputs, int(about["prompts"]), int(about["rows"]), str(about["model"]))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise QuantizeError(f"{file} is no calibration that can be read ({error}). {again}") from error
+        if found.model != model:
+            raise QuantizeError(f"{file} was calibrated with another model. {again}")
+        return found
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Adds up what goes into one product.
+
+    A row is kept if its random number is among the largest so far; the numbers are drawn without a look at
+    the rows, so that a GPU need not be waited for.
+    """
+
+    generator: torch.Generator
+    count: int = 0
+    amax: Tensor | None = None
+    total: Tensor | None = None
+    rows: Tensor | None = None
+    keys: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def __call__(self, x: Tensor) -> None:
+        """One input [n, in]."""
+        wide = x.float().abs()
+        amax, total = wide.amax(dim=0), wide.sum(dim=0)
+        self.amax = amax if self.amax is None else torch.maximum(self.amax, amax)
+        self.total = total if self.total is None else self.total + total
+        self.count += x.shape[0]
+        self._keep(x)
+
+    def _keep(self, x: Tensor) -> None:
+        keys = torch.rand(x.shape[0], generator=self.generator)
+        if len(self.keys) == KEPT_ROWS and float(keys.max()) <= float(self.keys.min()):
+            return
+        rows = x if self.rows is None else torch.cat((self.rows, x))
+        keys = torch.cat((self.keys, keys))
+        best = keys.topk(min(KEPT_ROWS, len(keys))).indices
+        self.keys, self.rows = keys[best], rows[best.to(x.device)]
+
+    def inputs(self) -> Inputs:
+        """What was seen."""
+        assert self.amax is not None
+        assert self.total is not None
+        assert self.rows is not None
+        return Inputs(self.amax, self.total / self.count, self.rows.clone())
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A product whose inputs are looked at."""
+
+    linear: Linear
+    watch: _Watch
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.watch(x)
+        return self.linear(x)
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        self.watch(x)
+        return self.linear.added_to(residual, x)
+
+
+class Calibrator:
+    """Wraps the products of a network that is being loaded, and afterwards tells what they saw."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, _Watch] = {}
+
+    def wrap(self, module: str, linear: Linear) -> Linear:
+        """See torch_network.Wrap."""
+        seed = len(self._watches)
+        self._watches[module] = _Watch(torch.Generator().manual_seed(seed))
+        return _Watched(linear, self._watches[module])
+
+    def run(
+        self,
+        stages: Stages,
+        prompts: Iterable[Prompt],
+        *,
+        model: str,
+        reply_rows: int,
+        total: int,
+        progress: Progress | None = None,
+    ) -> Calibration:
+        """Lead the language model of `stages`, which was wrapped, through `total` prompts and its replies.
+
+        `model` names the weights, `reply_rows` is the longest reply. QuantizeError without prompts,
+        ExecutorError if a value is not finite.
+        """
+        count = rows = 0
+        for count, prompt in enumerate(prompts, start=1):
+            rows += _answer(stages, prompt, reply_rows)
+            if progress is not None:
+                progress(count / total)
+        if not count:
+            raise QuantizeError("There is no prompt to calibrate with. Give recordings with --wavs DIR.")
+        inputs = {module: watch.inputs() for module, watch in self._watches.items()}
+        return Calibration(inputs, count, rows, model)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question, spoken (at the bundle's input rate) or typed, and how it is to be answered."""
+
+    question: Pcm | str
+    reply: Modality
+
+    def rows(self, stages: Stages) -> list[Row]:
+        """Everything before the reply."""
+        layout = stages.prompt
+        if isinstance(self.question, str):
+            user = layout.user_text(self.question)
+        else:
+            codes = stages.speech_tokenizer.encode(self.question)
+            user = [*layout.open_user_speech(), *layout.code_rows(codes), *layout.end_speech()]
+        return [*layout.system(self.reply), *user, *layout.end_turn(), *layout.open_reply(self.reply)]
+
+
+def _answer(stages: Stages, prompt: Prompt, reply_rows: int) -> int:
+    """Prefill a prompt and decode the reply, both tails at every row; returns the rows that were run."""
+    section, lm = stages.bundle.lm, stages.lm
+    rows = prompt.rows(stages)[: section.context_rows - reply_rows]
+    sampling = section.sampling_speech if prompt.reply is Modality.SPEECH else section.sampling_text
+    generation = Generation(
+        rows,
+        replace(sampling, max_new=max(1, min(reply_rows, sampling.max_new))),
+        section.special_ids,
+        text_vocab=stages.lm_config.text_vocab,
+        audio_vocab=stages.lm_config.audio_vocab,
+        device=str(lm.executor.device),
+    )
+    sequence = Sequence()
+    try:
+        logits = lm.prefill(sequence, stages.merged_ids(rows))
+        while reply_rows and generation.finish_reason is None:
+            row = generation.pick(logits).row
+            (token_id,) = stages.merged_ids((row,))
+            logits = lm.decode(sequence, token_id)
+        return sequence.num_rows
+    finally:
+        lm.blocks.release(sequence)

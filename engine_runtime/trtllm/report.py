@@ -1,0 +1,93 @@
+"""What a quantised checkpoint loses, measured on what was written, read back as the torch executor runs it.
+
+In: both checkpoints, the calibration, spoken questions. Out: for each layer the error of its products over
+inputs that were seen, and how far both heads agree when they are led through the replies of the plain
+checkpoint. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from engine_runtime.bench.section import Section
+from engine_runtime.bundle import Bundle
+from engine_runtime.engine import Engine
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.stages import load_stages
+from engine_runtime.trtllm.calibrate import Calibration
+from engine_runtime.trtllm.quantized_linear import read_linear
+from engine_runtime.trtllm.reading import Checkpoint
+from engine_runtime.trtllm.torch_network import PRODUCTS, load_paged
+from engine_runtime.types import Pcm
+from engine_runtime.verify import Verdict, verify_heads
+
+_COLUMNS = {
+    "layer": "in the order of the network; layers that stay in plain numbers are left out",
+    "attention.qkv": "root of the squared error of q, k and v over that of their values, over kept inputs",
+    "attention.dense": "the same of the attention's output",
+    "mlp.fc": "the same of the gate and the up projection",
+    "mlp.proj": "the same of the MLP's output",
+}
+
+
+def load_engine(bundle: Bundle, checkpoint: Checkpoint, options: EngineOptions) -> Engine:
+    """The bundle with the language model of a checkpoint, in its number format, in the torch executor."""
+    config = MossLMConfig.from_dict(bundle.lm.config)
+    lm = load_paged(checkpoint, bundle.lm, config, device=options.device)
+    return Engine(load_stages(bundle, options, lm=lm))
+
+
+def heads(
+    bundle: Bundle,
+    plain: Checkpoint,
+    quantised: Checkpoint,
+    options: EngineOptions,
+    questions: Mapping[str, Pcm],
+) -> Verdict:
+    """Agreement of both heads with the plain checkpoint. VerifyError if there is nothing to compare."""
+    return verify_heads(
+        lambda: load_engine(bundle, plain, options),
+        lambda: load_engine(bundle, quantised, options),
+        questions,
+    )
+
+
+@torch.inference_mode()
+def layer_errors(
+    plain: Checkpoint, quantised: Checkpoint, calibration: Calibration, device: torch.device | str = "cpu"
+) -> Section:
+    """One row for each layer that is quantised."""
+    section = Section("error of each quantised product", dict(_COLUMNS))
+    read_plain, read_quantised = plain.reader(), quantised.reader()
+    rows: dict[str, dict[str, float | int | str | None]] = {}
+    for module in calibration.inputs:
+        if not quantised.config.is_quantized(module):
+            continue
+        layer, name = _split(module)
+        modules = [f"{layer}.{member}" for member in PRODUCTS[name]]
+        dtype = quantised.config.torch_dtype
+        wanted = read_linear(plain.config, read_plain, modules, torch.float32, device)
+        found = read_linear(quantised.config, read_quantised, modules, dtype, device)
+        inputs = calibration.inputs[module].rows.to(device, dtype)
+        rows.setdefault(layer, {"layer": layer})[name] = _error(wanted(inputs.float()), found(inputs).float())
+    section.rows = [rows[layer] for layer in sorted(rows, key=_place)]
+    return section
+
+
+def _split(module: str) -> tuple[str, str]:
+    """`shared_layers.0.mlp.fc` -> `shared_layers.0`, `mlp.fc`."""
+    stack, index, name = module.split(".", 2)
+    return f"{stack}.{index}", name
+
+
+def _place(layer: str) -> tuple[int, int]:
+    stack, index = layer.split(".")
+    return ("shared_layers", "text_layers", "audio_layers").index(stack), int(index)
+
+
+def _error(wanted: Tensor, found: Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())

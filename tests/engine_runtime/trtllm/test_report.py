@@ -1,0 +1,79 @@
+"""The report measures what was written: nothing is lost in plain numbers, and more with fewer bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.options import EngineOptions
+from engine_runtime.trtllm.calibrate import Calibration
+from engine_runtime.trtllm.quantize import Format
+from engine_runtime.trtllm.reading import Checkpoint
+from engine_runtime.trtllm.report import heads, layer_errors
+from engine_runtime.verify import Verdict
+from tests.trt_checkpoints import quantize
+
+QUESTIONS = {"a": np.random.default_rng(3).normal(0, 0.1, 14_000).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def quantised(
+    plain: Checkpoint, calibration: Calibration, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Checkpoint]:
+    directory = tmp_path_factory.mktemp("quantised")
+    formats: tuple[Format, ...] = ("fp8", "int8", "int4")
+    made = {name: quantize(plain, directory / name, name, calibration) for name in formats}
+    made["int4 tails"] = quantize(plain, directory / "tails", "int4", calibration, tails=True)
+    return made
+
+
+def test_errors_of_layers(
+    plain: Checkpoint, quantised: dict[str, Checkpoint], calibration: Calibration
+) -> None:
+    rows = {name: layer_errors(plain, checkpoint, calibration).rows for name, checkpoint in quantised.items()}
+    assert [row["layer"] for row in rows["fp8"]] == ["shared_layers.0", "shared_layers.1"]
+    assert [row["layer"] for row in rows["int4 tails"]][2:] == ["text_layers.0", "audio_layers.0"]
+    for product in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj"):
+        for layer in range(2):
+            int8, fp8, int4 = (rows[name][layer][product] for name in ("int8", "fp8", "int4"))
+            assert isinstance(int8, float)
+            assert isinstance(fp8, float)
+            assert isinstance(int4, float)
+            assert 0.001 < int8 < fp8 < int4 < 0.2
+
+
+def test_an_error_is_that_of_the_product_written_out(
+    plain: Checkpoint, quantised: dict[str, Checkpoint], calibration: Calibration
+) -> None:
+    found = layer_errors(plain, quantised["int8"], calibration).rows[1]["mlp.proj"]
+    weight = plain.reader()("shared_layers.1.mlp.proj.weight")
+    scale = weight.abs().amax(dim=1, keepdim=True) / 128
+    rounded = (weight / scale).round().clamp(-128, 127) * scale
+    inputs = calibration.inputs["shared_layers.1.mlp.proj"].rows
+    wanted = inputs @ weight.t()
+    assert found == pytest.approx(float((inputs @ rounded.t() - wanted).norm() / wanted.norm()), rel=1e-3)
+
+
+def _values(verdict: Verdict) -> dict[str, float]:
+    return {check.name: check.value for check in verdict.checks}
+
+
+def test_heads_agree_with_themselves_and_less_with_fewer_bits(
+    random_bundle: Path, plain: Checkpoint, quantised: dict[str, Checkpoint]
+) -> None:
+    bundle = Bundle.open(random_bundle)
+    same = _values(heads(bundle, plain, plain, EngineOptions(), QUESTIONS))
+    assert same["text head top-1"] == same["audio head top-1"] == 1
+    assert same["audio head worst"] == pytest.approx(1)
+    assert set(same) == {
+        f"{head} head {what}" for head in ("text", "audio") for what in ("top-1", "cosine", "worst")
+    }
+    int8, int4 = (
+        _values(heads(bundle, plain, quantised[name], EngineOptions(), QUESTIONS))
+        for name in ("int8", "int4 tails")
+    )
+    for head in ("text head cosine", "audio head cosine"):
+        assert 0.9 < int4[head] < int8[head] < 0.9999999
