@@ -8,6 +8,7 @@ not spoil all that follows. The engines are loaded one after the other, since tw
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -129,6 +130,7 @@ def verify(
     _flow_steps(native, lessons, verdict)
     native.close()
     del native
+    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two engines
     verdict.checks[:0] = _tested_heads(load_tested, lessons)
     return verdict
 
@@ -141,6 +143,7 @@ def verify_heads(
     lessons = _teach_all(native, questions)
     native.close()
     del native
+    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two engines
     return Verdict(_tested_heads(load_tested, lessons))
 
 

@@ -32,20 +32,24 @@ def convert(bundle: Path, directory: Path, dtype: Dtype = "float32") -> Checkpoi
     return Checkpoint.open(directory)
 
 
-def watched_stages(bundle: Path, checkpoint: Checkpoint, calibrator: Calibrator) -> Stages:
+def watched_stages(
+    bundle: Path, checkpoint: Checkpoint, calibrator: Calibrator, device: str = "cpu"
+) -> Stages:
     """Stages whose language model is watched."""
     opened = Bundle.open(bundle)
     config = MossLMConfig.from_dict(opened.lm.config)
-    lm = load_paged(checkpoint, opened.lm, config, wrap=calibrator.wrap)
-    return load_stages(opened, EngineOptions(), lm=lm)
+    lm = load_paged(checkpoint, opened.lm, config, device=device, wrap=calibrator.wrap)
+    return load_stages(opened, EngineOptions(device), lm=lm)
 
 
-def calibrate(bundle: Path, checkpoint: Checkpoint) -> Calibration:
+def calibrate(
+    bundle: Path, checkpoint: Checkpoint, device: str = "cpu", reply_rows: int = REPLY_ROWS
+) -> Calibration:
     """What the products see over PROMPTS."""
     calibrator = Calibrator()
-    stages = watched_stages(bundle, checkpoint, calibrator)
+    stages = watched_stages(bundle, checkpoint, calibrator, device)
     return calibrator.run(
-        stages, PROMPTS, model=identity(checkpoint), reply_rows=REPLY_ROWS, total=len(PROMPTS)
+        stages, PROMPTS, model=identity(checkpoint), reply_rows=reply_rows, total=len(PROMPTS)
     )
 
 
@@ -56,9 +60,12 @@ def quantize(
     calibration: Calibration | None,
     *,
     tails: bool = False,
+    device: str = "cpu",
 ) -> Checkpoint:
     """The checkpoint in another format."""
-    quantizing = Quantizing.start(checkpoint, directory, number_format, calibration, tails=tails)
+    quantizing = Quantizing.start(
+        checkpoint, directory, number_format, calibration, tails=tails, device=device
+    )
     quantizing.find_scales()
     quantizing.write()
     quantizing.finish()

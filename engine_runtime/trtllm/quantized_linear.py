@@ -3,7 +3,9 @@
 In: the tensors of one or more modules that share their input. Out: a `Linear`. FP8 rounds the input to e4m3
 by its calibrated scale, multiplies levels with levels and scales the sum, as the engine's product does; int4
 multiplies the input by the AWQ factor first; int8 has what the library makes of plain weights at loading. It
-is as fast and as large as plain numbers: it shows what a format costs, not what it saves. Any thread.
+is as fast and as large as plain numbers: it shows what a format costs, not what it saves. What the engine
+rounds to the checkpoint's dtype before it multiplies is rounded to it here, whatever dtype this runs in. Any
+thread.
 """
 
 from __future__ import annotations
@@ -78,21 +80,21 @@ def read_linear(
 
     algorithm = config.quantization.algorithm
     if not config.is_quantized(modules[0]) or algorithm == "W8A16":
-        weight = torch.cat([tensor.to(dtype) for tensor in each("weight")])
+        weight = torch.cat(each("weight"))
         rounded = int8_rounded(weight) if config.is_quantized(modules[0]) else weight
-        return DenseLinear(_columns(rounded))
+        return DenseLinear(_columns(rounded.to(dtype)))
     if algorithm == "FP8":
         return _fp8(each("weight"), each("weights_scaling_factor"), each("activation_scaling_factor"), dtype)
     levels = [unpack_int4(packed) for packed in each("weight")]
     parts = zip(levels, each("weights_scaling_factor"), strict=True)
-    weight = torch.cat([int4_dense(level, scale.to(dtype)) for level, scale in parts])
+    weight = torch.cat([int4_dense(level, scale) for level, scale in parts])
     factors = each("prequant_scaling_factor")
     if not all(torch.equal(factor, factors[0]) for factor in factors):
         raise BundleError(
             f"{' and '.join(modules)} have different prequant_scaling_factors, but one input. "
             "Quantise the checkpoint with `moss-voice trt quantize`."
         )
-    return SmoothedLinear(DenseLinear(_columns(weight)), factors[0].to(dtype))
+    return SmoothedLinear(DenseLinear(_columns(weight.to(dtype))), factors[0].to(dtype))
 
 
 def _fp8(

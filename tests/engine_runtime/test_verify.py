@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from engine_runtime.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Pcm
-from engine_runtime.verify import Check, Verdict, VerifyError, verify
+from engine_runtime.verify import Check, Verdict, VerifyError, verify, verify_heads
 
 NATIVE = EngineOptions()
 
@@ -57,6 +60,28 @@ def test_other_weights_are_not_aligned(random_bundle: Path, questions: dict[str,
     assert checks["audio head top-1"].value < 0.3
     assert not checks["audio head top-1"].is_aligned
     assert not checks["audio head cosine"].is_aligned
+
+
+@pytest.mark.parametrize("compare", [verify, verify_heads])
+def test_one_engine_is_gone_before_the_other_is_loaded(
+    random_bundle: Path, questions: dict[str, Pcm], compare: Callable[..., Verdict]
+) -> None:
+    weights: list[weakref.ref[object]] = []
+
+    def load() -> Engine:
+        assert not any(reference() for reference in weights)
+        engine = Engine.load(Bundle.open(random_bundle), NATIVE)
+        weights.append(weakref.ref(engine.stages.lm.executor))
+        return engine
+
+    gc.disable()
+    try:
+        verdict = compare(load, load, questions)
+    finally:
+        gc.enable()
+    assert len(weights) == 2
+    assert [check.name for check in verdict.checks[:2]] == ["text head top-1", "text head cosine"]
+    assert compare is verify or len(verdict.checks) == 6
 
 
 def test_a_verdict_is_that_of_all_checks() -> None:

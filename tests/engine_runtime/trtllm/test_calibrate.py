@@ -17,7 +17,7 @@ from engine_runtime.trtllm.checkpoint import modules
 from engine_runtime.trtllm.quantize import identity
 from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.trtllm.scales import QuantizeError
-from tests.trt_checkpoints import PROMPTS, REPLY_ROWS, watched_stages
+from tests.trt_checkpoints import PROMPTS, REPLY_ROWS, calibrate, watched_stages
 
 
 def _seen_by_the_plain_network(
@@ -79,6 +79,20 @@ def test_prompts_are_laid_out_as_in_a_conversation(random_bundle: Path, plain: C
     mine = PROMPTS[0].rows(stages)
     assert mine == rows + stages.prompt.open_reply(Modality.SPEECH)
     assert Bundle.open(random_bundle).lm.special_ids.eosp in {row.audio for row in mine}
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_gpu_sees_the_same(random_bundle: Path, plain: Checkpoint) -> None:
+    here = calibrate(random_bundle, plain, reply_rows=0)
+    there = calibrate(random_bundle, plain, "cuda", reply_rows=0)
+    assert there.rows == here.rows
+    for module, inputs in here.inputs.items():
+        found = there.inputs[module]
+        assert found.amax.device.type == "cuda"
+        torch.testing.assert_close(found.amax.cpu(), inputs.amax, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found.mean.cpu(), inputs.mean, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found.rows.cpu(), inputs.rows, atol=1e-2, rtol=1e-2)
 
 
 def test_a_drawn_row_is_as_likely_as_any_other() -> None:

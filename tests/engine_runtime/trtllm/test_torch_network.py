@@ -128,6 +128,23 @@ def test_quantised_it_is_the_plain_network_with_the_engines_rounding(
         assert (mine - theirs[0, -1]).abs().max() < 0.05 * moved
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("number_format", ["fp8", "int8", "int4"])
+def test_a_gpu_computes_the_same(
+    random_bundle: Path, plain: Checkpoint, calibration: Calibration, tmp_path: Path, number_format: Format
+) -> None:
+    section = Bundle.open(random_bundle).lm
+    config = MossLMConfig.from_dict(section.config)
+    on_cpu = quantize(plain, tmp_path / "cpu", number_format, calibration)
+    on_gpu = quantize(plain, tmp_path / "gpu", number_format, calibration, device="cuda")
+    wanted = _logits(load_paged(on_cpu, section, config), IDS)
+    for checkpoint in (on_cpu, on_gpu):
+        got = _logits(load_paged(checkpoint, section, config, device="cuda"), IDS)
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert torch.cosine_similarity(mine.cpu(), theirs, dim=0) > 0.999
+
+
 def test_a_bundle_talks_with_a_quantised_checkpoint(
     random_bundle: Path, plain: Checkpoint, calibration: Calibration, tmp_path: Path
 ) -> None:
