@@ -9,6 +9,7 @@ MossVoiceError
 ├── OutOfBlocksError     the KV pool holds no free block for the conversation
 ├── ContextLengthError   a prompt longer than the model's context
 ├── ExecutorError        a forward step that was refused or failed, names the tensor
+├── EngineError          a TensorRT-LLM engine that cannot be read, loaded, or does not belong to the bundle
 └── ExportError          a file that could not be written (disk full, no permission)
 """
 
@@ -63,6 +64,10 @@ class ContextLengthError(MossVoiceError):
 
 class ExecutorError(MossVoiceError):
     """A forward step was refused or failed."""
+
+
+class EngineError(MossVoiceError):
+    """A TensorRT-LLM engine cannot be read or loaded, or was built for something else."""
 
 
 class ExportError(MossVoiceError):
