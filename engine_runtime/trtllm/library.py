@@ -1,0 +1,156 @@
+"""The only door to TensorRT-LLM: which version, how to get it, and the names of it that this project uses.
+
+In: nothing but what is installed. Out: a `Library` of names for trtllm/model.py and trtllm/build.py, or an
+EngineError that says how to install it. It is imported inside the functions, so that everything else works
+without it, and tests hand in a stand-in. Any thread; the import takes a minute and loads CUDA.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from engine_runtime.errors import EngineError
+
+VERSION = "1.2.1"
+"""The last stable release with TensorRT engines and the Python Model API."""
+PACKAGE_INDEX = "https://pypi.nvidia.com"
+_PYTHONS = ((3, 10), (3, 12))
+_MACHINES = {"x86_64", "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Names of the library, spelled as there.
+
+    Attributes:
+        version: of the library.
+        default_net: the network under construction, with its plugin configuration.
+        MODEL_MAP: architecture -> class, by which configurations are read back.
+    """
+
+    version: str
+    # tensorrt_llm.functional, tensorrt_llm._common
+    AttentionMaskType: Any
+    LayerNormType: Any
+    PositionEmbeddingType: Any
+    gather_last_token_logits: Any
+    default_net: Any
+    # tensorrt_llm.module, tensorrt_llm.layers
+    Module: Any
+    ModuleList: Any
+    Attention: Any
+    ColumnLinear: Any
+    Embedding: Any
+    GatedMLP: Any
+    RmsNorm: Any
+    # tensorrt_llm.models
+    PretrainedConfig: Any
+    PretrainedModel: Any
+    MODEL_MAP: dict[str, Any]
+    # tensorrt_llm.builder, tensorrt_llm.plugin
+    BuildConfig: Any
+    KVCacheType: Any
+    PluginConfig: Any
+    build: Any
+
+
+def load_library() -> Library:
+    """Import what building an engine needs. EngineError if it is missing, broken or of another version."""
+    try:
+        from tensorrt_llm import __version__ as version
+        from tensorrt_llm._common import default_net
+        from tensorrt_llm.builder import BuildConfig, KVCacheType, build  # the home of KVCacheType has moved
+        from tensorrt_llm.functional import (
+            AttentionMaskType,
+            LayerNormType,
+            PositionEmbeddingType,
+            gather_last_token_logits,
+        )
+        from tensorrt_llm.layers import Attention, ColumnLinear, Embedding, GatedMLP, RmsNorm
+        from tensorrt_llm.models import MODEL_MAP
+        from tensorrt_llm.models.modeling_utils import PretrainedConfig, PretrainedModel
+        from tensorrt_llm.module import Module, ModuleList
+        from tensorrt_llm.plugin import PluginConfig
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineError(how_to_get(error)) from error
+    check_version(version)
+    return Library(
+        version=version,
+        AttentionMaskType=AttentionMaskType,
+        LayerNormType=LayerNormType,
+        PositionEmbeddingType=PositionEmbeddingType,
+        gather_last_token_logits=gather_last_token_logits,
+        default_net=default_net,
+        Module=Module,
+        ModuleList=ModuleList,
+        Attention=Attention,
+        ColumnLinear=ColumnLinear,
+        Embedding=Embedding,
+        GatedMLP=GatedMLP,
+        RmsNorm=RmsNorm,
+        PretrainedConfig=PretrainedConfig,
+        PretrainedModel=PretrainedModel,
+        MODEL_MAP=MODEL_MAP,
+        BuildConfig=BuildConfig,
+        KVCacheType=KVCacheType,
+        PluginConfig=PluginConfig,
+        build=build,
+    )
+
+
+def load_plugins() -> None:
+    """Register the library's TensorRT plugins, without which its engines cannot be deserialised.
+
+    EngineError if the library is missing or broken. Any version will do: 0.13 runs its own engines.
+    """
+    try:
+        import tensorrt_llm  # noqa: F401  importing it registers them
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineError(how_to_get(error)) from error
+
+
+def check_version(version: str) -> None:
+    """Refuse a version with which the engine could not be built, or would be wrong."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if major == 0:
+        raise EngineError(
+            f"Engines are not built with TensorRT-LLM {version}: the attention of 0.13 normalises queries "
+            "and keys wrongly where there are more heads of queries, and of no release before 1.0 is it known "
+            f"that it does not. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
+        )
+    if (major, minor) > (1, 2):
+        raise EngineError(
+            f"TensorRT-LLM {version} does not build TensorRT engines any more, or not in a stable release. "
+            f"Use {VERSION}. {_how_to_install()}"
+        )
+
+
+def how_to_get(error: BaseException | None = None) -> str:
+    """What to do for a working TensorRT-LLM on this machine; `error` is what its import said."""
+    if error is None or (isinstance(error, ModuleNotFoundError) and error.name == "tensorrt_llm"):
+        problem = "TensorRT-LLM is not installed"
+    else:
+        problem = f"TensorRT-LLM cannot be loaded ({type(error).__name__}: {error})"
+    return " ".join([f"{problem}.", *_misfits(), _how_to_install()])
+
+
+def _misfits() -> list[str]:
+    """What of this machine rules the library out."""
+    found = []
+    system, machine, python = platform.system(), platform.machine(), sys.version_info[:2]
+    if system != "Linux" or machine not in _MACHINES:
+        found.append(f"It exists for Linux on x86_64 and aarch64 only, this is {system} on {machine}.")
+    if python not in _PYTHONS:
+        found.append(f"It has no wheel for Python {python[0]}.{python[1]}.")
+    return found
+
+
+def _how_to_install() -> str:
+    return (
+        f"On Linux, with Python 3.12 and a driver for CUDA 13, run "
+        f"`pip install tensorrt-llm=={VERSION} --extra-index-url {PACKAGE_INDEX}`; "
+        "packaging/TENSORRT.md has all steps."
+    )
