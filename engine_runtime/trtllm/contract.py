@@ -1,0 +1,194 @@
+"""Which tensors a TensorRT-LLM engine takes, and by which of two contracts.
+
+In: the tensor list of an engine. Out: the `Contract` that says how a step of lm/executor.py is bound to it,
+or an EngineError that names every tensor that does not fit. A step is written as an engine of the library's
+1.x releases takes it (17 inputs). One of 0.13 (15 inputs) has no pool axis in its block tables and pool
+pointers, knows no pool mapping and no context progress. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine_runtime.errors import EngineError
+from engine_runtime.lm.executor import ExecutorLimits, StepTensors, TensorSpec, step_spec
+
+Shape = tuple[int, ...]
+ContractName = Literal["1.x", "0.13"]
+BUILD_ANEW = "Build the engine anew with `moss-voice trt build`."
+_ROWS, _WINDOW, _BLOCKS = "input_ids", "cache_indirection", "kv_cache_block_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTensor:
+    """One input or output of an engine, as the engine itself lists it.
+
+    `shape` has -1 where a size is free; then `ranges` holds least, best and most for each profile (of inputs
+    only). `dtype` is None for a number format that torch has no name for.
+    """
+
+    name: str
+    is_input: bool
+    dtype: torch.dtype | None
+    shape: Shape
+    ranges: tuple[tuple[Shape, Shape, Shape], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """How the tensors of a step become those of an engine.
+
+    Attributes:
+        absent: inputs of a step that such an engine does not know.
+        without_pool_axis: inputs whose first axis, the pool, such an engine does not have.
+        resumes_on_block: a prefill starts where a block of the cache starts. Prefill from within a block came
+            with the reuse of partial blocks, after 0.13.
+    """
+
+    name: ContractName
+    absent: frozenset[str] = frozenset()
+    without_pool_axis: frozenset[str] = frozenset()
+    resumes_on_block: bool = False
+
+    def inputs(self, limits: ExecutorLimits) -> tuple[TensorSpec, ...]:
+        """Every input with its dtype, its place and the shape it has in this engine (None = rows)."""
+        return tuple(
+            TensorSpec(
+                spec.name,
+                spec.dtype,
+                spec.place,
+                spec.shape[1:] if spec.name in self.without_pool_axis else spec.shape,
+            )
+            for spec in step_spec(limits)
+            if not spec.optional and spec.name not in self.absent
+        )
+
+    def adapt(self, tensors: StepTensors) -> dict[str, Tensor]:
+        """The tensors of a step as this engine takes them: some left out, some without their first axis."""
+        return {
+            name: value[0] if name in self.without_pool_axis else value
+            for name, value in tensors.items()
+            if name not in self.absent
+        }
+
+
+CONTRACTS = (
+    Contract("1.x"),
+    Contract(
+        "0.13",
+        absent=frozenset({"host_kv_cache_pool_mapping", "host_context_progress"}),
+        without_pool_axis=frozenset(
+            {"kv_cache_block_offsets", "host_kv_cache_block_offsets", "host_kv_cache_pool_pointers"}
+        ),
+        resumes_on_block=True,
+    ),
+)
+_ANY_SIZE = ExecutorLimits(1, 1, 1, 1, 1, 1, 1)
+
+
+def choose_contract(tensors: Iterable[EngineTensor]) -> Contract:
+    """The contract whose inputs, by name and rank, are those of the engine. EngineError if there is none."""
+    ranks = {tensor.name: len(tensor.shape) for tensor in tensors if tensor.is_input}
+    problems = []
+    for contract in CONTRACTS:
+        wanted = {spec.name: len(spec.shape) for spec in contract.inputs(_ANY_SIZE)}
+        if ranks == wanted:
+            return contract
+        strange = [f"asks for {name}" for name in sorted(ranks.keys() - wanted.keys())]
+        strange += [f"does not know {name}" for name in sorted(wanted.keys() - ranks.keys())]
+        strange += [
+            f"takes {name} with {ranks[name]} axes"
+            for name in sorted(ranks.keys() & wanted.keys())
+            if ranks[name] != wanted[name]
+        ]
+        problems.append((strange, contract))
+    strange, nearest = min(problems, key=lambda problem: len(problem[0]))
+    raise EngineError(
+        f"The engine's {len(ranks)} inputs are neither those of TensorRT-LLM 1.x nor those of 0.13; unlike "
+        f"{nearest.name} it {', '.join(strange)}. Build it with release 1.2.1 and its GPT attention plugin, "
+        "a paged KV cache and packed input."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The most that an engine takes, read from its tensors: rows of a call, rows of a sequence, blocks."""
+
+    num_tokens: int
+    seq_len: int
+    max_blocks: int
+
+
+def capacity_of(tensors: Iterable[EngineTensor]) -> Capacity:
+    """Read from the ranges of the profiles. The tensors follow one of the contracts."""
+    most = {tensor.name: _most(tensor) for tensor in tensors if tensor.is_input}
+    return Capacity(most[_ROWS][0], most[_WINDOW][2], most[_BLOCKS][-1])
+
+
+def check_tensors(
+    tensors: Sequence[EngineTensor], contract: Contract, limits: ExecutorLimits, outputs: Mapping[str, int]
+) -> None:
+    """Refuse an engine that a step within `limits` can not be bound to, or that gives other outputs.
+
+    `outputs` maps each output to its width. The EngineError names every tensor that does not fit.
+    """
+    by_name = {tensor.name: tensor for tensor in tensors}
+    problems = []
+    for spec in contract.inputs(limits):
+        for rows in (1, limits.max_num_tokens):
+            shape = tuple(rows if size is None else size for size in spec.shape)
+            if problem := _misfit(by_name[spec.name], spec.dtype, shape):
+                problems.append(problem)
+                break
+    found = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
+    problems += [f"{name}: there is no such output" for name in outputs.keys() - found.keys()]
+    problems += [f"{name}: nobody reads this output" for name in found.keys() - outputs.keys()]
+    for name in outputs.keys() & found.keys():
+        shape = found[name].shape
+        if len(shape) != 2 or shape[1] != outputs[name]:
+            problems.append(f"{name}: expected [1, {outputs[name]}], got {list(shape)}")
+        if found[name].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            problems.append(f"{name}: expected floating-point numbers, got {found[name].dtype}")
+    if problems:
+        raise EngineError(f"The engine does not fit this bundle: {'; '.join(sorted(problems))}. {BUILD_ANEW}")
+
+
+def profile_for(tensors: Iterable[EngineTensor], rows: int) -> int:
+    """The profile that was made for so many rows: of those that take them the narrowest, then the first."""
+    (ids,) = (tensor for tensor in tensors if tensor.name == _ROWS)
+    fitting = [
+        (most[0] - least[0], index)
+        for index, (least, _, most) in enumerate(ids.ranges)
+        if least[0] <= rows <= most[0]
+    ]
+    if not fitting:
+        raise EngineError(f"No profile of the engine takes {rows} rows at once. {BUILD_ANEW}")
+    return min(fitting)[1]
+
+
+def _misfit(tensor: EngineTensor, dtype: torch.dtype, shape: Shape) -> str | None:
+    """What is wrong with binding `shape` of `dtype`, None if nothing is."""
+    if tensor.dtype != dtype:
+        return f"{tensor.name}: expected {dtype}, got {tensor.dtype}"
+    if any(size not in (-1, wanted) for size, wanted in zip(tensor.shape, shape, strict=True)):
+        return f"{tensor.name}: needs shape {list(shape)}, and the engine takes {list(tensor.shape)}"
+    if tensor.ranges and not any(_takes(bounds, shape) for bounds in tensor.ranges):
+        least, most = tensor.ranges[0][0], _most(tensor)
+        return f"{tensor.name}: needs shape {list(shape)}, and the engine takes {list(least)} to {list(most)}"
+    return None
+
+
+def _takes(bounds: tuple[Shape, Shape, Shape], shape: Shape) -> bool:
+    least, _, most = bounds
+    return all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
+
+
+def _most(tensor: EngineTensor) -> Shape:
+    if not tensor.ranges:
+        return tensor.shape
+    return tuple(max(sizes) for sizes in zip(*(most for _, _, most in tensor.ranges), strict=True))
