@@ -100,9 +100,8 @@ def test_the_engine_knows_no_application_and_no_device(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=_name)
-def test_tensorrt_llm_only_behind_its_executor(file: Path) -> None:
-    allowed = ("engine_runtime/trtllm/", "engine_runtime/executors/trtllm_executor.py")
-    if not _name(file).startswith(allowed):
+def test_tensorrt_llm_behind_one_door(file: Path) -> None:
+    if _name(file) != "engine_runtime/trtllm/library.py":
         assert "tensorrt_llm" not in _top_imports(file)
 
 

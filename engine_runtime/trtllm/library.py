@@ -118,7 +118,7 @@ def check_version(version: str) -> None:
     if major == 0:
         raise EngineError(
             f"Engines are not built with TensorRT-LLM {version}: the attention of 0.13 normalises queries "
-            "and keys wrongly where there are more heads of queries, and of no release before 1.0 is it known "
+            "and keys wrongly where there are more heads of queries; of no release before 1.0 is it known "
             f"that it does not. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
         )
     if (major, minor) > (1, 2):

@@ -1,0 +1,173 @@
+"""What an engine is going to be: settings of the library and its plugins, checked before anything is built.
+
+In: a folder that `moss-voice trt convert` or `quantize` made, and the sizes to build for. Out: a `BuildPlan`,
+or an error for what the library would refuse after minutes, or would understand otherwise without a word.
+The library is not needed. Any thread.
+
+Settings: PluginConfig and BuildConfig of TensorRT-LLM 1.2. One user talks to the engine: one sequence, one
+beam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from engine_runtime.errors import EngineError
+from engine_runtime.trtllm.checkpoint import CheckpointConfig, linear_modules
+from engine_runtime.trtllm.engine_directory import describe_precision
+from engine_runtime.trtllm.reading import Checkpoint
+
+_LONGEST, _MOST = 8192, 2048
+"""Rows of the longest sequence and of the longest call, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """Sizes that are fixed in an engine.
+
+    Attributes:
+        max_seq_len: rows of the longest conversation; None is that of the model, at most 8192.
+        max_num_tokens: rows of the longest call; None is 2048, at most `max_seq_len`.
+        opt_num_tokens: rows of the call that the kernels are chosen for. A reply is made of calls of one.
+        tokens_per_block: rows of a block of the KV cache, a power of two.
+        multiple_profiles: choose kernels for several ranges of rows; it builds several times as long.
+        fused_mlp: one product for gate and fc of the MLP.
+        timing_cache: file with what earlier builds measured; it is read if it is there, and written.
+    """
+
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    opt_num_tokens: int = 1
+    tokens_per_block: int = 32
+    multiple_profiles: bool = False
+    fused_mlp: bool = True
+    timing_cache: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """What is going to be built: checked, and not begun.
+
+    Attributes:
+        plugins, settings: arguments of the library's PluginConfig and BuildConfig.
+        weights_bytes: size of the checkpoint's weights.
+    """
+
+    checkpoint: Checkpoint
+    plugins: dict[str, Any]
+    settings: dict[str, Any]
+    weights_bytes: int
+
+    @property
+    def config(self) -> CheckpointConfig:
+        """Sizes and number formats."""
+        return self.checkpoint.config
+
+    def document(self) -> dict[str, dict[str, Any]]:
+        """Everything as plain values, by what it is about."""
+        about = {
+            "path": str(self.checkpoint.directory),
+            "tensors": len(self.checkpoint.specs),
+            "weights_bytes": self.weights_bytes,
+            "precision": describe_precision(self.config),
+        }
+        return {"checkpoint": about, "build": dict(self.settings), "plugins": dict(self.plugins)}
+
+
+def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
+    """Read and check a checkpoint and the options. BundleError or EngineError for what cannot be built."""
+    checkpoint = Checkpoint.open(directory)
+    config = checkpoint.config
+    _check_quantization(config, options.fused_mlp)
+    longest, most = options.max_seq_len, options.max_num_tokens
+    if longest is None:
+        longest = min(_LONGEST, config.max_position_embeddings)
+    if most is None:
+        most = min(_MOST, longest)
+    _check_sizes(config, options, longest, most)
+    plugins = {
+        "dtype": config.dtype,
+        "gpt_attention_plugin": config.dtype,
+        "gemm_plugin": config.dtype,  # of the products that stay plain; FP8 ones go without
+        "context_fmha": True,
+        "paged_kv_cache": True,
+        "remove_input_padding": True,
+        "tokens_per_block": options.tokens_per_block,
+        # A prefill continues a conversation only with this; without, it would not see the cache.
+        "use_paged_context_fmha": True,
+        # NOTE: with it the plugin expects a scale of every layer, and the tails that stay plain have none.
+        "use_fp8_context_fmha": False,
+        "use_fused_mlp": options.fused_mlp,
+        "multiple_profiles": options.multiple_profiles,
+    }
+    settings = {
+        "max_batch_size": 1,
+        "opt_batch_size": 1,
+        "max_beam_width": 1,
+        "max_input_len": most,
+        "max_seq_len": longest,
+        "max_num_tokens": most,
+        "opt_num_tokens": options.opt_num_tokens,
+        "strongly_typed": True,
+    }
+    size = sum(file.stat().st_size for file in {stored.file for stored in checkpoint.stored.values()})
+    return BuildPlan(checkpoint, plugins, settings, size)
+
+
+def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
+    """Refuse a plan that the library would read otherwise than it was meant, or run wrongly."""
+    plan = config.quantization
+    if plan.kv_cache is not None:
+        raise EngineError(
+            f"The checkpoint asks for keys and values in {plan.kv_cache}. With layers that stay plain the "
+            "library computes attention wrongly then. Quantise again and keep keys and values as they are."
+        )
+    table = "vocab_embedding"
+    if plan.algorithm == "W8A16" and not any(fnmatchcase(table, name) for name in plan.exclude_modules):
+        raise EngineError(
+            "The checkpoint does not exclude vocab_embedding, and the library would round the table too. "
+            "Quantise again with that pattern among exclude_modules."
+        )
+    if not fused_mlp:
+        return
+    for name in linear_modules(config):
+        if not name.endswith("mlp.fc"):
+            continue
+        gate = f"{name.removesuffix('fc')}gate"
+        readings = {config.is_quantized(name), config.is_quantized(gate), _is_fused_quantised(config, name)}
+        if len(readings) > 1:
+            raise EngineError(
+                f"Whether {name} is quantised is read in two ways from exclude_modules "
+                f"{list(plan.exclude_modules)}: the library's MLP fusion knows whole names and a * at the "
+                "end. Write such patterns, or build with --no-fused-mlp."
+            )
+
+
+def _is_fused_quantised(config: CheckpointConfig, name: str) -> bool:
+    """Whether the library's MLP fusion takes a product for quantised."""
+    plan = config.quantization
+    return plan.algorithm is not None and not any(
+        pattern == name or (pattern.endswith("*") and name.startswith(pattern[:-1]))
+        for pattern in plan.exclude_modules
+    )
+
+
+def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, most: int) -> None:
+    block = options.tokens_per_block
+    if block < 1 or block & (block - 1):
+        raise EngineError(f"tokens_per_block is {block}. Give a power of two, as 32.")
+    if not 1 <= longest <= config.max_position_embeddings:
+        raise EngineError(
+            f"max_seq_len is {longest}, and the model was made for at most {config.max_position_embeddings} "
+            "rows. Give a length up to that."
+        )
+    if not 1 <= most <= longest:
+        raise EngineError(f"max_num_tokens is {most}. Give at least 1 and at most max_seq_len ({longest}).")
+    if not 1 <= options.opt_num_tokens <= most:
+        raise EngineError(
+            f"opt_num_tokens is {options.opt_num_tokens}. Give at least 1 and at most max_num_tokens "
+            f"({most})."
+        )

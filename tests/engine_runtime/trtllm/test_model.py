@@ -1,0 +1,274 @@
+"""The model class that an engine is built from, run on a stand-in of the library's API.
+
+See tests/functional_stand_in. Weights go through the converter, the described network runs under the paged
+runtime: prefill in pieces and single steps give the stored logits. Mistakes that are easily made are made
+here on purpose, to show that this sees them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine_runtime.cuda.quantise import to_fp8
+from engine_runtime.errors import EngineError
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.trtllm.build import build_engine
+from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+from engine_runtime.trtllm.checkpoint import (
+    WEIGHTS,
+    Algorithm,
+    CheckpointConfig,
+    Quantization,
+    expected_tensors,
+    places,
+    read_config,
+)
+from engine_runtime.trtllm.engine_directory import EngineDirectory
+from engine_runtime.trtllm.library import Library
+from engine_runtime.trtllm.model import define_model
+from tests.functional_stand_in import attention, builder, layers, make_library
+from tests.functional_stand_in.executor import make_paged
+from tests.functional_stand_in.graph import DTYPES
+from tests.tiny_checkpoint import ACTIVATION_SCALE, convert_tiny, round_to_fp8
+from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny
+
+BLOCK, LONGEST = 16, 1024
+NOISE = LOGIT_TOLERANCE / 5  # what float32 may differ by; mistakes of an epsilon are not far above it
+
+
+def described(checkpoint: Path, directory: Path, *, fused_mlp: bool = True, **replaced: Any) -> PagedLM:
+    """The checkpoint's network as the library (with names replaced) builds it, behind the paged runtime."""
+    engines: list[builder.Engine] = []
+
+    def keep(model: Any, config: Any) -> builder.Engine:
+        engines.append(replaced.get("build", builder.build)(model, config))
+        return engines[0]
+
+    library: Library = make_library(**replaced | {"build": keep})
+    options = BuildOptions(LONGEST, 512, tokens_per_block=BLOCK, fused_mlp=fused_mlp)
+    build_engine(plan_build(checkpoint, options), directory, options, library)
+    return make_paged(
+        engines[0].network,
+        load_tiny()[0].config,
+        num_blocks=LONGEST // BLOCK,
+        tokens_per_block=BLOCK,
+        max_seq_len=LONGEST,
+    )
+
+
+def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> float:
+    """Largest distance from the stored logits: prefill so many rows each, then `decode` single steps."""
+    model, cases = load_tiny()
+    ids, sequence, distances = as_ids(cases[f"{case}.rows"], model), Sequence(), []
+    for rows in [*prefills, *[1] * decode]:
+        new = ids[sequence.num_rows : sequence.num_rows + rows]
+        is_step = len(distances) >= len(prefills)
+        logits = paged.decode(sequence, new[0]) if is_step else paged.prefill(sequence, new)
+        for got, stored in ((logits.text, "text_logits"), (logits.audio, "audio_logits")):
+            assert got is not None
+            wanted = cases[f"{case}.{stored}"][sequence.num_rows - 1]
+            distances.append(float((got - wanted).abs().max()))
+        distances[-2:] = [max(distances[-2:])]
+    return max(distances)
+
+
+@pytest.mark.parametrize(("case", "prefills", "decode"), [("a", [37], 59), ("a", [17, 1, 30, 48], 0)])
+def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
+    tiny_checkpoint: Path, tmp_path: Path, case: str, prefills: list[int], decode: int
+) -> None:
+    paged = described(tiny_checkpoint, tmp_path / "engine")
+    assert farthest(paged, case, prefills, decode) < NOISE
+
+
+def test_a_long_conversation_gives_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    paged = described(tiny_checkpoint, tmp_path / "engine")
+    assert farthest(paged, "c", [256, 384], 60) < NOISE
+
+
+class DefaultEps(attention.Attention):
+    """The norms of queries and keys as they are where no epsilon is passed on."""
+
+    def __init__(self, **names: Any) -> None:
+        super().__init__(**names | {"eps": 1e-5})
+
+
+class SameNumbersInBothTails(attention.Attention):
+    """The audio tail counts from where the text tail does."""
+
+    def __init__(self, **names: Any) -> None:
+        index = names["local_layer_idx"]
+        super().__init__(**names | {"local_layer_idx": index - 2 if index >= 5 else index})
+
+
+class DefaultRope(attention.Attention):
+    """The layer is not told RoPE's base, which generation goes by."""
+
+    def __init__(self, **names: Any) -> None:
+        super().__init__(**names | {"rotary_embedding_base": 10000.0})
+
+
+class DefaultRopeTable(attention.Attention):
+    """The model does not tell RoPE's base to the table that prefill goes by."""
+
+    @staticmethod
+    def create_attention_const_params(model_cls: Any, config: Any) -> None:
+        rotary_base, config.rotary_base = config.rotary_base, 10000.0
+        attention.Attention.create_attention_const_params(model_cls, config)
+        config.rotary_base = rotary_base
+
+
+class LayerNormEps(layers.RmsNorm):
+    """The norms of the layers with the library's default for a configuration without one."""
+
+    def __init__(self, normalized_shape: int, eps: float, dtype: str) -> None:
+        super().__init__(normalized_shape, eps=1e-5, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"Attention": DefaultEps},
+        {"Attention": SameNumbersInBothTails},
+        {"Attention": DefaultRope},
+        {"Attention": DefaultRopeTable},
+        {"RmsNorm": LayerNormEps},
+    ],
+    ids=lambda mistake: next(iter(mistake.values())).__name__,
+)
+def test_mistakes_do_not_pass(tiny_checkpoint: Path, tmp_path: Path, mistake: dict[str, Any]) -> None:
+    paged = described(tiny_checkpoint, tmp_path / "engine", **mistake)
+    assert farthest(paged, "a", [37, 40], 19) > 4 * NOISE
+
+
+def test_weights_that_the_network_has_no_place_for_do_not_pass(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    class WithoutNorms(attention.Attention):
+        def __init__(self, **names: Any) -> None:
+            super().__init__(**names | {"qk_layernorm": False})
+
+    with pytest.raises(EngineError, match="q_layernorm"):
+        described(tiny_checkpoint, tmp_path / "engine", Attention=WithoutNorms)
+
+
+def test_layers_are_numbered_through_both_tails(tiny_checkpoint: Path) -> None:
+    model = define_model(make_library()).from_checkpoint(str(tiny_checkpoint))
+    found = {
+        name: layer.attention.local_layer_idx
+        for name, layer, _ in model.named_modules_with_parent()
+        if hasattr(layer, "attention")
+    }
+    stacks = ("shared_layers.{}", 3), ("text_layers.{}", 2), ("audio_layers.{}", 2)
+    names = [path.format(index) for path, count in stacks for index in range(count)]
+    assert found == {name: index for index, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("algorithm", [None, "FP8", "W8A16", "W4A16_AWQ"])
+def test_parameters_at_full_size_are_those_of_the_checkpoint(algorithm: Algorithm | None) -> None:
+    config = CheckpointConfig(
+        "bfloat16",
+        4096,
+        12288,
+        32,
+        8,
+        128,
+        32,
+        4,
+        4,
+        151680,
+        16512,
+        40960,
+        1e6,
+        1e-6,
+        Quantization(algorithm),
+    )
+    model_class = define_model(make_library())
+    model = model_class(model_class.config_class(**config.to_dict()))
+    expected = expected_tensors(config)
+    parameters = {
+        name: (parameter.shape, DTYPES[parameter.dtype])
+        for name, parameter in model.named_parameters()
+        if not parameter.is_buffer
+    }
+    assert parameters == {name: tuple(spec) for name, spec in expected.items()}
+    assert len(parameters) == {None: 365, "W8A16": 365}.get(algorithm, 365 + 32 * 5 * 2)
+    assert model.config.implicit == [], "keys that the library would take over with a warning only"
+
+
+@pytest.fixture(scope="module")
+def quantised_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    return round_to_fp8(tiny_checkpoint, tmp_path_factory.mktemp("quantised"))
+
+
+def test_only_what_the_plan_says_is_quantised(quantised_checkpoint: Path) -> None:
+    model = define_model(make_library()).from_checkpoint(str(quantised_checkpoint))
+    formats = {
+        name: isinstance(module, layers.FP8Linear)
+        for name, module, _ in model.named_modules_with_parent()
+        if isinstance(module, layers.Linear)
+    }
+    assert len(formats) == 7 * 5 + 2
+    assert formats == {name: name.startswith("shared_layers.") for name in formats}
+
+
+@torch.inference_mode()
+def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Path, tmp_path: Path) -> None:
+    """The twin is the plain network with the weights of the checkpoint, inputs of its products rounded."""
+    model, cases = load_tiny()
+    found, stored = places(read_config(quantised_checkpoint)), load_file(quantised_checkpoint / WEIGHTS)
+    for name, module in model.model.shared_block.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            piece = found[f"model.shared_block.{name}.weight"]
+            rows = stored[piece.name][piece.first : piece.first + piece.rows]
+            module.weight.copy_(rows.float() * stored[piece.name.replace("weight", "weights_scaling_factor")])
+            module.register_forward_pre_hook(
+                lambda _, inputs: to_fp8(inputs[0] / ACTIVATION_SCALE).float() * ACTIVATION_SCALE
+            )
+    wanted = torch.cat([logits[0, -1] for logits in model(cases["a.rows"][None])])
+    plain = torch.cat((cases["a.text_logits"][-1], cases["a.audio_logits"][-1]))
+    distances = []
+    for fused in (False, True):
+        paged = described(quantised_checkpoint, tmp_path / f"{fused}", fused_mlp=fused)
+        logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
+        assert logits.text is not None
+        assert logits.audio is not None
+        distances.append(float((torch.cat((logits.text, logits.audio)) - wanted).abs().mean()))
+    # A number on the edge between two of e4m3 may fall to either side; fusing rounds gate and fc again.
+    by_rounding = float((plain - wanted).abs().mean())
+    assert distances[0] < by_rounding / 20
+    assert distances[0] < distances[1] < by_rounding
+
+
+def test_in_bfloat16(tmp_path: Path) -> None:
+    paged = described(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine")
+    model, cases = load_tiny()
+    logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
+    assert logits.text is not None
+    assert float((logits.text - cases["a.text_logits"][-1]).abs().mean()) < 0.1
+
+
+def test_the_configuration_survives_the_engine(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    described(tiny_checkpoint, tmp_path / "engine")
+    assert EngineDirectory.open(tmp_path / "engine").model == read_config(tiny_checkpoint)
+    stored = json.loads((tmp_path / "engine" / "config.json").read_text())["pretrained_config"]
+    model_class = define_model(make_library())
+    again = model_class.config_class(**stored)
+    assert (again.rotary_base, again.num_audio_layers, again.qk_layernorm) == (1e6, 2, True)
+
+
+def test_the_stand_in_takes_no_name_that_the_library_lacks(tiny_checkpoint: Path) -> None:
+    library = make_library()
+    with pytest.raises(TypeError, match="size"):
+        library.RmsNorm(size=64, dtype="float32")
+    with pytest.raises(TypeError, match="layer_idx"):
+        library.Attention(layer_idx=0, hidden_size=64, num_attention_heads=4)
+    with pytest.raises(TypeError, match="use_paged_fmha"):
+        library.PluginConfig(use_paged_fmha=True)
+    model = define_model(library).from_checkpoint(str(tiny_checkpoint))
+    with pytest.raises(TypeError, match="prompt_tasks"):
+        model(prompt_tasks=None)
