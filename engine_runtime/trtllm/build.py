@@ -132,7 +132,9 @@ def _check_network(tensors: Sequence[EngineTensor], config: CheckpointConfig) ->
     widths = dict(zip(OUTPUTS, (config.text_vocab_size, config.audio_vocab_size), strict=True))
     outputs = {tensor.name: tensor.shape[-1] for tensor in tensors if not tensor.is_input}
     windows = found["host_max_attention_window_sizes"]
-    if outputs != widths or windows != (config.num_hidden_layers,):
+    # The width behind a plugin is known only once the engine is built: -1 until then.
+    is_meant = outputs.keys() == widths.keys() and all(outputs[n] in (-1, widths[n]) for n in widths)
+    if not is_meant or windows != (config.num_hidden_layers,):
         raise EngineError(
             f"TensorRT-LLM described another network than was meant: outputs {outputs} for {widths}, windows "
             f"of {list(windows)} layers for {config.num_hidden_layers}. Use release {VERSION} of it."

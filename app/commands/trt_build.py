@@ -1,0 +1,107 @@
+"""moss-voice trt build: build an engine of a TensorRT-LLM checkpoint.
+
+Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: how long a
+conversation may get, and how many rows go through in one call. The engine appears in its folder when it is
+whole. Notes and the library's messages come before the report: its time, size, limits and tensors.
+With --check nothing is built: the checkpoint and the sizes are checked, and what the library would be told is
+shown. That needs neither the library nor a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine_runtime.trtllm.build_plan import BuildPlan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", type=Path, help="folder that `trt convert` or `trt quantize` made"
+    )
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--to", type=Path, metavar="DIR", help="folder of the engine")
+    target.add_argument("--check", action="store_true", help="only say what would be built")
+    parser.add_argument(
+        "--max-seq-len",
+        type=int,
+        metavar="N",
+        help="rows of the longest conversation (default: that of the model, at most 8192)",
+    )
+    parser.add_argument(
+        "--max-num-tokens",
+        type=int,
+        metavar="N",
+        help="rows of the longest call (default: 2048, at most --max-seq-len)",
+    )
+    parser.add_argument(
+        "--opt-num-tokens",
+        type=int,
+        default=1,
+        metavar="N",
+        help="rows of the call that kernels are chosen for (default: 1, a step of a reply)",
+    )
+    parser.add_argument(
+        "--tokens-per-block",
+        type=int,
+        default=32,
+        metavar="N",
+        help="rows of a block of the KV cache, a power of two (default: 32)",
+    )
+    parser.add_argument(
+        "--multiple-profiles",
+        action="store_true",
+        help="choose kernels for several ranges of rows; takes several times as long",
+    )
+    parser.add_argument("--no-fused-mlp", action="store_true", help="keep the two products of each MLP apart")
+    parser.add_argument(
+        "--timing-cache",
+        type=Path,
+        metavar="FILE",
+        help="what earlier builds measured, read and written; makes the next build shorter",
+    )
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, build, report."""
+    from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+
+    options = BuildOptions(
+        max_seq_len=arguments.max_seq_len,
+        max_num_tokens=arguments.max_num_tokens,
+        opt_num_tokens=arguments.opt_num_tokens,
+        tokens_per_block=arguments.tokens_per_block,
+        multiple_profiles=arguments.multiple_profiles,
+        fused_mlp=not arguments.no_fused_mlp,
+        timing_cache=arguments.timing_cache and arguments.timing_cache.expanduser(),
+    )
+    plan = plan_build(arguments.checkpoint.expanduser(), options)
+    if arguments.check:
+        _show(plan, arguments.json)
+        return 0
+    from engine_runtime.trtllm.build import build_engine
+    from engine_runtime.trtllm.library import load_library
+
+    library = load_library()
+    print(f"Building with TensorRT-LLM {library.version}; this takes minutes.", file=sys.stderr)
+    report = build_engine(plan, arguments.to.expanduser(), options, library)
+    print("\n".join(report.lines()))
+    if arguments.json:
+        print(json.dumps(report.document()))
+    return 0
+
+
+def _show(plan: BuildPlan, as_json: bool) -> None:
+    document = plan.document()
+    for table, values in document.items():
+        print(table)
+        for name, value in values.items():
+            print(f"  {name:<24} {value}")
+    if as_json:
+        print(json.dumps(document))
