@@ -74,7 +74,7 @@ def load_library() -> Library:
         from tensorrt_llm.models.modeling_utils import PretrainedConfig, PretrainedModel
         from tensorrt_llm.module import Module, ModuleList
         from tensorrt_llm.plugin import PluginConfig
-    except (ImportError, OSError, RuntimeError) as error:
+    except Exception as error:  # of every kind: a missing driver, MPI, another release of a dependency
         raise EngineError(how_to_get(error)) from error
     check_version(version)
     return Library(
@@ -108,7 +108,7 @@ def load_plugins() -> None:
     """
     try:
         import tensorrt_llm  # noqa: F401  importing it registers them
-    except (ImportError, OSError, RuntimeError) as error:
+    except Exception as error:
         raise EngineError(how_to_get(error)) from error
 
 

@@ -31,8 +31,6 @@ from engine_runtime.trtllm.contract import EngineTensor
 from engine_runtime.trtllm.library import Library
 
 OUTPUTS = ("logits", "audio_logits")
-
-
 _DTYPES = {"FLOAT": torch.float32, "INT32": torch.int32, "INT64": torch.int64}
 """TensorRT's names of the number formats between which inputs and outputs are chosen."""
 

@@ -12,6 +12,8 @@ import pytest
 
 from engine_runtime.errors import EngineError
 from engine_runtime.trtllm import library
+from engine_runtime.trtllm.library import Library
+from tests.functional_stand_in import make_library
 
 
 @pytest.fixture
@@ -36,6 +38,45 @@ def test_without_the_library_it_says_how_to_get_it(load: Any) -> None:
     assert text.startswith("TensorRT-LLM is not installed.")
     for needed in ("pip install tensorrt-llm==1.2.1", "https://pypi.nvidia.com", "Python 3.12", "CUDA 13"):
         assert needed in text
+
+
+def install(monkeypatch: pytest.MonkeyPatch, version: str) -> Library:
+    """The stand-in under the library's own module names, as far as they are documented."""
+    stand_in = make_library()
+    homes = {
+        "": {"__version__": version},
+        "._common": "default_net",
+        ".builder": "BuildConfig KVCacheType build",
+        ".functional": "AttentionMaskType LayerNormType PositionEmbeddingType gather_last_token_logits",
+        ".layers": "Attention ColumnLinear Embedding GatedMLP RmsNorm",
+        ".models": "MODEL_MAP",
+        ".models.modeling_utils": "PretrainedConfig PretrainedModel",
+        ".module": "Module ModuleList",
+        ".plugin": "PluginConfig",
+    }
+    for suffix, names in homes.items():
+        module = ModuleType(f"tensorrt_llm{suffix}")
+        values = (
+            names if isinstance(names, dict) else {name: getattr(stand_in, name) for name in names.split()}
+        )
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return stand_in
+
+
+def test_the_library_is_taken_from_where_it_has_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = install(monkeypatch, library.VERSION)
+    assert library.load_library() == stand_in
+    library.load_plugins()
+
+
+def test_another_release_is_refused_for_building_but_may_bring_its_plugins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch, "0.13.0")
+    library.load_plugins()
+    with pytest.raises(EngineError, match=r"Engines are not built with TensorRT-LLM 0\.13\.0"):
+        library.load_library()
 
 
 def test_it_names_what_of_this_machine_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
