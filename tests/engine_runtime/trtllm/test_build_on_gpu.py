@@ -1,0 +1,42 @@
+"""Building with TensorRT-LLM itself, where it is installed beside a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine_runtime.errors import EngineError
+from engine_runtime.trtllm.build import build_engine
+from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+from engine_runtime.trtllm.convert import Conversion, LanguageModel
+from engine_runtime.trtllm.engine_directory import EngineDirectory
+from engine_runtime.trtllm.library import Library, load_library
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(scope="module")
+def real_library() -> Library:
+    try:
+        return load_library()
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
+def test_the_tiny_model_becomes_an_engine(
+    tiny_weights: LanguageModel, tmp_path: Path, real_library: Library
+) -> None:
+    conversion = Conversion.start(tiny_weights, tmp_path / "checkpoint", "bfloat16")
+    conversion.write()
+    conversion.finish()
+    options = BuildOptions(max_seq_len=512, max_num_tokens=128)
+    report = build_engine(
+        plan_build(conversion.directory, options), tmp_path / "engine", options, real_library
+    )
+    assert report.engine == EngineDirectory.open(tmp_path / "engine")
+    assert report.engine.contract == "1.x"
+    assert report.engine.model.num_hidden_layers == 7
+    assert [tensor.name for tensor in report.tensors if not tensor.is_input] == ["logits", "audio_logits"]
+    assert report.plan_bytes > report.weights_bytes / 4
+    assert report.changed == ()
