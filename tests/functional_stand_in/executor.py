@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from engine_runtime.lm.block_manager import BlockManager
@@ -9,6 +12,9 @@ from engine_runtime.lm.executor import StepTensors, check_outputs, check_step, s
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.trtllm.build import build_engine
+from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+from tests.functional_stand_in import builder, make_library
 from tests.functional_stand_in.graph import Network
 
 
@@ -33,11 +39,21 @@ class NetworkExecutor:
         return outputs
 
 
-def make_paged(
-    network: Network, config: MossLMConfig, *, num_blocks: int, tokens_per_block: int, max_seq_len: int
-) -> PagedLM:
-    """The network behind the paged runtime and a fresh pool in its dtype."""
-    dtype = torch.bfloat16 if network.plugin_config.dtype == "bfloat16" else torch.float32
-    cache = KVCache(config, num_blocks, tokens_per_block, dtype=dtype)
-    executor = NetworkExecutor(network, cache, config, max_seq_len)
-    return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block))
+def described(checkpoint: Path, directory: Path, options: BuildOptions, **replaced: Any) -> PagedLM:
+    """A checkpoint's network as the library (names replaced) builds it, behind the paged runtime.
+
+    The pool has room for one conversation of `options.max_seq_len`.
+    """
+    engines: list[builder.Engine] = []
+
+    def keep(model: Any, config: Any) -> builder.Engine:
+        engines.append(replaced.get("build", builder.build)(model, config))
+        return engines[0]
+
+    plan = plan_build(checkpoint, options)
+    engine = build_engine(plan, directory, options, make_library(**replaced | {"build": keep})).engine
+    size, rows = engine.tokens_per_block, engine.max_seq_len
+    config = plan.config.lm_config(modality_pad=0)
+    cache = KVCache(config, -(-rows // size), size, dtype=plan.config.torch_dtype)
+    executor = NetworkExecutor(engines[0].network, cache, config, rows)
+    return PagedLM(executor, cache, BlockManager(cache.num_blocks, size))

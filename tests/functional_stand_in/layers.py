@@ -131,13 +131,16 @@ class FP8Linear(Linear):
 
 
 class WeightOnlyLinear(Linear):
-    """Weights rounded to int8 under one scale an output, as the library does it when it loads them."""
+    """Weights rounded to int8 under one scale an output, as the library does it when it loads them.
+
+    The largest stands for 128 and is cut to 127 (symmetric_quantize of its weight-only kernels).
+    """
 
     def __init__(self, plain: Linear) -> None:
         super().__init__(plain.in_features, plain.out_features, bias=False, dtype=plain.dtype)
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        scale = weight.float().abs().amax(dim=1, keepdim=True) / 127
+        scale = weight.float().abs().amax(dim=1, keepdim=True) / 128
         return x.float() @ ((weight.float() / scale).round().clamp(-128, 127) * scale).t()
 
 

@@ -10,21 +10,14 @@ import pytest
 from app.cli import main
 from engine_runtime.errors import EngineError
 from engine_runtime.trtllm import library
-from engine_runtime.trtllm.convert import Conversion, find_language_model
-from tests.bundle_factory import make_random_bundle
 from tests.functional_stand_in import make_library
+from tests.trt_checkpoints import convert
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the small bundle of the tests."""
-    folder = tmp_path_factory.mktemp("model")
-    conversion = Conversion.start(
-        find_language_model(make_random_bundle(folder / "bundle")), folder / "checkpoint"
-    )
-    conversion.write()
-    conversion.finish()
-    return conversion.directory
+def checkpoint(random_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the random bundle of the tests."""
+    return convert(random_bundle, tmp_path_factory.mktemp("model") / "checkpoint").directory
 
 
 def test_without_the_library_it_says_how_to_get_it(

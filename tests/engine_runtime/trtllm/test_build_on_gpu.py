@@ -9,9 +9,9 @@ import pytest
 from engine_runtime.errors import EngineError
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
-from engine_runtime.trtllm.convert import Conversion, LanguageModel
 from engine_runtime.trtllm.engine_directory import EngineDirectory
 from engine_runtime.trtllm.library import Library, load_library
+from tests.tiny_checkpoint import convert_tiny
 
 pytestmark = pytest.mark.cuda
 
@@ -24,16 +24,10 @@ def real_library() -> Library:
         pytest.skip(str(error))
 
 
-def test_the_tiny_model_becomes_an_engine(
-    tiny_weights: LanguageModel, tmp_path: Path, real_library: Library
-) -> None:
-    conversion = Conversion.start(tiny_weights, tmp_path / "checkpoint", "bfloat16")
-    conversion.write()
-    conversion.finish()
+def test_the_tiny_model_becomes_an_engine(tmp_path: Path, real_library: Library) -> None:
+    checkpoint = convert_tiny(tmp_path, "bfloat16")
     options = BuildOptions(max_seq_len=512, max_num_tokens=128)
-    report = build_engine(
-        plan_build(conversion.directory, options), tmp_path / "engine", options, real_library
-    )
+    report = build_engine(plan_build(checkpoint, options), tmp_path / "engine", options, real_library)
     assert report.engine == EngineDirectory.open(tmp_path / "engine")
     assert report.engine.contract == "1.x"
     assert report.engine.model.num_hidden_layers == 7

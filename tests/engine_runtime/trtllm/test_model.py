@@ -8,6 +8,7 @@ here on purpose, to show that this sees them.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from engine_runtime.cuda.quantise import to_fp8
 from engine_runtime.errors import EngineError
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.trtllm.build import build_engine
-from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+from engine_runtime.trtllm.build_plan import BuildOptions
 from engine_runtime.trtllm.checkpoint import (
     WEIGHTS,
     Algorithm,
@@ -31,36 +31,15 @@ from engine_runtime.trtllm.checkpoint import (
     read_config,
 )
 from engine_runtime.trtllm.engine_directory import EngineDirectory
-from engine_runtime.trtllm.library import Library
 from engine_runtime.trtllm.model import define_model
-from tests.functional_stand_in import attention, builder, layers, make_library
-from tests.functional_stand_in.executor import make_paged
+from tests.functional_stand_in import attention, layers, make_library
+from tests.functional_stand_in.executor import described
 from tests.functional_stand_in.graph import DTYPES
 from tests.tiny_checkpoint import ACTIVATION_SCALE, convert_tiny, round_to_fp8
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny
 
-BLOCK, LONGEST = 16, 1024
+OPTIONS = BuildOptions(max_seq_len=1024, max_num_tokens=512, tokens_per_block=16)
 NOISE = LOGIT_TOLERANCE / 5  # what float32 may differ by; mistakes of an epsilon are not far above it
-
-
-def described(checkpoint: Path, directory: Path, *, fused_mlp: bool = True, **replaced: Any) -> PagedLM:
-    """The checkpoint's network as the library (with names replaced) builds it, behind the paged runtime."""
-    engines: list[builder.Engine] = []
-
-    def keep(model: Any, config: Any) -> builder.Engine:
-        engines.append(replaced.get("build", builder.build)(model, config))
-        return engines[0]
-
-    library: Library = make_library(**replaced | {"build": keep})
-    options = BuildOptions(LONGEST, 512, tokens_per_block=BLOCK, fused_mlp=fused_mlp)
-    build_engine(plan_build(checkpoint, options), directory, options, library)
-    return make_paged(
-        engines[0].network,
-        load_tiny()[0].config,
-        num_blocks=LONGEST // BLOCK,
-        tokens_per_block=BLOCK,
-        max_seq_len=LONGEST,
-    )
 
 
 def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> float:
@@ -83,12 +62,12 @@ def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> flo
 def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
     tiny_checkpoint: Path, tmp_path: Path, case: str, prefills: list[int], decode: int
 ) -> None:
-    paged = described(tiny_checkpoint, tmp_path / "engine")
+    paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, case, prefills, decode) < NOISE
 
 
 def test_a_long_conversation_gives_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    paged = described(tiny_checkpoint, tmp_path / "engine")
+    paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, "c", [256, 384], 60) < NOISE
 
 
@@ -143,7 +122,7 @@ class LayerNormEps(layers.RmsNorm):
     ids=lambda mistake: next(iter(mistake.values())).__name__,
 )
 def test_mistakes_do_not_pass(tiny_checkpoint: Path, tmp_path: Path, mistake: dict[str, Any]) -> None:
-    paged = described(tiny_checkpoint, tmp_path / "engine", **mistake)
+    paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS, **mistake)
     assert farthest(paged, "a", [37, 40], 19) > 4 * NOISE
 
 
@@ -153,7 +132,7 @@ def test_weights_that_the_network_has_no_place_for_do_not_pass(tiny_checkpoint: 
             super().__init__(**names | {"qk_layernorm": False})
 
     with pytest.raises(EngineError, match="q_layernorm"):
-        described(tiny_checkpoint, tmp_path / "engine", Attention=WithoutNorms)
+        described(tiny_checkpoint, tmp_path / "engine", OPTIONS, Attention=WithoutNorms)
 
 
 def test_layers_are_numbered_through_both_tails(tiny_checkpoint: Path) -> None:
@@ -233,7 +212,7 @@ def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Pa
     plain = torch.cat((cases["a.text_logits"][-1], cases["a.audio_logits"][-1]))
     distances = []
     for fused in (False, True):
-        paged = described(quantised_checkpoint, tmp_path / f"{fused}", fused_mlp=fused)
+        paged = described(quantised_checkpoint, tmp_path / f"{fused}", replace(OPTIONS, fused_mlp=fused))
         logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
         assert logits.text is not None
         assert logits.audio is not None
@@ -245,7 +224,7 @@ def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Pa
 
 
 def test_in_bfloat16(tmp_path: Path) -> None:
-    paged = described(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine")
+    paged = described(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine", OPTIONS)
     model, cases = load_tiny()
     logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
     assert logits.text is not None
@@ -253,7 +232,7 @@ def test_in_bfloat16(tmp_path: Path) -> None:
 
 
 def test_the_configuration_survives_the_engine(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    described(tiny_checkpoint, tmp_path / "engine")
+    described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert EngineDirectory.open(tmp_path / "engine").model == read_config(tiny_checkpoint)
     stored = json.loads((tmp_path / "engine" / "config.json").read_text())["pretrained_config"]
     model_class = define_model(make_library())

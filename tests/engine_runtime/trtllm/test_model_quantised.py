@@ -1,0 +1,63 @@
+"""The network that the model class describes for a quantised checkpoint, against the torch executor's.
+
+Both read what `moss-voice trt quantize` writes: the class through the library's own layers (the stand-in's),
+the torch executor through trtllm/quantized_linear.py. They were written from the same facts and apart.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.trtllm.build_plan import BuildOptions
+from engine_runtime.trtllm.calibrate import Calibration
+from engine_runtime.trtllm.quantize import FORMATS, Format
+from engine_runtime.trtllm.reading import Checkpoint
+from engine_runtime.trtllm.torch_network import load_paged
+from tests.functional_stand_in.executor import described
+from tests.trt_checkpoints import quantize
+
+
+def logits_of(paged: PagedLM, ids: list[int]) -> torch.Tensor:
+    """Those of both heads after a prefill in two pieces and five steps."""
+    sequence, found = Sequence(), []
+    paged.prefill(sequence, ids[:20])
+    paged.prefill(sequence, ids[20:-5])
+    for token in ids[-5:]:
+        logits = paged.decode(sequence, token)
+        assert logits.text is not None
+        assert logits.audio is not None
+        found.append(torch.cat((logits.text, logits.audio)))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("tails", [False, True])
+@pytest.mark.parametrize("number_format", FORMATS)
+def test_both_readings_of_a_quantised_checkpoint_agree(
+    random_bundle: Path,
+    plain: Checkpoint,
+    calibration: Calibration,
+    tmp_path: Path,
+    number_format: Format,
+    tails: bool,
+) -> None:
+    checkpoint = quantize(plain, tmp_path / "quantised", number_format, calibration, tails=tails)
+    bundle = Bundle.open(random_bundle)
+    config = MossLMConfig.from_dict(bundle.lm.config)
+    ids = torch.randint(
+        config.text_vocab + config.audio_vocab, (60,), generator=torch.Generator().manual_seed(0)
+    )
+    options = BuildOptions(tokens_per_block=16)
+    engine = logits_of(described(checkpoint.directory, tmp_path / "engine", options), ids.tolist())
+    twin = logits_of(load_paged(checkpoint, bundle.lm, config), ids.tolist())
+    unquantised = logits_of(load_paged(plain, bundle.lm, config), ids.tolist())
+    by_rounding = float((twin - unquantised).abs().mean())
+    assert by_rounding > 1e-4
+    # In FP8 a number on the edge between two may be rounded to either side.
+    assert float((engine - twin).abs().mean()) < by_rounding / (20 if number_format == "fp8" else 1000)
