@@ -164,8 +164,11 @@ def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, 
             f"max_seq_len is {longest}, and the model was made for at most {config.max_position_embeddings} "
             "rows. Give a length up to that."
         )
-    if not 1 <= most <= longest:
-        raise EngineError(f"max_num_tokens is {most}. Give at least 1 and at most max_seq_len ({longest}).")
+    if not block <= most <= longest:  # the library would raise it to a block
+        raise EngineError(
+            f"max_num_tokens is {most}. Give at least tokens_per_block ({block}) and at most max_seq_len "
+            f"({longest})."
+        )
     if not 1 <= options.opt_num_tokens <= most:
         raise EngineError(
             f"opt_num_tokens is {options.opt_num_tokens}. Give at least 1 and at most max_num_tokens "

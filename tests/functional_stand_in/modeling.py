@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.functional_stand_in.attention import Attention, AttentionParams, KeyValueCacheParams
-from tests.functional_stand_in.graph import DTYPES, PositionEmbeddingType, Tensor, default_net
+from tests.functional_stand_in.graph import DTYPES, PositionEmbeddingType, Tensor
 from tests.functional_stand_in.layers import (
     FP8_MAX,
     ColumnLinear,
@@ -170,8 +170,7 @@ class PretrainedModel(Module, metaclass=_PostInit):
         opt_num_tokens: int | None = None,
     ) -> dict[str, Any]:
         """The 17 inputs of a packed, paged engine of 1.x; sizes that vary are -1."""
-        plugins, layers = default_net().plugin_config, self.config.num_hidden_layers
-        blocks = -(-max_seq_len // plugins.tokens_per_block)
+        layers = self.config.num_hidden_layers
         shapes = OrderedDict(
             input_ids=("int32", [-1]),
             position_ids=("int32", [-1]),
@@ -179,11 +178,11 @@ class PretrainedModel(Module, metaclass=_PostInit):
             host_past_key_value_lengths=("int32", [-1]),
             host_max_attention_window_sizes=("int32", [layers]),
             host_sink_token_length=("int32", [1]),
-            kv_cache_block_offsets=("int32", [1, -1, 2, blocks]),
-            host_kv_cache_block_offsets=("int32", [1, -1, 2, blocks]),
+            kv_cache_block_offsets=("int32", [1, -1, 2, -1]),
+            host_kv_cache_block_offsets=("int32", [1, -1, 2, -1]),
             host_kv_cache_pool_pointers=("int64", [1, 2]),
             host_kv_cache_pool_mapping=("int32", [layers, 2]),
-            cache_indirection=("int32", [-1, max_beam_width, max_seq_len]),
+            cache_indirection=("int32", [-1, -1, -1]),
             sequence_length=("int32", [-1]),
             context_lengths=("int32", [-1]),
             host_context_lengths=("int32", [-1]),
