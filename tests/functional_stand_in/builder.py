@@ -80,8 +80,11 @@ def build(model: Any, build_config: BuildConfig) -> Engine:
     plugins.dtype = model.config.dtype
     if plugins.gpt_attention_plugin == "auto":
         plugins.gpt_attention_plugin = plugins.dtype
+    if build_config.kv_cache_type is None:
+        is_paged = plugins.paged_kv_cache is not False
+        build_config.kv_cache_type = KVCacheType.PAGED if is_paged else KVCacheType.CONTINUOUS
     assert plugins.paged_kv_cache in (None, build_config.kv_cache_type == KVCacheType.PAGED)
-    plugins.paged_kv_cache = build_config.kv_cache_type in (None, KVCacheType.PAGED)
+    plugins.paged_kv_cache = build_config.kv_cache_type == KVCacheType.PAGED
     if model.config.quantization.quant_algo != "FP8":
         plugins.use_fp8_context_fmha = False
     if plugins.use_fused_mlp:

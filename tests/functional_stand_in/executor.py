@@ -14,6 +14,7 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+from engine_runtime.trtllm.checkpoint import CheckpointConfig
 from tests.functional_stand_in import builder, make_library
 from tests.functional_stand_in.graph import Network
 
@@ -52,8 +53,12 @@ def described(checkpoint: Path, directory: Path, options: BuildOptions, **replac
 
     plan = plan_build(checkpoint, options)
     engine = build_engine(plan, directory, options, make_library(**replaced | {"build": keep})).engine
-    size, rows = engine.tokens_per_block, engine.max_seq_len
-    config = plan.config.lm_config(modality_pad=0)
-    cache = KVCache(config, -(-rows // size), size, dtype=plan.config.torch_dtype)
-    executor = NetworkExecutor(engines[0].network, cache, config, rows)
-    return PagedLM(executor, cache, BlockManager(cache.num_blocks, size))
+    return paged_over(engines[0].network, plan.config, engine.tokens_per_block, engine.max_seq_len)
+
+
+def paged_over(network: Network, config: CheckpointConfig, tokens_per_block: int, rows: int) -> PagedLM:
+    """A network behind the paged runtime, with room for so many rows."""
+    sizes = config.lm_config(modality_pad=0)
+    cache = KVCache(sizes, -(-rows // tokens_per_block), tokens_per_block, dtype=config.torch_dtype)
+    executor = NetworkExecutor(network, cache, sizes, rows)
+    return PagedLM(executor, cache, BlockManager(cache.num_blocks, tokens_per_block))

@@ -20,7 +20,7 @@ from engine_runtime.cuda.quantise import to_fp8
 from engine_runtime.errors import EngineError
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.trtllm.build_plan import BuildOptions
+from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
 from engine_runtime.trtllm.checkpoint import (
     WEIGHTS,
     Algorithm,
@@ -33,7 +33,7 @@ from engine_runtime.trtllm.checkpoint import (
 from engine_runtime.trtllm.engine_directory import EngineDirectory
 from engine_runtime.trtllm.model import define_model
 from tests.functional_stand_in import attention, layers, make_library
-from tests.functional_stand_in.executor import described
+from tests.functional_stand_in.executor import described, paged_over
 from tests.functional_stand_in.graph import DTYPES
 from tests.tiny_checkpoint import ACTIVATION_SCALE, convert_tiny, round_to_fp8
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny
@@ -69,6 +69,20 @@ def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
 def test_a_long_conversation_gives_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
     paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, "c", [256, 384], 60) < NOISE
+
+
+def test_without_paged_context_fmha_a_prefill_does_not_see_the_conversation(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Why the builder's option is one that an engine is refused without; the first prefill is right."""
+    library, plan = make_library(), plan_build(tiny_checkpoint, OPTIONS)
+    plugins = library.PluginConfig(**plan.plugins | {"use_paged_context_fmha": False})
+    model = define_model(library).from_checkpoint(str(tiny_checkpoint))
+    settings = plan.settings | {"plugin_config": plugins, "output_timing_cache": str(tmp_path / "timings")}
+    engine = library.build(model, library.BuildConfig(**settings))
+    paged = paged_over(engine.network, plan.config, 16, 1024)
+    assert farthest(paged, "a", [77], 19) < NOISE
+    assert farthest(paged, "a", [37, 40], 0) > 1
 
 
 class DefaultEps(attention.Attention):
@@ -147,25 +161,15 @@ def test_layers_are_numbered_through_both_tails(tiny_checkpoint: Path) -> None:
     assert found == {name: index for index, name in enumerate(names)}
 
 
+def full_size(algorithm: Algorithm | None) -> CheckpointConfig:
+    """The released model's."""
+    sizes = (4096, 12288, 32, 8, 128, 32, 4, 4, 151680, 16512, 40960)
+    return CheckpointConfig("bfloat16", *sizes, 1e6, 1e-6, Quantization(algorithm))
+
+
 @pytest.mark.parametrize("algorithm", [None, "FP8", "W8A16", "W4A16_AWQ"])
 def test_parameters_at_full_size_are_those_of_the_checkpoint(algorithm: Algorithm | None) -> None:
-    config = CheckpointConfig(
-        "bfloat16",
-        4096,
-        12288,
-        32,
-        8,
-        128,
-        32,
-        4,
-        4,
-        151680,
-        16512,
-        40960,
-        1e6,
-        1e-6,
-        Quantization(algorithm),
-    )
+    config = full_size(algorithm)
     model_class = define_model(make_library())
     model = model_class(model_class.config_class(**config.to_dict()))
     expected = expected_tensors(config)
@@ -177,6 +181,30 @@ def test_parameters_at_full_size_are_those_of_the_checkpoint(algorithm: Algorith
     assert parameters == {name: tuple(spec) for name, spec in expected.items()}
     assert len(parameters) == {None: 365, "W8A16": 365}.get(algorithm, 365 + 32 * 5 * 2)
     assert model.config.implicit == [], "keys that the library would take over with a warning only"
+
+
+@pytest.mark.parametrize("algorithm", [None, "FP8"])
+def test_the_network_at_full_size(algorithm: Algorithm | None, tmp_path: Path) -> None:
+    """Described over weights without values; nothing is computed."""
+    library, config = make_library(), full_size(algorithm)
+    model_class = define_model(library)
+    with torch.device("meta"):
+        model = model_class(model_class.config_class(**config.to_dict()))
+        for _, parameter in model.named_parameters():
+            if not parameter.is_buffer:
+                parameter.value = torch.empty(parameter.shape, dtype=DTYPES[parameter.dtype])
+    plugins = library.PluginConfig(dtype="bfloat16", use_fp8_context_fmha=False)
+    timings = str(tmp_path / "timings")
+    settings = library.BuildConfig(max_seq_len=8192, plugin_config=plugins, output_timing_cache=timings)
+    engine = library.build(model, settings)
+    steps = [node.compute for node in engine.network.nodes]
+    attentions = [step.layer for step in steps if isinstance(step, attention.PagedAttention)]
+    assert [layer.local_layer_idx for layer in attentions] == list(range(40))
+    assert {(layer.heads, layer.kv_heads, layer.head_size) for layer in attentions} == {(32, 8, 128)}
+    shapes = {tensor.name: tensor.shape for tensor in model.network_tensors}
+    assert len(shapes) == 17 + 2
+    assert shapes["host_max_attention_window_sizes"] == (40,)
+    assert (shapes["logits"], shapes["audio_logits"]) == ((-1, 151680), (-1, 16512))
 
 
 @pytest.fixture(scope="module")
