@@ -24,6 +24,7 @@ class NetworkExecutor:
 
     can_defer_tails = False
     can_pick = False
+    resumes_on_block = False
 
     def __init__(self, network: Network, cache: KVCache, config: MossLMConfig, max_seq_len: int) -> None:
         self.network, self.cache = network, cache
