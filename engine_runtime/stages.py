@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import cast, get_args
 
 import torch
+from bigvgan.bigvgan import BigVGAN
 from torch import nn
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle import Bundle, VocoderSection
 from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.lane import HostLane, NewLane
 from engine_runtime.codec.runtime import CodecRuntime, codec_runtime
@@ -98,9 +99,7 @@ def load_stages(
     if device.type == "cuda" and lm is None:
         from engine_runtime.cuda.loading import check_memory  # the CPU path needs none of it
 
-        codec = (*bundle.speech_encoder.weights, *bundle.flow.weights, *bundle.vocoder.weights)
-        codec_bytes = sum(file.stat().st_size for file in codec if file.is_file())
-        check_memory(bundle.lm, lm_config, device, options, codec_bytes)
+        check_memory(bundle.lm, lm_config, device, options, codec_bytes(bundle, options))
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
     sections = (bundle.speech_encoder, bundle.lm, bundle.flow, bundle.vocoder)
     loading = LoadProgress([section.weights for section in sections], progress)
@@ -117,6 +116,18 @@ def load_stages(
         token2mel=_load_token2mel(bundle, device, options, runtime, prompt, loading),
         vocoder=_load_vocoder(bundle, device, options, runtime, loading),
         new_lane=runtime.new_lane,
+    )
+
+
+def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
+    """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone."""
+    with torch.device("meta"), Uninitialised():
+        encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
+        chosen = (CausalFlow(FlowConfig.from_dict(bundle.flow.config)), _vocoder_network(bundle.vocoder))
+    dtypes = (torch.float32, *(getattr(torch, options.codec_dtype or "float32") for _ in chosen))
+    return sum(
+        dtype.itemsize * sum(tensor.numel() for tensor in network.state_dict().values())
+        for network, dtype in zip((encoder, *chosen), dtypes, strict=True)
     )
 
 
@@ -288,10 +299,10 @@ def _load_vocoder(
     bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
 ) -> Vocoder:
     section = bundle.vocoder
-    is_hift = section.kind == "hift"
     with Uninitialised():
-        network = HiFT(HiFTConfig.from_dict(section.config)) if is_hift else build_bigvgan(section.config)
+        network = _vocoder_network(section)
     report = loading.next(section.weights)
+    is_hift = isinstance(network, HiFT)
     _fill(network, section.weights, device, options, report, either_weight_norm_style=is_hift)
     vocoder = Vocoder(
         network,
@@ -304,3 +315,9 @@ def _load_vocoder(
     )
     vocoder.require(bundle.flow.mel)
     return vocoder
+
+
+def _vocoder_network(section: VocoderSection) -> HiFT | BigVGAN:
+    if section.kind == "hift":
+        return HiFT(HiFTConfig.from_dict(section.config))
+    return build_bigvgan(section.config)

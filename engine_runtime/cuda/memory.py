@@ -1,6 +1,6 @@
 """How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
 
-In: the sizes of the network, the options, what the codec's files weigh. Out: bytes, or an AcceleratorError
+In: the sizes of the network, the options, what the codec's weights take. Out: bytes, or an AcceleratorError
 that says what each weight format needs. Called once, before anything is loaded.
 """
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from engine_runtime.bundle import Bundle
 from engine_runtime.cuda.memory import _RESERVE, Demand, require
 from engine_runtime.cuda.network import BlockFormats, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.released.full_size import describe
+from engine_runtime.stages import codec_bytes
 from tests.tiny_lm import load_tiny
 
 RELEASED = MossLMConfig(
@@ -56,6 +63,27 @@ def test_the_released_model_in_the_sizes_that_are_promised() -> None:
     smaller = replace(FULL, kv_bytes=1)
     assert smaller.bytes("fp8") < 16e9
     assert FULL.bytes("int4") < FULL.bytes("int8") <= FULL.bytes("fp8") < FULL.bytes("native")
+
+
+@pytest.mark.parametrize(
+    ("codec_dtype", "half"), [(None, 4), ("float32", 4), ("float16", 2), ("bfloat16", 2)]
+)
+def test_the_codec_counts_in_the_numbers_it_runs_in(nano_bundle: Path, codec_dtype: Any, half: int) -> None:
+    bundle = Bundle.open(nano_bundle)
+    encoder, flow, vocoder = (
+        sum(tensor.numel() for file in section.weights for tensor in load_file(file).values())
+        for section in (bundle.speech_encoder, bundle.flow, bundle.vocoder)
+    )
+    options = EngineOptions(codec_dtype=codec_dtype)
+    assert codec_bytes(bundle, options) == 4 * encoder + half * (flow + vocoder)
+
+
+def test_the_codec_counts_without_its_files() -> None:
+    bundle = describe("moss-speech")
+    assert not any(file.exists() for file in (*bundle.flow.weights, *bundle.vocoder.weights))
+    assert codec_bytes(bundle, EngineOptions(random_weights=0)) == pytest.approx(1.94e9, rel=0.01)
+    half = EngineOptions(random_weights=0, codec_dtype="float16")
+    assert codec_bytes(bundle, half) == pytest.approx(1.66e9, rel=0.01)
 
 
 def test_too_little_memory_names_what_would_fit() -> None:
