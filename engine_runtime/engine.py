@@ -27,6 +27,7 @@ from engine_runtime.bundle import Bundle
 from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation
+from engine_runtime.cuda.memory import told_when_short
 from engine_runtime.errors import OutOfBlocksError
 from engine_runtime.lm.generation import Row
 from engine_runtime.lm.paged_lm import Logits
@@ -79,10 +80,14 @@ class Engine:
         """Load every network of the bundle; `progress` is told the share that is done.
 
         `voice` is what to speak with, if not with the bundle's own voice. Raises BundleError for weights that
-        do not fit, AcceleratorError for a device that is not there, AudioInputError for a recording that
-        gives no voice.
+        do not fit, AcceleratorError for a device that is not there or too small, AudioInputError for a
+        recording that gives no voice.
         """
-        return cls(load_stages(bundle, options or EngineOptions(), voice=voice, progress=progress), timing)
+        chosen = options or EngineOptions()
+        stages = told_when_short(
+            lambda: load_stages(bundle, chosen, voice=voice, progress=progress), bundle.lm, chosen
+        )
+        return cls(stages, timing)
 
     @property
     def bundle(self) -> Bundle:

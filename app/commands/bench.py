@@ -109,8 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime import bench, hardware
     from engine_runtime.bench.stages import load_timed
 
-    device = hardware.usable_device(settings.engine.device)
-    engine, load_s = load_timed(engine_factory(settings), device)
+    engine, load_s = load_timed(engine_factory(settings), settings.engine)
     ready = {"start_to_ready_s": _since_process_start(), "load_s": load_s}
     question = _question(arguments.question, engine.input_sample_rate, settings.engine)
     params = _params(engine, settings, arguments)
@@ -150,7 +149,8 @@ def run(arguments: argparse.Namespace) -> int:
         if realtime is not None:
             document["realtime"] = realtime
         print(json.dumps(document))
-    return 1 if any("error" in found for found in sections["comparisons"].values()) else 0
+    found = [*sections["comparisons"].values(), *sections["stages"].values()]
+    return 1 if any("error" in tables for tables in found) else 0
 
 
 def _endure(
@@ -200,7 +200,7 @@ def _measure_stages(
     from app.main import engine_factory
     from engine_runtime.bench.ceilings import measure_ceilings
     from engine_runtime.bench.stages import StageBench, load_timed
-    from engine_runtime.hardware import usable_device
+    from engine_runtime.hardware import AcceleratorError, usable_device
 
     device = usable_device(settings.engine.device)
     ceilings = measure_ceilings(device, min(arguments.repeats, 20))
@@ -209,28 +209,34 @@ def _measure_stages(
     document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "comparisons": {}}
     for weight_format in formats:
         options = replace(settings.engine, weight_format=weight_format)
-        if engine is None:
-            engine, load_s = load_timed(engine_factory(replace(settings, engine=options)), device)
         print(f"\n# weights: {weight_format}{_format_note(weight_format, device.type)}")
         tables: dict[str, Any] = {}
         document["stages"][weight_format] = tables
-        for section in bench.run(engine, options, question, load_s):
-            print("\n".join(section.lines()), flush=True)
-            tables[section.title] = section.document()
-        for what in arguments.compare if weight_format == formats[0] else ():
-            document["comparisons"][what] = _compare(bench, engine, options, what)
-        engine.close()
-        engine = None
+        try:
+            if engine is None:
+                engine, load_s = load_timed(engine_factory(replace(settings, engine=options)), options)
+            for section in bench.run(engine, options, question, load_s):
+                print("\n".join(section.lines()), flush=True)
+                tables[section.title] = section.document()
+            for what in arguments.compare if weight_format == formats[0] else ():
+                document["comparisons"][what] = _compare(bench, engine, options, what)
+        except AcceleratorError as error:  # what the other formats give is not to be lost
+            print(f"# {error}", flush=True)
+            tables["error"] = str(error)
+        if engine is not None:
+            engine.close()
+            engine = None
     return document
 
 
 def _compare(bench: StageBench, engine: Engine, options: EngineOptions, what: str) -> dict[str, Any]:
     """Print one comparison. Where it can not be made, that is said and the rest goes on."""
     from engine_runtime.bench.transformers_twin import ComparisonError
+    from engine_runtime.hardware import AcceleratorError
 
     try:
         section = bench.compare(engine, options, what)
-    except ComparisonError as error:
+    except (ComparisonError, AcceleratorError) as error:
         print(f"\n== not compared with {what}\n# {error}", flush=True)
         return {"error": str(error)}
     print("\n".join(section.lines()), flush=True)

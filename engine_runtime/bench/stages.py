@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.compare import Comparison
@@ -21,6 +19,8 @@ from engine_runtime.bench.conversation import measure_conversation
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.memory import measure_memory, reset_peak
 from engine_runtime.bench.section import Section
+from engine_runtime.cuda.memory import told_when_short
+from engine_runtime.hardware import usable_device
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Pcm, SamplingParams
 
@@ -40,33 +40,42 @@ class StageBench:
     params: SamplingParams | None
 
     def run(self, engine: Engine, options: EngineOptions, question: Pcm, load_s: float) -> Iterator[Section]:
-        """The tables one by one, as they are done. Raises BenchError where an output is wrong."""
+        """The tables one by one, as they are done. Raises BenchError where an output is wrong,
+        AcceleratorError where the GPU has too little memory."""
         lm = self._language_model(engine, options)
-        yield measure_memory(lm.device, load_s)
-        yield lm.prefill()
-        yield lm.step()
         codec = CodecBench(engine.stages, self.repeats)
-        yield codec.encoder(question)
-        yield codec.flow()
-        yield codec.vocoder()
-        yield measure_conversation(engine, question, self.params, self.replies)
+        measurements: tuple[Callable[[], Section], ...] = (
+            lambda: measure_memory(lm.device, load_s),
+            lm.prefill,
+            lm.step,
+            lambda: codec.encoder(question),
+            codec.flow,
+            codec.vocoder,
+            lambda: measure_conversation(engine, question, self.params, self.replies),
+        )
+        for measure in measurements:
+            yield told_when_short(measure, engine.bundle.lm, options)
 
     def compare(self, engine: Engine, options: EngineOptions, what: str) -> Section:
-        """One of COMPARISONS."""
+        """One of COMPARISONS. Raises as `run`, and ComparisonError where the other side is not there."""
         comparison = Comparison(
             engine.stages, options, self._language_model(engine, options), min(self.repeats, 10)
         )
-        return comparison.transformers() if what == "transformers" else comparison.recompute()
+        run = comparison.transformers if what == "transformers" else comparison.recompute
+        return told_when_short(run, engine.bundle.lm, options)
 
     def _language_model(self, engine: Engine, options: EngineOptions) -> LMBench:
         return LMBench(engine.stages, options, self.ceilings, self.repeats)
 
 
-def load_timed(load: Callable[[], Engine], device: torch.device) -> tuple[Engine, float]:
-    """An engine that is warmed up, and how many seconds that took; the memory of an earlier one is free."""
+def load_timed(load: Callable[[], Engine], options: EngineOptions) -> tuple[Engine, float]:
+    """An engine that is warmed up, and how many seconds that took; the memory of an earlier one is free.
+
+    Raises what loading raises, and AcceleratorError where the GPU has too little memory.
+    """
     gc.collect()
-    reset_peak(device)
+    reset_peak(usable_device(options.device))
     began = time.perf_counter()
     engine = load()
-    engine.warm_up()
+    told_when_short(engine.warm_up, engine.bundle.lm, options)
     return engine, time.perf_counter() - began

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from engine_runtime.bundle import LMSection
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.decode import StepShape
-from engine_runtime.cuda.memory import Demand, bound, require
+from engine_runtime.cuda.memory import bound, demand_of, require
 from engine_runtime.cuda.network import BlockFormats, WeightSource, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.executors.cuda_executor import CudaExecutor
@@ -33,14 +33,7 @@ def check_memory(
 ) -> None:
     """Bound what torch may take, and raise AcceleratorError if that is too little. Before anything is
     loaded."""
-    native = getattr(torch, options.lm_dtype).itemsize
-    demand = Demand(
-        config=config,
-        native_bytes=native,
-        kv_bytes=1 if options.kv_dtype == "fp8" else native,
-        kv_rows=(options.kv_blocks or section.kv_blocks) * section.tokens_per_block,
-        codec_bytes=codec_bytes,
-    )
+    demand = demand_of(section, config, options, codec_bytes)
     require(demand, options.weight_format, bound(device, options.gpu_memory_gb))
 
 

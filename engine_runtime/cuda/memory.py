@@ -1,20 +1,26 @@
 """How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
 
 In: the sizes of the network, the options, what the codec's weights take. Out: bytes, or an AcceleratorError
-that says what each weight format needs. Called once, before anything is loaded.
+that says what each weight format needs. Called once, before anything is loaded; and where torch found too
+little later on, to say what would fit.
 """
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 
+from engine_runtime.bundle import LMSection
 from engine_runtime.cuda.quantise import bytes_of
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import EngineOptions, WeightFormat
+
+T = TypeVar("T")
 
 _RESERVE = 1_000_000_000
 """Bytes for what has no shape of its own: activations, recorded graphs, libraries, gaps between blocks."""
@@ -46,6 +52,18 @@ class Demand:
         return trunk + tails + tables + kv + scratch + self.codec_bytes + _RESERVE
 
 
+def demand_of(section: LMSection, config: MossLMConfig, options: EngineOptions, codec_bytes: int) -> Demand:
+    """What a language model with these options takes, beside a codec of `codec_bytes`."""
+    native = getattr(torch, options.lm_dtype).itemsize
+    return Demand(
+        config=config,
+        native_bytes=native,
+        kv_bytes=1 if options.kv_dtype == "fp8" else native,
+        kv_rows=(options.kv_blocks or section.kv_blocks) * section.tokens_per_block,
+        codec_bytes=codec_bytes,
+    )
+
+
 def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:
     """(out, in) of the matrices of one layer: qkv, o, gate_up, down."""
     wide = config.num_attention_heads * config.head_dim
@@ -69,6 +87,32 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
     raise AcceleratorError(
         f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
         f"{needs[weight_format] / 1e9:.1f} GB. {advice} (All of it together: {table}.)"
+    )
+
+
+def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOptions) -> T:
+    """What `run` gives; AcceleratorError, with what takes less, where it needs more memory than the GPU has.
+
+    Nothing that `run` held is kept alive by that error, so that something smaller can be tried.
+    """
+    try:
+        return run()
+    except torch.OutOfMemoryError as error:
+        # The two sentences before torch tells how its allocator is doing.
+        reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
+    gc.collect()
+    torch.cuda.empty_cache()
+    demand = demand_of(section, MossLMConfig.from_dict(section.config), options, codec_bytes=0)
+    needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
+    saved = {form: needs[options.weight_format] - need for form, need in needs.items()}
+    smaller = [f"{form} {bytes_ / 1e9:.1f} GB" for form, bytes_ in saved.items() if bytes_ > 0]
+    advice = (
+        f"Use --weights with a smaller format (less by: {', '.join(smaller)})."
+        if smaller
+        else "No weight format is smaller: use --kv fp8 or --codec-dtype float16, or free memory."
+    )
+    raise AcceleratorError(
+        f"The GPU has too little memory with --weights {options.weight_format} ({reason}). {advice}"
     )
 
 

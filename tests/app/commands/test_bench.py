@@ -2,13 +2,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from app import paths
 from app.cli import main
+from engine_runtime import stages
 from engine_runtime.bench import DEFINITIONS
+from engine_runtime.bench.codec import CodecBench
+from engine_runtime.bundle import Bundle
+from engine_runtime.options import EngineOptions
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -111,6 +118,41 @@ def test_a_comparison_that_can_not_be_made_loses_nothing(
     comparisons = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
     assert "moss-voice[compare]" in comparisons["transformers"]["error"]
     assert len(comparisons["recompute"]["rows"]) == 6
+
+
+def test_a_format_that_does_not_fit_loses_nothing(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def short_of(weight_format: str) -> Callable[..., Any]:
+        load = stages.load_stages
+
+        def loading(bundle: Bundle, options: EngineOptions, **others: Any) -> stages.Stages:
+            if options.weight_format == weight_format:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+            return load(bundle, options, **others)
+
+        return loading
+
+    monkeypatch.setattr("engine_runtime.engine.load_stages", short_of("int8"))
+    words = ("--runs", "1", "--repeats", "1", "--formats", "native", "int8", "int4", "--json")
+    assert _bench(random_bundle, *words) == 1
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["stages"]
+    assert len(found["native"]) == len(found["int4"]) == 7
+    assert list(found["int8"]) == ["error"]
+    assert "too little memory with --weights int8" in found["int8"]["error"]
+
+
+def test_a_stage_that_does_not_fit_is_told_beside_what_did(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flow(_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr(CodecBench, "flow", flow)
+    assert _bench(random_bundle, "--runs", "1", "--repeats", "1", "--json") == 1
+    tables = json.loads(capsys.readouterr().out.splitlines()[-1])["stages"]["native"]
+    assert len(tables) == 5
+    assert "Tried to allocate 2.00 GiB" in tables["error"]
 
 
 def test_endurance_is_measured_when_asked_for(

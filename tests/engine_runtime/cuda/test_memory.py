@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import Bundle
-from engine_runtime.cuda.memory import _RESERVE, Demand, require
+from engine_runtime.cuda.memory import _RESERVE, Demand, require, told_when_short
 from engine_runtime.cuda.network import BlockFormats, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.hardware import AcceleratorError
@@ -94,3 +95,26 @@ def test_too_little_memory_names_what_would_fit() -> None:
         assert f"{weight_format} " in str(error.value)
     with pytest.raises(AcceleratorError, match="None of them fits"):
         require(FULL, "int4", int(4e9))
+
+
+class _Held:
+    """Stands for tensors."""
+
+
+def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
+    held: list[weakref.ref[_Held]] = []
+
+    def run() -> int:
+        tensors = _Held()
+        held.append(weakref.ref(tensors))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has ...")
+
+    section = describe("moss-speech").lm
+    with pytest.raises(AcceleratorError) as error:
+        told_when_short(run, section, EngineOptions(device="cuda"))
+    assert "--weights native (CUDA out of memory. Tried to allocate 2.50 GiB). " in str(error.value)
+    assert "fp8 6.0 GB, int8 6.0 GB, int4 9.0 GB" in str(error.value)
+    assert held[0]() is None
+    with pytest.raises(AcceleratorError, match="No weight format is smaller"):
+        told_when_short(run, section, EngineOptions(device="cuda", weight_format="int4"))
+    assert told_when_short(lambda: 7, section, EngineOptions()) == 7
