@@ -1,0 +1,114 @@
+"""The one door to TensorRT and TensorRT for RTX: which of them is here, and what they share.
+
+In: nothing. Out: the modules `tensorrt` and `tensorrt_rtx`, imported when they are asked for, or one sentence
+that tells how to get them. Their Python interfaces have the same names for all that is used here. Both are
+large and for Linux on NVIDIA GPUs only, so nothing else may need them. Any thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from engine_runtime.errors import MossVoiceError
+
+LibraryName = Literal["tensorrt", "tensorrt_rtx"]
+_HOW_TO_GET = {
+    "tensorrt": (
+        "TensorRT is not installed. It comes with TensorRT-LLM (pip install 'moss-voice[trt]', Linux and "
+        "Python 3.12), or alone with pip install tensorrt."
+    ),
+    "tensorrt_rtx": "TensorRT for RTX is not installed. Install it with pip install 'moss-voice[trt-codec]'.",
+}
+_log = logging.getLogger(__name__)
+
+
+class TensorRTError(MossVoiceError):
+    """TensorRT is missing, or refused what was asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLibrary:
+    """An imported library. `is_rtx`: it builds for compute capabilities without a GPU, and runs on those of
+    GeForce and RTX boards only (7.5, 8.6, 8.9, 12.x)."""
+
+    module: Any
+    is_rtx: bool
+
+    @property
+    def label(self) -> str:
+        """Name and version, for reports and for the keys of kept engines."""
+        name = "TensorRT for RTX" if self.is_rtx else "TensorRT"
+        return f"{name} {self.module.__version__}"
+
+
+def tensorrt() -> Any:
+    """The module `tensorrt`. Raises TensorRTError where it is missing or cannot be loaded."""
+    return _module("tensorrt")
+
+
+def tensorrt_rtx() -> Any:
+    """The module `tensorrt_rtx`. Raises TensorRTError where it is missing or cannot be loaded."""
+    return _module("tensorrt_rtx")
+
+
+def runtime_library() -> RuntimeLibrary:
+    """TensorRT for RTX if it is here, as the library that NVIDIA means for desktop programs, else TensorRT.
+
+    Raises TensorRTError with the reasons of both.
+    """
+    reasons = []
+    names: tuple[LibraryName, ...] = ("tensorrt_rtx", "tensorrt")
+    for name in names:
+        try:
+            return RuntimeLibrary(_module(name), is_rtx=name == "tensorrt_rtx")
+        except TensorRTError as error:
+            reasons.append(str(error))
+    raise TensorRTError(" ".join(reasons))
+
+
+def _module(name: LibraryName) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise TensorRTError(
+                f"{name} is installed but not whole ({error}). Install it again: {_HOW_TO_GET[name]}"
+            ) from None
+        raise TensorRTError(_HOW_TO_GET[name]) from None
+    except (ImportError, OSError, RuntimeError) as error:
+        raise TensorRTError(
+            f"{name} is installed and cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
+            "libraries of its own version; `moss-voice doctor` lists what is there."
+        ) from None
+
+
+@cache
+def logger(library: RuntimeLibrary) -> Any:
+    """The one logger of a library: its words go to the log file, and the last error is kept in `last_error`.
+
+    TensorRT takes the first logger of a process for all its objects.
+    """
+    trt = library.module
+
+    class Logger(trt.ILogger):  # type: ignore[name-defined]
+        """Passes on to `logging`."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.last_error = ""
+
+        def log(self, severity: Any, message: str) -> None:
+            """Called by the library, from any of its threads."""
+            if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR):
+                self.last_error = message
+                _log.error("%s", message)
+            elif severity == trt.ILogger.WARNING:
+                _log.info("%s", message)
+            else:
+                _log.debug("%s", message)
+
+    return Logger()
