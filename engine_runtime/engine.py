@@ -171,6 +171,7 @@ class Engine:
                 self.stages.lm.blocks.release(sequence)
             self._conversations.clear()
             self._streams.clear()
+            self.stages.lm.close()
 
     def prefill(self, conversation: Conversation, rows: list[Row], tails: Tails) -> tuple[Logits, int]:
         """Make the cache hold exactly `rows`; logits of the last one, and how many rows had to be run."""

@@ -32,7 +32,10 @@ def assert_same(got: Logits, wanted: Logits, tolerance: float = LOGIT_TOLERANCE)
 
 
 def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance: float) -> None:
-    """The same turns on both: prefill in pieces, replies with tails left out, rollback, reuse."""
+    """The same turns on both: prefill in pieces, replies with tails left out, rollback, reuse.
+
+    An executor that leaves no tail out has more rows complete, so that more of them are known again.
+    """
     choose = random.Random(seed)
     vocab = model.config.text_vocab + model.config.audio_vocab
     sequences: list[tuple[Sequence, Sequence]] = [(Sequence(), Sequence())]
@@ -57,9 +60,10 @@ def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance:
             ids = list(mine.ids)
             cuda.blocks.release(mine)
             plain.blocks.release(other)
-            assert cuda.align(mine, ids) == plain.align(other, ids)
-            rest = [*ids[mine.num_rows :], 5]
-            assert_same(cuda.prefill(mine, rest), plain.prefill(other, rest), tolerance)
+            held, known = cuda.align(mine, ids), plain.align(other, ids)
+            assert held == known or (held > known and not cuda.executor.can_defer_tails)
+            rest, other_rest = [*ids[held:], 5], [*ids[known:], 5]
+            assert_same(cuda.prefill(mine, rest), plain.prefill(other, other_rest), tolerance)
     cuda.blocks.check_integrity([mine for mine, _ in sequences])
 
 

@@ -29,6 +29,7 @@ class ScriptedExecutor:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     can_defer_tails: bool = True
     can_pick: bool = False
+    resumes_on_block: bool = False
     step: int = 0
 
     def forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -42,6 +43,8 @@ class ScriptedExecutor:
         if lengths.audio_start < lengths.total:
             outputs["audio_logits"] = one_hot(audio, self.limits.audio_vocab)
         return outputs
+
+    def close(self) -> None: ...
 
 
 def one_hot(index: int, size: int) -> Tensor:

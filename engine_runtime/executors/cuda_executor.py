@@ -60,6 +60,7 @@ class CudaExecutor:
 
     can_defer_tails = True
     can_pick = True
+    resumes_on_block = False
 
     def __init__(
         self,
@@ -191,6 +192,9 @@ class CudaExecutor:
             int(found[AUDIO]) if shape.audio else None,
             int(found[SUBTITLE]) if shape.subtitle else None,
         )
+
+    def close(self) -> None:
+        """Nothing to do: what it holds goes with it."""
 
     def _check(self, tensors: StepTensors) -> StepLengths:
         lengths = check_step(self._spec, self.limits, tensors, self._memory)

@@ -69,6 +69,7 @@ class TorchExecutor:
 
     can_defer_tails = True
     can_pick = False
+    resumes_on_block = False
 
     def __init__(
         self,
@@ -116,6 +117,9 @@ class TorchExecutor:
                 outputs[name] = self._tail(name, x, tensors, span, start)
         check_outputs(outputs, self._widths(outputs))
         return outputs
+
+    def close(self) -> None:
+        """Nothing to do: what it holds goes with it."""
 
     def _widths(self, outputs: dict[str, Tensor]) -> dict[str, int]:
         widths = {"logits": self.limits.text_vocab, "audio_logits": self.limits.audio_vocab}

@@ -57,11 +57,16 @@ class Executor(Protocol):
     """Whether `host_tail_start` is understood: a tail may be left out and filled later."""
     can_pick: bool
     """Whether it is a PickingExecutor."""
+    resumes_on_block: bool
+    """Whether a prefill has to start where a block of the cache starts."""
 
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
         """Run the step, write K/V of the new rows; returns `logits` [1, text_vocab] and `audio_logits`
         [1, audio_vocab] of the last row in float32 (without that of a tail that was left out).
         Raises ExecutorError if a tensor is not as declared, or if the result is not finite."""
+
+    def close(self) -> None:
+        """Let go of what it holds; no step can be run afterwards."""
 
 
 class PickingExecutor(Executor, Protocol):

@@ -17,7 +17,7 @@ from engine_runtime.errors import ContextLengthError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.executor import Executor, PickingExecutor, StepTensors
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.pick import Picked, PickRequest
+from engine_runtime.lm.pick import Picked
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
 
@@ -50,9 +50,12 @@ class PagedLM:
         """Run all `ids` (at least one) after the rows of `sequence`; logits of the last one.
 
         Chunks of at most max_num_tokens. Raises OutOfBlocksError, ContextLengthError or ExecutorError; then
-        the sequence holds what was prefilled before.
+        the sequence holds what was prefilled before, up to a whole block where the executor asks for that.
         """
         chunk = self.executor.limits.max_num_tokens
+        if self.executor.resumes_on_block:
+            ids = self._open_last_block(sequence) + ids
+            chunk -= chunk % self.blocks.tokens_per_block
         logits = Logits(None, None)
         for start in range(0, len(ids), chunk):
             is_last = start + chunk >= len(ids)
@@ -79,19 +82,29 @@ class PagedLM:
         self.blocks.rollback(sequence, own)
         return own
 
-    def _run(self, sequence: Sequence, ids: list[int], tails: Tails, *, prefill: bool) -> Logits:
+    def close(self) -> None:
+        """Let go of what the executor holds; nothing can be run afterwards."""
+        self.executor.close()
+
+    def _open_last_block(self, sequence: Sequence) -> list[int]:
+        """Take the rows of a block that is not full out of the sequence, to be run once more; their ids."""
+        start = sequence.num_rows // self.blocks.tokens_per_block * self.blocks.tokens_per_block
+        ids = sequence.ids[start:]
+        self.blocks.rollback(sequence, start)
+        return ids
+
+    def _run(self, sequence: Sequence, ids: list[int], wanted: Tails, *, prefill: bool) -> Logits:
         past, total = sequence.num_rows, sequence.num_rows + len(ids)
         if total > self.executor.limits.max_seq_len:
             raise ContextLengthError(
                 f"The conversation needs {total} rows, and the model takes at most "
                 f"{self.executor.limits.max_seq_len}. Start a new conversation or say less at once."
             )
-        if not self.executor.can_defer_tails:
-            tails = replace(tails, text=True, audio=True)
+        tails = wanted if self.executor.can_defer_tails else replace(wanted, text=True, audio=True)
         first_written = min(past, sequence.complete_rows)
         self.cache.copy(self.blocks.reserve(sequence, first_written, total))
         try:
-            logits = self._forward(self._filler.fill(sequence, ids, tails, prefill=prefill), tails.pick)
+            logits = self._forward(self._filler.fill(sequence, ids, tails, prefill=prefill), wanted)
         except BaseException:
             self.blocks.rollback(sequence, past)
             raise
@@ -101,10 +114,12 @@ class PagedLM:
         self.blocks.seal(sequence)
         return logits
 
-    def _forward(self, tensors: StepTensors, pick: PickRequest | None) -> Logits:
-        if pick is not None:
+    def _forward(self, tensors: StepTensors, wanted: Tails) -> Logits:
+        if wanted.pick is not None:
             executor = cast(PickingExecutor, self.executor)
-            return Logits(None, None, executor.forward_and_pick(tensors, pick))
+            return Logits(None, None, executor.forward_and_pick(tensors, wanted.pick))
         outputs = self.executor.forward(tensors)
-        text, audio = outputs.get("logits"), outputs.get("audio_logits")
-        return Logits(None if text is None else text[0], None if audio is None else audio[0])
+        return Logits(
+            outputs["logits"][0] if wanted.text else None,
+            outputs["audio_logits"][0] if wanted.audio else None,
+        )

@@ -1,0 +1,337 @@
+"""An engine behind the paged runtime says what the torch executor says, and no where something is wrong."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.executors.trtllm_executor import TrtllmExecutor
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.models.moss_lm import MossLM
+from tests.engine_lm import make_engine_paged
+from tests.lm_scenarios import SAMPLINGS, assert_same, converse, reply
+from tests.tensorrt_double import DataType, plan_of
+from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
+
+Tiny = tuple[MossLM, dict[str, torch.Tensor]]
+CONTRACTS = ("1.x", "0.13")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+def executor_of(paged: PagedLM) -> TrtllmExecutor:
+    assert isinstance(paged.executor, TrtllmExecutor)
+    return paged.executor
+
+
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("seed", range(10))
+def test_conversations_are_those_of_the_torch_executor(
+    tiny: Tiny, folder: Path, contract: str, records: bool, seed: int
+) -> None:
+    """Turns in pieces, tails that are not wanted, rollback, forks, prefixes that are known."""
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder, contract, records=records)
+    converse(model, paged, make_paged(model), seed, LOGIT_TOLERANCE)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_replies_are_those_of_the_torch_executor(tiny: Tiny, folder: Path, contract: str) -> None:
+    model, cases = tiny
+    for params in SAMPLINGS:
+        paged, _ = make_engine_paged(model, folder, contract, records=True)
+        wanted = reply(model, make_paged(model), cases["a.rows"][:50], params)
+        assert reply(model, paged, cases["a.rows"][:50], params) == wanted
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("tokens_per_block", [8, 16, 32, 64])
+def test_blocks_of_any_size(tiny: Tiny, folder: Path, contract: str, tokens_per_block: int) -> None:
+    model, _ = tiny
+    sizes = {"num_blocks": 1024 // tokens_per_block, "tokens_per_block": tokens_per_block}
+    paged, _ = make_engine_paged(model, folder, contract, chunk=100, **sizes)
+    converse(model, paged, make_paged(model, **sizes), 3, LOGIT_TOLERANCE)
+
+
+def test_the_stored_logits_of_a_long_conversation(tiny: Tiny, folder: Path) -> None:
+    model, cases = tiny
+    ids = as_ids(cases["c.rows"], model)
+    paged, _ = make_engine_paged(model, folder, records=True)
+    sequence = Sequence()
+    paged.prefill(sequence, ids[:240])
+    for row in range(240, 530):
+        logits = paged.decode(sequence, ids[row])
+        assert logits.text is not None
+        torch.testing.assert_close(logits.text, cases["c.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+    assert executor_of(paged).num_graphs == 3
+
+
+def test_every_row_has_its_own_graph_bucket_and_no_more(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder, records=True, max_seq_len=300)
+    executor, sequence = executor_of(paged), Sequence()
+    paged.prefill(sequence, [3] * 255)
+    assert executor.num_graphs == 0
+    contexts = trt.live_contexts
+    for expected in (1, 2, 2, 2):
+        paged.decode(sequence, 7)
+        assert executor.num_graphs == expected
+    assert trt.live_contexts == contexts + 2
+    paged.blocks.rollback(sequence, 100)
+    plain, other = make_paged(model, max_seq_len=300), Sequence()
+    plain.prefill(other, [3] * 100)
+    assert_same(paged.decode(sequence, 9), plain.decode(other, 9))
+    paged.prefill(sequence, [4] * 198)
+    plain.prefill(other, [4] * 198)
+    assert_same(paged.decode(sequence, 5), plain.decode(other, 5))  # the last row that fits
+
+
+def test_a_step_that_can_not_be_recorded_is_launched(
+    tiny: Tiny, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _ = tiny
+
+    class NoCapture:
+        is_recording = True
+
+        def run(self, key: object, function: Any) -> None:
+            function()
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    paged, trt = make_engine_paged(model, folder)
+    from engine_runtime.trtllm.session import Session
+
+    executor = TrtllmExecutor(
+        Session(folder / "rank0.engine", trt.library, trt.memory),
+        model.config,
+        paged.cache,
+        trt.memory,
+        max_seq_len=1024,
+        max_num_tokens=512,
+        calls=NoCapture(),  # type: ignore[arg-type]
+    )
+    recorded = PagedLM(executor, paged.cache, paged.blocks)
+    plain, mine, other = make_paged(model), Sequence(), Sequence()
+    with caplog.at_level(logging.WARNING):
+        for token in range(3):
+            assert_same(recorded.decode(mine, token), plain.decode(other, token))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "stream is capturing" in caplog.text
+    assert "one by one" in caplog.text
+
+
+def test_tails_that_are_not_wanted_are_computed_and_not_given(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+    sequence = Sequence()
+    logits = paged.prefill(sequence, list(range(20)), Tails(text=False))
+    assert logits.text is None
+    assert logits.audio is not None
+    assert sequence.complete_rows == 20
+    tensors = StepFiller(paged.executor, paged.cache).fill(sequence, [1], Tails(text=False), prefill=False)
+    assert "host_tail_start" not in tensors
+    with pytest.raises(ExecutorError, match=r"^host_tail_start: no such input"):
+        paged.executor.forward(tensors | {"host_tail_start": torch.tensor([21, 20], dtype=torch.int32)})
+
+
+def test_profiles_for_one_row_and_for_many(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    ranges = ((1, 512), (1, 1), (2, 64))
+    paged, trt = make_engine_paged(model, folder, rows_of_profiles=ranges)
+    plain, mine, other = make_paged(model), Sequence(), Sequence()
+    for count in (1, 40, 200):
+        ids = list(range(count))
+        assert_same(paged.prefill(mine, ids), plain.prefill(other, ids))
+        assert_same(paged.decode(mine, 9), plain.decode(other, 9))
+    assert trt.live_contexts == 3
+
+
+@pytest.mark.parametrize("dtype", [DataType.HALF, DataType.BF16])
+def test_logits_in_half_precision_come_up_as_float32(tiny: Tiny, folder: Path, dtype: DataType) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder, logits=dtype)
+    mine, wanted = paged.prefill(Sequence(), [1, 2, 3]), make_paged(model).prefill(Sequence(), [1, 2, 3])
+    assert_same(mine, wanted, tolerance=0.05)
+    assert mine.text is not None
+    assert mine.text.dtype == torch.float32
+
+
+def test_results_stay_when_the_next_step_is_run(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder, records=True)
+    sequence = Sequence()
+    first = paged.decode(sequence, 1).text
+    assert first is not None
+    kept = first.clone()
+    second = paged.decode(sequence, 2).text
+    assert second is not None
+    assert torch.equal(first, kept)
+    assert not torch.equal(first, second)
+
+
+def test_a_refused_step_is_an_error_and_no_row(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder)
+    plain, mine, other = make_paged(model), Sequence(), Sequence()
+    assert_same(paged.prefill(mine, [1, 2, 3]), plain.prefill(other, [1, 2, 3]))
+    trt.refuses = "Error Code 1: Myelin (no kernel image)"
+    with pytest.raises(ExecutorError, match=r"did not start \(Error Code 1: Myelin \(no kernel image\)\)"):
+        paged.decode(mine, 4)
+    assert mine.num_rows == 3
+    trt.refuses = None
+    assert_same(paged.decode(mine, 4), plain.decode(other, 4))
+
+
+def test_a_step_that_writes_nothing_is_no_result(
+    tiny: Tiny, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old logits still lie in the buffers; they must not pass for new ones."""
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+    sequence = Sequence()
+    paged.prefill(sequence, [1, 2, 3])
+    monkeypatch.setattr("tests.tensorrt_double.compute", lambda *_: {})
+    with pytest.raises(ExecutorError, match="not finite"):
+        paged.decode(sequence, 4)
+
+
+def test_an_engine_without_weights_is_found_out(folder: Path) -> None:
+    model, _ = load_tiny()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    paged, _ = make_engine_paged(model, folder)
+    with pytest.raises(ExecutorError, match="only zeros"):
+        paged.prefill(Sequence(), [1, 2, 3])
+
+
+def test_an_error_of_the_gpu_is_one_sentence(
+    tiny: Tiny, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might")
+
+    monkeypatch.setattr("tests.tensorrt_double.compute", fail)
+    with pytest.raises(ExecutorError, match=r"\(CUDA error: an illegal memory access .*\)\. Start"):
+        paged.prefill(Sequence(), [1])
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_closing_lets_everything_go(tiny: Tiny, folder: Path, records: bool) -> None:
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder, records=records)
+    sequence = Sequence()
+    paged.prefill(sequence, [1, 2, 3])
+    paged.decode(sequence, 4)
+    assert trt.live_contexts == 1 + records
+    paged.close()
+    paged.close()
+    gc.collect()
+    assert trt.live_contexts == 0
+    with pytest.raises(ExecutorError, match="closed"):
+        paged.decode(sequence, 4)
+
+
+def test_outputs_of_every_row_are_refused(tiny: Tiny, folder: Path) -> None:
+    """TensorRT would write them past the end of the buffers."""
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder, gathers_last_row=False)
+    with pytest.raises(ExecutorError, match=r"logits: the engine gives \[3, .* must gather the last row"):
+        paged.prefill(Sequence(), [1, 2, 3])
+    assert trt.num_enqueues == 0
+
+
+def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+    tensors = one_step(paged)
+    name = "host_kv_cache_pool_pointers"
+    address = int(tensors[name][0, 0])
+    for pointers in ([[address, address]], [[address + 4096, 0]]):
+        with pytest.raises(ExecutorError, match=f"^{name}: "):
+            paged.executor.forward(tensors | {name: torch.tensor(pointers)})
+
+
+def one_step(paged: PagedLM) -> dict[str, torch.Tensor]:
+    """Tensors of a good decode step after 20 rows."""
+    sequence = Sequence()
+    paged.prefill(sequence, list(range(20)))
+    paged.blocks.reserve(sequence, 20, 21)
+    return StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_a_prefill_goes_on_where_the_contract_lets_it(tiny: Tiny, folder: Path, contract: str) -> None:
+    """0.13 starts at a block; rows of the block that is not full are run once more."""
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder, contract, chunk=50)
+    starts: list[tuple[int, int]] = []
+    run = paged._forward
+
+    def spy(tensors: dict[str, torch.Tensor], wanted: Tails) -> Any:
+        starts.append((int(tensors["position_ids"][0]), tensors["input_ids"].shape[0]))
+        return run(tensors, wanted)
+
+    paged._forward = spy  # type: ignore[method-assign, assignment]
+    sequence, other, plain = Sequence(), Sequence(), make_paged(model)
+    for count in (20, 3, 80):
+        assert_same(paged.prefill(sequence, [count] * count), plain.prefill(other, [count] * count))
+    if contract == "1.x":
+        assert starts == [(0, 20), (20, 3), (23, 50), (73, 30)]
+    else:
+        assert starts == [(0, 20), (16, 7), (16, 48), (64, 39)]
+    assert sequence.ids == other.ids
+    paged.blocks.check_integrity([sequence])
+
+
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        ({"layer_indices": [0, 1, 2, 3, 4, 3, 4]}, "host_max_attention_window_sizes: needs shape"),
+        ({"max_seq_len": 512}, "cache_indirection: needs shape"),
+        ({"max_num_tokens": 256}, "input_ids: needs shape"),
+        ({"has_extra_output": True}, "hidden_states: nobody reads"),
+        ({"drops": frozenset({"audio_logits"})}, "audio_logits: there is no such output"),
+        ({"drops": frozenset({"host_sink_token_length"})}, "does not know host_sink_token_length"),
+        ({"logits": DataType.INT32}, "expected floating-point"),
+    ],
+)
+def test_an_engine_of_another_shape_is_refused(
+    tiny: Tiny, folder: Path, choices: dict[str, Any], named: str
+) -> None:
+    model, _ = tiny
+    with pytest.raises(EngineError, match=named):
+        make_engine_paged(model, folder, plan=plan_of(model, **choices))
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_device_memory_and_host_memory_are_not_mixed(tiny: Tiny, folder: Path, kind: str) -> None:
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder)
+    memory, sequence = trt.memory, Sequence()
+    paged.prefill(sequence, [1])
+    context = next(iter(executor_of(paged)._contexts.values()))._context
+    name = "host_sink_token_length" if kind == "host" else "cache_indirection"
+    memory.confuse(context.addresses[name])
+    with pytest.raises(ExecutorError, match=f"the address lies on the .*, not on the {kind}"):
+        paged.decode(sequence, 1)
