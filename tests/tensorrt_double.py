@@ -28,7 +28,7 @@ from tests.gpt_attention_double import Build, compute
 VERSION = "10.14.1"
 Shape = tuple[int, ...]
 TensorIOMode = Enum("TensorIOMode", "NONE INPUT OUTPUT")
-DataType = Enum("DataType", "FLOAT HALF BF16 INT32 INT64")
+DataType = Enum("DataType", "FLOAT HALF BF16 INT32 INT64 FP4")
 ExecutionContextAllocationStrategy = Enum(
     "ExecutionContextAllocationStrategy", "STATIC ON_PROFILE_CHANGE USER_MANAGED"
 )
