@@ -30,7 +30,12 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
         from engine_runtime.released.full_size import describe
 
         with_files, voice = settings.engine.random_weights is None, None
-        bundle = Bundle.open(settings.bundle) if with_files else describe(settings.bundle)
+        needs_weights = settings.engine.backend == "torch"
+        bundle = (
+            Bundle.open(settings.bundle, needs_lm_weights=needs_weights)
+            if with_files
+            else describe(settings.bundle)
+        )
         if settings.voice is not None:
             from engine_runtime.voice_prompt import VoiceSource
 

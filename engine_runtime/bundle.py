@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -74,12 +75,15 @@ class Bundle:
     """None for a bundle that speaks with one voice only."""
 
     @classmethod
-    def open(cls, directory: str | Path, verify: Verify | None = None) -> Bundle:
+    def open(
+        cls, directory: str | Path, verify: Verify | None = None, *, needs_lm_weights: bool = True
+    ) -> Bundle:
         """Read and check the bundle in `directory`.
 
         `verify` tells whether hashes are checked as well as sizes; by default they are, unless the bundle
         has more than a gigabyte. "none" asks for no file of weights at all: a description, for random
-        weights.
+        weights. Without `needs_lm_weights` those of the language model are not looked at, nor missed: an
+        engine holds them.
         Raises BundleError (MelMismatchError where flow and vocoder do not fit).
         """
         path = Path(directory)
@@ -89,7 +93,7 @@ class Bundle:
         _check_numbers(bundle, manifest)
         verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
         if verify != "none":
-            _check_files(bundle, manifest, verify)
+            _check_files(bundle, manifest, verify, () if needs_lm_weights else bundle.lm.weights)
         return bundle
 
     @property
@@ -208,7 +212,7 @@ def _check_numbers(bundle: Bundle, manifest: Manifest) -> None:
         raise manifest.error(f"vocoder.kind is {bundle.vocoder.kind!r}; it must be 'bigvgan' or 'hift'")
 
 
-def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify) -> None:
+def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: Collection[Path]) -> None:
     root = bundle.path.resolve()
     sections = (bundle.lm.weights, bundle.speech_encoder.weights, bundle.flow.weights, bundle.vocoder.weights)
     voice = [bundle.voice.speaker_encoder] if bundle.voice else []
@@ -219,7 +223,8 @@ def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify) -> None:
         # By name: a link may well lead to where a large checkpoint lies already.
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise manifest.error(f"[files] names {name}, which lies outside the bundle folder")
-        _check_file(bundle, root / name, entry, verify)
+        if bundle.path / name not in left_out:
+            _check_file(bundle, root / name, entry, verify)
 
 
 def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) -> None:

@@ -8,13 +8,17 @@ can be read before torch is loaded.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from .errors import EngineError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 WeightFormat = Literal["native", "fp8", "int8", "int4"]
 KVDtype = Literal["native", "fp8"]
 Kernels = Literal["auto", "torch", "triton"]
 FlowSchedule = Literal["cosine", "uniform", "quadratic"]
+Backend = Literal["torch", "trtllm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,20 @@ class EngineOptions:
     """Where in time those steps stand; None is cosine, upstream's and the reference."""
     codec_dtype: Dtype | None = None
     """Number format of the flow and the vocoder; None is float32. What is delicate in them stays in it."""
+
+    backend: Backend = "torch"
+    """What runs the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""
+    engine: Path | None = None
+    """Folder of that engine."""
+
+    def __post_init__(self) -> None:
+        if self.backend == "trtllm" and self.engine is None:
+            raise EngineError(
+                "No engine was named for the trtllm backend. Give its folder with --engine DIR; "
+                "`moss-voice trt build` makes one."
+            )
+        if self.backend == "torch" and self.engine is not None:
+            raise EngineError(f"The engine {self.engine} would not be used. Add --backend trtllm.")
 
     @property
     def lm_dtype(self) -> Dtype:

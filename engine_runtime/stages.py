@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import torch
 from bigvgan.bigvgan import BigVGAN
@@ -44,6 +44,9 @@ from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.trtllm.torch_network import load_paged
 from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
+
+if TYPE_CHECKING:
+    from engine_runtime.trtllm.engine_directory import EngineDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +93,32 @@ def load_stages(
 
     `lm` is a language model that is there already, in place of the bundle's.
 
-    Raises BundleError for weights that do not fit what the manifest describes, AcceleratorError for a device
-    that is not there, AudioInputError for a recording that gives no voice.
+    Raises BundleError for weights that do not fit what the manifest describes, EngineError for an engine that
+    does not, AcceleratorError for a device that is not there, AudioInputError for a recording that gives no
+    voice.
     """
     device = usable_device(options.device)
     runtime = codec_runtime(device, bundle.flow, options)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
-    if device.type == "cuda" and lm is None:
+    engine = None
+    if options.backend == "trtllm" and lm is None:
+        from engine_runtime.trtllm.loading import open_engine
+
+        engine = open_engine(bundle, lm_config, device, options, codec_bytes(bundle, options))
+    elif device.type == "cuda" and lm is None:
         from engine_runtime.cuda.loading import check_memory  # the CPU path needs none of it
 
         check_memory(bundle.lm, lm_config, device, options, codec_bytes(bundle, options))
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
-    sections = (bundle.speech_encoder, bundle.lm, bundle.flow, bundle.vocoder)
-    loading = LoadProgress([section.weights for section in sections], progress)
+    lm_files = bundle.lm.weights if engine is None else (engine.plan,)
+    files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
+    loading = LoadProgress(files, progress)
     # First, since a recording that is no use as a voice should be told before the large ones are read.
     speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     return Stages(
         bundle=bundle,
-        lm=lm or _load_lm(bundle, lm_config, device, options, loading),
+        lm=lm or _load_lm(bundle, lm_config, device, options, loading, engine),
         lm_config=lm_config,
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
@@ -137,7 +147,15 @@ def _load_lm(
     device: torch.device,
     options: EngineOptions,
     loading: LoadProgress,
+    engine: EngineDirectory | None,
 ) -> PagedLM:
+    if engine is not None:
+        from engine_runtime.trtllm.loading import load_engine
+
+        report = loading.next((engine.plan,))
+        lm = load_engine(engine, bundle, config, device, options)
+        report(1.0)
+        return lm
     section, dtype = bundle.lm, getattr(torch, options.lm_dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
     report = loading.next(section.weights)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.engine_folder import EngineWorld
 
 # Before Qt or torch is imported by any test module.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -52,6 +56,14 @@ def nano_bundle() -> Path:
     if not (path / "bundle.toml").is_file():
         pytest.skip("assets/bundles/nano is not in this checkout")
     return path
+
+
+@pytest.fixture
+def engine_world(monkeypatch: pytest.MonkeyPatch) -> EngineWorld:
+    """A machine with TensorRT-LLM and a GPU, as far as an executor can tell."""
+    from tests.engine_folder import EngineWorld
+
+    return EngineWorld(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

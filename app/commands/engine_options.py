@@ -8,7 +8,15 @@ from typing import Any, get_args
 
 from app import paths
 from app.settings import StartSettings
-from engine_runtime.options import Dtype, EngineOptions, FlowSchedule, Kernels, KVDtype, WeightFormat
+from engine_runtime.options import (
+    Backend,
+    Dtype,
+    EngineOptions,
+    FlowSchedule,
+    Kernels,
+    KVDtype,
+    WeightFormat,
+)
 
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
@@ -98,6 +106,19 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         help="the most memory to take on the GPU, as if it had no more (default: all of it)",
     )
     parser.add_argument(
+        "--backend",
+        default=default("torch"),
+        choices=get_args(Backend),
+        help="what runs the language model: torch, or a TensorRT-LLM engine (default: torch)",
+    )
+    parser.add_argument(
+        "--engine",
+        type=Path,
+        metavar="DIR",
+        default=default(None),
+        help="folder of that engine, as `moss-voice trt build` makes it",
+    )
+    parser.add_argument(
         "--random-weights",
         type=int,
         metavar="SEED",
@@ -124,6 +145,8 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             random_weights=arguments.random_weights,
             flow_schedule=arguments.flow_schedule,
             codec_dtype=arguments.codec_dtype,
+            backend=arguments.backend,
+            engine=arguments.engine,
         ),
         seed=arguments.seed,
         voice=arguments.voice,
