@@ -37,7 +37,7 @@ class EngineWorld:
         monkeypatch.setattr(loading, "Memory", lambda device: memory)
         monkeypatch.setattr(loading, "load_plugins", lambda: None)
         monkeypatch.setattr(loading, "tensorrt", lambda: self.trt)
-        monkeypatch.setattr(loading, "_check_device", lambda device: None)
+        monkeypatch.setattr(loading, "check_device", lambda device: None)
         monkeypatch.setattr(loading, "bound", lambda device, gigabytes: int((gigabytes or 24) * 1e9))
 
     def build(

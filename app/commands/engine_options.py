@@ -44,7 +44,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=default(None),
         help="speak in the voice of this recording, 3 to 6 s of speech (bundles with a speaker encoder)",
     )
-    parser.add_argument("--device", default=default("cpu"), help="cpu, cuda or cuda:N (default: cpu)")
+    add_device_option(parser, of_subcommand)
     parser.add_argument(
         "--dtype",
         default=default(None),
@@ -125,6 +125,12 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=default(None),
         help="random values in every network instead of the bundle's files, to measure speed and memory",
     )
+
+
+def add_device_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+    """Add the one of them that says where to run."""
+    default = argparse.SUPPRESS if of_subcommand else "cpu"
+    parser.add_argument("--device", default=default, help="cpu, cuda or cuda:N (default: cpu)")
 
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:

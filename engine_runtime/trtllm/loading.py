@@ -48,27 +48,22 @@ def open_engine(
     AcceleratorError where the GPU has too little memory for it and for `codec_bytes` beside it."""
     assert options.engine is not None, "EngineOptions sees to that"
     engine = EngineDirectory.open(options.engine)
-    _check_device(device)
+    check_device(device)
     _check_options(engine, options)
     _check_build(engine)
     _check_sizes(engine, bundle, config)
     if options.random_weights is None:
         _check_weights(engine, bundle)
-    _check_memory(engine, bundle, config, device, options, codec_bytes)
+    _check_memory(engine, bundle, device, options, codec_bytes)
     return engine
 
 
 def _check_memory(
-    engine: EngineDirectory,
-    bundle: Bundle,
-    config: MossLMConfig,
-    device: torch.device,
-    options: EngineOptions,
-    codec_bytes: int,
+    engine: EngineDirectory, bundle: Bundle, device: torch.device, options: EngineOptions, codec_bytes: int
 ) -> None:
     """Bound what torch may take, and raise AcceleratorError if the GPU has too little for all of it."""
     plan_bytes = engine.plan.stat().st_size
-    kv_bytes = _num_blocks(engine, bundle, options) * _block_bytes(engine, config)
+    kv_bytes = _num_blocks(engine, bundle, options) * block_bytes(engine)
     limit_gb = options.gpu_memory_gb
     # TensorRT takes the memory of the weights by itself; torch gets what is left of the limit.
     rest_gb = None if limit_gb is None else max(limit_gb - plan_bytes / 1e9, 0.1)
@@ -83,6 +78,14 @@ def _check_memory(
         )
 
 
+def load_session(engine: EngineDirectory, device: torch.device) -> tuple[Session, Memory]:
+    """The engine itself, and where its buffers are to lie. Errors as in `load_engine`."""
+    load_plugins()
+    memory = Memory(device)
+    with torch.cuda.device(device if device.type == "cuda" else -1):
+        return Session(engine.plan, RuntimeLibrary(tensorrt(), is_rtx=False), memory), memory
+
+
 def load_engine(
     engine: EngineDirectory,
     bundle: Bundle,
@@ -94,10 +97,7 @@ def load_engine(
 
     Raises EngineError or TensorRTError where the libraries are missing or refuse the engine.
     """
-    load_plugins()
-    memory = Memory(device)
-    with torch.cuda.device(device if device.type == "cuda" else -1):
-        session = Session(engine.plan, RuntimeLibrary(tensorrt(), is_rtx=False), memory)
+    session, memory = load_session(engine, device)
     _log.info(
         "engine %s: %s, loaded in %.1f s, %.2f GB, %.2f GB for activations",
         engine.path,
@@ -148,9 +148,10 @@ def record_decode(paged: PagedLM) -> None:
             paged.blocks.release(sequence)
 
 
-def _block_bytes(engine: EngineDirectory, config: MossLMConfig) -> int:
+def block_bytes(engine: EngineDirectory) -> int:
     """Bytes of one block of the cache, over all layers."""
-    values = 2 * config.num_layers * config.num_key_value_heads * config.head_dim
+    model = engine.model
+    values = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_size
     return values * engine.tokens_per_block * _kv_dtype(engine).itemsize
 
 
@@ -177,7 +178,8 @@ def _max_seq_len(engine: EngineDirectory, bundle: Bundle, capacity: Capacity) ->
     return min(most, bundle.lm.context_rows)
 
 
-def _check_device(device: torch.device) -> None:
+def check_device(device: torch.device) -> None:
+    """EngineError unless an engine can run there."""
     if device.type != "cuda":
         raise EngineError(
             "A TensorRT-LLM engine runs on an NVIDIA GPU only. Add --device cuda, or leave out "

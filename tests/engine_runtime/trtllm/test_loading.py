@@ -216,7 +216,7 @@ def test_without_a_gpu_or_the_library(random_bundle: Path, tmp_path: Path) -> No
     with pytest.raises(EngineError, match=r"runs on an NVIDIA GPU only\. Add --device cuda"):
         open_for(random_bundle, with_engine(folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "_check_device", lambda device: None)
+        patch.setattr(loading, "check_device", lambda device: None)
         patch.setattr(loading, "bound", lambda device, gigabytes: 24_000_000_000)
         with pytest.raises(EngineError, match="TensorRT-LLM"):
             Engine.load(Bundle.open(random_bundle), with_engine(folder))

@@ -1,0 +1,122 @@
+"""moss-voice trt inspect: what an engine is: precision, limits, time to load, every tensor it has.
+
+Loads the engine, for only it can tell its tensors; --files reads what is written beside it, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.commands.engine_options import add_device_option
+
+if TYPE_CHECKING:
+    from engine_runtime.trtllm.contract import EngineTensor, Shape
+    from engine_runtime.trtllm.engine_directory import EngineDirectory
+    from engine_runtime.trtllm.session import Session
+
+_COLUMNS = ("tensor", "direction", "number", "shape", "least", "best", "most")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="ENGINE", type=Path, help="folder of the engine")
+    add_device_option(parser)
+    parser.add_argument("--files", action="store_true", help="read config.json only, do not load the engine")
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what the files say, then what the engine says."""
+    from engine_runtime.trtllm.engine_directory import EngineDirectory
+
+    engine = EngineDirectory.open(arguments.folder)
+    document = _of_files(engine)
+    print("\n".join(_lines(document)))
+    if not arguments.files:
+        from engine_runtime.hardware import usable_device
+        from engine_runtime.trtllm.loading import check_device, load_session
+
+        device = usable_device(arguments.device)
+        check_device(device)
+        session, _ = load_session(engine, device)
+        loaded = _of_session(session)
+        print("\n".join(_lines(loaded)))
+        tensors = [_row(tensor) for tensor in session.tensors]
+        session.close()
+        print("\n".join(_table(tensors)))
+        document |= loaded | {"tensors": tensors}
+    if arguments.json:
+        print(json.dumps(document))
+    return 0
+
+
+def _of_files(engine: EngineDirectory) -> dict[str, Any]:
+    """What is known without loading it."""
+    from engine_runtime.trtllm.loading import block_bytes
+
+    model = engine.model
+    layers = f"{model.num_shared_layers} + {model.num_text_layers} + {model.num_audio_layers}"
+    return {
+        "engine": str(engine.path),
+        "bundle": engine.bundle_name,
+        "lm_fingerprint": engine.lm_fingerprint,
+        "library": engine.library_version,
+        "precision": engine.precision,
+        "layers": layers,
+        "hidden_size": model.hidden_size,
+        "vocabularies": f"{model.text_vocab_size} text, {model.audio_vocab_size} audio",
+        "bytes": engine.plan.stat().st_size,
+        "build_seconds": engine.build_seconds,
+        "rows_of_a_conversation": engine.max_seq_len,
+        "rows_of_a_call": min(engine.max_num_tokens, engine.max_input_len),
+        "rows_of_a_block": engine.tokens_per_block,
+        "kv_bytes_of_a_block": block_bytes(engine),
+        "reads_cache_in_prefill": engine.has_paged_context_fmha,
+    }
+
+
+def _of_session(session: Session) -> dict[str, Any]:
+    """What only the engine tells."""
+    from engine_runtime.trtllm.contract import choose_contract
+
+    return {
+        "load_seconds": round(session.load_s, 2),
+        "activation_bytes": session.activation_bytes,
+        "fused_layers": session.num_layers,
+        "profiles": session.num_profiles,
+        "contract": choose_contract(session.tensors).name,
+        "inputs": sum(tensor.is_input for tensor in session.tensors),
+        "outputs": sum(not tensor.is_input for tensor in session.tensors),
+    }
+
+
+def _row(tensor: EngineTensor) -> dict[str, str]:
+    """One tensor; the bounds are those of the first profile."""
+    bounds = tensor.ranges[0] if tensor.ranges else ((), (), ())
+    values = (
+        tensor.name,
+        "in" if tensor.is_input else "out",
+        str(tensor.dtype).removeprefix("torch."),
+        _sizes(tensor.shape),
+        *(_sizes(bound) for bound in bounds),
+    )
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def _sizes(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    return [
+        f"{name.replace('_', ' '):<24}{'-' if value is None else value}" for name, value in document.items()
+    ]
+
+
+def _table(rows: list[dict[str, str]]) -> list[str]:
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in _COLUMNS}
+    lines = [{column: column for column in _COLUMNS}, *rows]
+    return ["", *("  ".join(f"{line[c]:<{widths[c]}}" for c in _COLUMNS).rstrip() for line in lines)]

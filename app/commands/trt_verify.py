@@ -1,0 +1,72 @@
+"""moss-voice trt verify: does an engine say what the torch executor says?
+
+Leads both through the same conversations of two turns and compares the logits of both heads after each call,
+in prefill and in decode. Ends with status 0 where they are aligned; otherwise it says so, with the first row
+that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.questions import folder_paths, read_question, sample_paths
+from engine_runtime.options import Dtype
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="ENGINE", type=Path, help="folder of the engine")
+    add_engine_options(parser)
+    parser.add_argument(
+        "--wavs", type=Path, metavar="DIR", help="folder of spoken questions (default: the shipped ones)"
+    )
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="most rows of a reply that are compared (default: 48)"
+    )
+    parser.add_argument(
+        "--reference-dtype",
+        choices=get_args(Dtype),
+        help="dtype of the torch executor (default: float32 on a CPU, bfloat16 on a GPU)",
+    )
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print, and say it with the exit status."""
+    arguments.backend, arguments.engine = "trtllm", arguments.folder
+    settings = start_settings(arguments)
+    native = replace(settings.engine, backend="torch", engine=None, dtype=arguments.reference_dtype)
+    from app.main import engine_factory
+    from engine_runtime.bundle import Bundle
+    from engine_runtime.trtllm.alignment import ROWS_PER_REPLY, align
+    from engine_runtime.trtllm.engine_directory import EngineDirectory
+
+    engine = EngineDirectory.open(arguments.folder)
+    rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate
+    files = folder_paths(arguments.wavs) if arguments.wavs else sample_paths()
+    alignment = align(
+        engine_factory(replace(settings, engine=native)),
+        engine_factory(settings),
+        {file.name: read_question(file, rate) for file in files},
+        arguments.rows or ROWS_PER_REPLY,
+    )
+    verdict = alignment.verdict
+    title = f"{engine.path} ({engine.precision}) against torch in {native.lm_dtype}"
+    section = verdict.section(title)
+    print("\n".join(section.lines()))
+    if alignment.first is None:
+        print("\nno row differs")
+    else:
+        print(f"\nfirst row that differs: {alignment.first}")
+    print("aligned" if verdict.is_aligned else "not aligned")
+    if arguments.json:
+        about = {"engine": str(engine.path), "bundle": str(settings.bundle), "precision": engine.precision}
+        first = None if alignment.first is None else str(alignment.first)
+        document = about | {"reference_dtype": native.lm_dtype, "first_difference": first}
+        print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
+    return 0 if verdict.is_aligned else 1

@@ -1,0 +1,182 @@
+"""Whether an engine says what the torch executor says: both led through the same conversations, row by row.
+
+In: two ways to load a bundle, the plain one and the one with an engine; spoken questions. Out: an
+`Alignment`: how often the likeliest id is the same and how alike the logits are, for each head, in the first
+turn and in the second, in prefill and in decode, and the first row at which they differ. A prefill goes in
+two pieces as it comes while somebody speaks, so that all but the first go on from rows in the cache; a first
+prefill alone would say nothing of the cache. The models are loaded one after the other. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.types import Modality, Pcm
+from engine_runtime.verify import LEAST_COSINE, LEAST_TOP1, Check, Verdict, VerifyError
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
+
+ROWS_PER_REPLY = 48
+HEADS = ("text", "audio")
+Phase = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call: rows [first, end) of the conversation, in one of its turns (counted from 1)."""
+
+    turn: int
+    phase: Phase
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Lesson:
+    """A conversation of two turns: merged ids of its rows, how they are run, what the teacher said to each
+    call."""
+
+    question: str
+    ids: list[int]
+    steps: list[Step]
+    logits: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row at which the likeliest id of a head is another one, or the logits point elsewhere."""
+
+    question: str
+    step: Step
+    head: str
+    wanted: int
+    found: int
+    cosine: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.question}, turn {self.step.turn}, {self.step.phase}, row {self.step.end - 1}: "
+            f"{self.head} head {self.found} where torch says {self.wanted}, cosine {self.cosine:.4f}"
+        )
+
+
+@dataclass(slots=True)
+class Alignment:
+    """`first` is the first row that differs at all; a few may in a quantised engine that is aligned."""
+
+    verdict: Verdict
+    first: Difference | None
+
+
+def align(
+    load_torch: Callable[[], Engine],
+    load_engine: Callable[[], Engine],
+    questions: Mapping[str, Pcm],
+    rows_per_reply: int = ROWS_PER_REPLY,
+) -> Alignment:
+    """Compare over spoken questions at the bundle's input rate. Raises VerifyError if there are none."""
+    if not questions:
+        raise VerifyError("There is no question to compare with. Give a folder of WAV files with --wavs DIR.")
+    teacher = load_torch()
+    try:
+        lessons = [_teach(teacher, *pair, rows_per_reply) for pair in _pairs(questions)]
+        for lesson in lessons:
+            lesson.logits = list(_run(teacher, lesson))
+    finally:
+        teacher.close()
+    del teacher
+    pupil = load_engine()
+    try:
+        return _compare(pupil, lessons)
+    finally:
+        pupil.close()
+
+
+def _pairs(questions: Mapping[str, Pcm]) -> Iterator[tuple[str, Pcm, Pcm]]:
+    """Each question with the one after it, the last with the first."""
+    spoken = list(questions.values())
+    for index, name in enumerate(questions):
+        yield name, spoken[index], spoken[(index + 1) % len(spoken)]
+
+
+def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: int) -> Lesson:
+    """The conversation as the teacher holds it."""
+    conversation, sampling = engine.new_conversation(), engine.bundle.lm.sampling_speech
+    params = replace(sampling, max_new=min(sampling.max_new, rows_per_reply))
+    for number, question in enumerate((first, second)):
+        turn = engine.open_turn(conversation, number)
+        turn.push(question)
+        for _ in turn.commit(Modality.SPEECH, params):
+            pass
+    prompt = engine.stages.prompt
+    rows, opening, steps = [*prompt.system(Modality.SPEECH)], len(prompt.open_reply(Modality.SPEECH)), []
+    start = 0
+    for number, exchange in enumerate(conversation.exchanges, start=1):
+        reply = len(rows) + len(exchange.user) + opening
+        rows += [*exchange.user, *exchange.reply]
+        middle = (start + reply) // 2
+        steps += [Step(number, "prefill", start, middle), Step(number, "prefill", middle, reply)]
+        # The last row of a reply is run with what follows it.
+        start = len(rows) - 1
+        steps += [Step(number, "decode", row, row + 1) for row in range(reply, start)]
+    engine.end_conversation(conversation)
+    return Lesson(name, engine.stages.merged_ids(rows), steps)
+
+
+def _run(engine: Engine, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits of both heads after each call, on the host, speech codes that are never picked left out."""
+    lm, end = engine.stages.lm, engine.bundle.lm.special_ids.audio_forbidden_from
+    sequence = Sequence()
+    try:
+        for step in lesson.steps:
+            ids = lesson.ids[step.first : step.end]
+            if step.phase == "prefill":
+                logits = lm.prefill(sequence, ids)
+            else:
+                logits = lm.decode(sequence, ids[0])
+            yield _on_host(logits, end)
+    finally:
+        lm.blocks.release(sequence)
+
+
+def _on_host(logits: Logits, audio_end: int) -> tuple[Tensor, Tensor]:
+    assert logits.text is not None, "both heads are asked for"
+    assert logits.audio is not None, "both heads are asked for"
+    return logits.text.float().cpu(), logits.audio[:audio_end].float().cpu()
+
+
+def _compare(engine: Engine, lessons: list[Lesson]) -> Alignment:
+    same: dict[tuple[int, Phase, str], list[bool]] = {}
+    cosines: dict[tuple[int, Phase, str], list[float]] = {}
+    first: Difference | None = None
+    for lesson in lessons:
+        for step, wanted, found in zip(lesson.steps, lesson.logits, _run(engine, lesson), strict=True):
+            for head, mine, other in zip(HEADS, found, wanted, strict=True):
+                key = (step.turn, step.phase, head)
+                ids, cosine = (int(other.argmax()), int(mine.argmax())), _cosine(mine, other)
+                same.setdefault(key, []).append(ids[0] == ids[1])
+                cosines.setdefault(key, []).append(cosine)
+                if first is None and (ids[0] != ids[1] or not cosine >= LEAST_COSINE):
+                    first = Difference(lesson.question, step, head, *ids, cosine)
+    verdict = Verdict()
+    for turn, phase, head in sorted(same, key=lambda key: (key[0], key[1] == "decode", key[2])):
+        key, rows = (turn, phase, head), len(same[turn, phase, head])
+        name = f"turn {turn} {phase} {head}"
+        top1 = sum(same[key]) / rows
+        verdict.checks += [
+            Check(f"{name} top-1", top1, LEAST_TOP1, rows),
+            Check(f"{name} cosine", sum(cosines[key]) / rows, LEAST_COSINE, rows),
+        ]
+    return Alignment(verdict, first)
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    return float(F.cosine_similarity(one, other, dim=0))

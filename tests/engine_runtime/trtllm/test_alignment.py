@@ -1,0 +1,95 @@
+"""An engine against the torch executor: aligned, or told at which row it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.engine import Engine
+from engine_runtime.options import EngineOptions
+from engine_runtime.trtllm.alignment import Alignment, align
+from engine_runtime.types import Pcm
+from engine_runtime.verify import VerifyError
+from tests.engine_folder import EngineWorld
+
+
+def spoken(count: int) -> dict[str, Pcm]:
+    generator = np.random.default_rng(0)
+    return {f"q{n}": generator.normal(0, 0.1, 14_000).astype(np.float32) for n in range(count)}
+
+
+def alignment_of(bundle: Path, folder: Path, rows: int = 8) -> Alignment:
+    options = EngineOptions(backend="trtllm", engine=folder)
+    return align(
+        lambda: Engine.load(Bundle.open(bundle)),
+        lambda: Engine.load(Bundle.open(bundle), options),
+        spoken(2),
+        rows,
+    )
+
+
+@pytest.mark.parametrize("contract", ["1.x", "0.13"])
+def test_an_engine_of_the_same_weights(
+    engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, contract: str
+) -> None:
+    alignment = alignment_of(random_bundle, engine_world.build(random_bundle, tmp_path / "e", contract))
+    checks = {check.name: check for check in alignment.verdict.checks}
+    assert alignment.first is None
+    assert alignment.verdict.is_aligned
+    names = [f"turn {t} {p} {h}" for t in (1, 2) for p in ("prefill", "decode") for h in ("audio", "text")]
+    assert list(checks) == [f"{name} {what}" for name in names for what in ("top-1", "cosine")]
+    for name, check in checks.items():
+        assert check.value == pytest.approx(1.0, abs=1e-5)
+        assert check.count == 4 if "prefill" in name else check.count >= 2 * 7
+    assert engine_world.trt.live_contexts == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "shows_without_cache"),
+    [
+        ({"paged_context_fmha": False}, False),
+        ({"layer_indices": [0, 1, 3, 3]}, False),
+        ({"linearised": 100.0}, True),
+    ],
+)
+def test_an_engine_built_wrongly_is_not_aligned(
+    engine_world: EngineWorld,
+    random_bundle: Path,
+    tmp_path: Path,
+    build: dict[str, Any],
+    shows_without_cache: bool,
+) -> None:
+    alignment = alignment_of(random_bundle, engine_world.build(random_bundle, tmp_path / "e", **build))
+    assert not alignment.verdict.is_aligned
+    assert alignment.first is not None
+    step = alignment.first.step
+    assert (alignment.first.question, step.turn) == ("q0", 1)
+    # The first piece of the first prefill reads no cache: what is wrong with that shows later.
+    assert (step.first == 0) == shows_without_cache
+    assert f"q0, turn 1, {step.phase}, row {step.end - 1}: " in str(alignment.first)
+
+
+def test_a_wrong_decode_is_told_apart_from_prefill(
+    engine_world: EngineWorld, random_bundle: Path, tmp_path: Path
+) -> None:
+    def stale(device: dict[str, Any], host: dict[str, Any]) -> None:
+        if int(host["host_request_types"]) == 1:
+            host["host_past_key_value_lengths"].fill_(3)
+
+    folder = engine_world.build(random_bundle, tmp_path / "e")
+    engine_world.trt.tamper = stale
+    alignment = alignment_of(random_bundle, folder)
+    assert alignment.first is not None
+    assert alignment.first.step.phase == "decode"
+    checks = {check.name: check for check in alignment.verdict.checks}
+    assert checks["turn 1 prefill audio cosine"].value == pytest.approx(1, abs=1e-5)
+    assert not checks["turn 1 decode audio cosine"].is_aligned
+
+
+def test_without_questions_there_is_nothing_to_say(random_bundle: Path) -> None:
+    with pytest.raises(VerifyError, match="--wavs"):
+        align(lambda: None, lambda: None, {})  # type: ignore[arg-type, return-value]
