@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import psutil
 
+from app.commands.bench_variants import StageMeasurements, list_variants
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.progress import progress_bar
 from app.commands.questions import read_question, sample_paths
 from app.settings import StartSettings
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
 
 if TYPE_CHECKING:
     from engine_runtime.bench import BenchReport, Summary
-    from engine_runtime.bench.stages import StageBench
     from engine_runtime.engine import Engine
     from engine_runtime.types import Pcm, SamplingParams
 
@@ -73,7 +74,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=get_args(WeightFormat),
         metavar="FORMAT",
         help="weight formats to measure one after the other: native, fp8, int8, int4 (default: --weights; "
-        "with --random-weights on a GPU all of them)",
+        "with --random-weights on a GPU all of them; beside an engine none)",
     )
     parser.add_argument(
         "--reply-codes",
@@ -101,18 +102,64 @@ def _positive(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load, warm up, measure, print."""
+    """Load, warm up, measure, print. Replies are those of the first variant; stages those of all."""
     settings = start_settings(arguments)
-    formats = _formats(arguments, settings.engine)
-    settings = replace(settings, engine=replace(settings.engine, weight_format=formats[0]))
+    variants = list_variants(settings.engine, arguments.formats)
+    settings = replace(settings, engine=next(iter(variants.values())))
+    measured = StageMeasurements(
+        settings,
+        variants,
+        arguments,
+        question_of=lambda engine: _question(arguments.question, engine.input_sample_rate, settings.engine),
+        params_of=lambda engine: _params(engine, settings, arguments),
+    )
+    try:
+        document = _measure_first(settings, measured, arguments)
+    except MossVoiceError as error:
+        if len(variants) == 1:
+            raise
+        measured.fail(next(iter(variants)), error)
+        document = {}
+    sections = measured.run()
+    if arguments.realtime_minutes > 0 and document:
+        from app.commands.conversation import converse, realtime_line
+
+        realtime = converse(settings, arguments.realtime_minutes)
+        print(realtime_line(realtime))
+        document["realtime"] = realtime
+    if arguments.json:
+        print(json.dumps(document | sections))
+    return 0 if measured.is_whole else 1
+
+
+def _measure_first(
+    settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Load the first variant and print what its replies take; the engine is handed on to `measured`."""
     from app.main import engine_factory
-    from engine_runtime import bench, hardware
     from engine_runtime.bench.stages import load_timed
 
     engine, load_s = load_timed(engine_factory(settings), settings.engine)
+    try:
+        document = _measure_replies(engine, settings, measured, arguments, load_s)
+    except BaseException:
+        engine.close()
+        raise
+    measured.take(engine, load_s)
+    return document
+
+
+def _measure_replies(
+    engine: Engine,
+    settings: StartSettings,
+    measured: StageMeasurements,
+    arguments: argparse.Namespace,
+    load_s: float,
+) -> dict[str, Any]:
+    from engine_runtime import bench, hardware
+
     ready = {"start_to_ready_s": _since_process_start(), "load_s": load_s}
-    question = _question(arguments.question, engine.input_sample_rate, settings.engine)
-    params = _params(engine, settings, arguments)
+    question, params = measured.question_of(engine), measured.params_of(engine)
     with progress_bar("replies", arguments.runs + arguments.warm_up) as progress:
         report = bench.run_bench(
             engine, question, runs=arguments.runs, warm_up=arguments.warm_up, params=params, progress=progress
@@ -121,36 +168,21 @@ def run(arguments: argparse.Namespace) -> int:
     environment = {
         "bundle": engine.bundle.name,
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
+        "backend": settings.engine.backend,
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
     }
     print("\n".join([*_header(environment, report, arguments), *_table(report), *_process_lines(process)]))
     if settings.engine.random_weights is not None:
         print(_RANDOM_NOTE)
+    document: dict[str, Any] = {
+        "environment": environment,
+        "metrics": {name: asdict(summary) for name, summary in report.metrics.items()},
+        "warm_up_ttfa_ms": report.warm_up_ttfa_ms,
+        "process": process,
+    }
     endurance = _endure(engine, question, params, arguments.endurance_minutes)
-    sections = _measure_stages(engine, settings, formats, question, params, load_s, arguments)
-    del engine
-    realtime = None
-    if arguments.realtime_minutes > 0:
-        from app.commands.conversation import converse, realtime_line
-
-        realtime = converse(settings, arguments.realtime_minutes)
-        print(realtime_line(realtime))
-    if arguments.json:
-        document: dict[str, Any] = {
-            "environment": environment,
-            "metrics": {name: asdict(summary) for name, summary in report.metrics.items()},
-            "warm_up_ttfa_ms": report.warm_up_ttfa_ms,
-            "process": process,
-            **sections,
-        }
-        if endurance is not None:
-            document["endurance"] = endurance
-        if realtime is not None:
-            document["realtime"] = realtime
-        print(json.dumps(document))
-    found = [*sections["comparisons"].values(), *sections["stages"].values()]
-    return 1 if any("error" in tables for tables in found) else 0
+    return document if endurance is None else document | {"endurance": endurance}
 
 
 def _endure(
@@ -167,15 +199,6 @@ def _endure(
     return section.document()
 
 
-def _formats(arguments: argparse.Namespace, options: EngineOptions) -> list[WeightFormat]:
-    """The weight formats to measure, without repeats."""
-    if arguments.formats:
-        return list(dict.fromkeys(arguments.formats))
-    if options.random_weights is not None and options.device.startswith("cuda"):
-        return list(get_args(WeightFormat))
-    return [options.weight_format]
-
-
 def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
     """None stands for the bundle's own. Random weights know no end, so the length is given."""
     sampling = engine.bundle.lm.sampling_speech
@@ -185,68 +208,6 @@ def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespa
     if settings.seed is not None:
         sampling = replace(sampling, seed=settings.seed)
     return None if sampling == engine.bundle.lm.sampling_speech else sampling
-
-
-def _measure_stages(
-    engine: Engine | None,
-    settings: StartSettings,
-    formats: list[WeightFormat],
-    question: Pcm,
-    params: SamplingParams | None,
-    load_s: float,
-    arguments: argparse.Namespace,
-) -> dict[str, Any]:
-    """Print the tables of every stage and comparison; what belongs into the document. Closes the engine."""
-    from app.main import engine_factory
-    from engine_runtime.bench.ceilings import measure_ceilings
-    from engine_runtime.bench.stages import StageBench, load_timed
-    from engine_runtime.hardware import AcceleratorError, usable_device
-
-    device = usable_device(settings.engine.device)
-    ceilings = measure_ceilings(device, min(arguments.repeats, 20))
-    bench = StageBench(ceilings, arguments.repeats, min(arguments.runs, arguments.repeats), params)
-    print("\n".join(ceilings.section().lines()))
-    document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "comparisons": {}}
-    for weight_format in formats:
-        options = replace(settings.engine, weight_format=weight_format)
-        print(f"\n# weights: {weight_format}{_format_note(weight_format, device.type)}")
-        tables: dict[str, Any] = {}
-        document["stages"][weight_format] = tables
-        try:
-            if engine is None:
-                engine, load_s = load_timed(engine_factory(replace(settings, engine=options)), options)
-            for section in bench.run(engine, options, question, load_s):
-                print("\n".join(section.lines()), flush=True)
-                tables[section.title] = section.document()
-            for what in arguments.compare if weight_format == formats[0] else ():
-                document["comparisons"][what] = _compare(bench, engine, options, what)
-        except AcceleratorError as error:  # what the other formats give is not to be lost
-            print(f"# {error}", flush=True)
-            tables["error"] = str(error)
-        if engine is not None:
-            engine.close()
-            engine = None
-    return document
-
-
-def _compare(bench: StageBench, engine: Engine, options: EngineOptions, what: str) -> dict[str, Any]:
-    """Print one comparison. Where it can not be made, that is said and the rest goes on."""
-    from engine_runtime.bench.transformers_twin import ComparisonError
-    from engine_runtime.hardware import AcceleratorError
-
-    try:
-        section = bench.compare(engine, options, what)
-    except (ComparisonError, AcceleratorError) as error:
-        print(f"\n== not compared with {what}\n# {error}", flush=True)
-        return {"error": str(error)}
-    print("\n".join(section.lines()), flush=True)
-    return section.document()
-
-
-def _format_note(weight_format: str, device: str) -> str:
-    if weight_format == "native" or device == "cuda":
-        return ""
-    return " (on a CPU rounded to this format and stored in full: its floor does not apply)"
 
 
 def _since_process_start() -> float:

@@ -1,18 +1,36 @@
 """What a step of the language model has to read and a prefill has to compute, from the dimensions alone.
 
 In: the network's config and its number formats. Out: bytes and floating-point operations: the numerator of
-every "ratio to floor" and "share of the matrix rate". No tensors; any thread.
+every "ratio to floor" and "share of the matrix rate". Any thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from engine_runtime.cuda.memory import layer_shapes
 from engine_runtime.cuda.quantise import bytes_of
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import EngineOptions, WeightFormat
+from engine_runtime.trtllm.engine_directory import EngineDirectory
+
+_OF_ENGINES: dict[str | None, WeightFormat] = {
+    None: "native",
+    "FP8": "fp8",
+    "W8A16": "int8",
+    "W4A16_AWQ": "int4",
+}
+
+
+def weight_numbers(options: EngineOptions) -> tuple[WeightFormat, int]:
+    """How the shared layers are stored, and bytes of a number elsewhere; an engine says so by itself."""
+    if options.engine is not None:
+        model = EngineDirectory.open(options.engine).model
+        return _OF_ENGINES[model.quantization.algorithm], model.torch_dtype.itemsize
+    return options.weight_format, getattr(torch, options.lm_dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)

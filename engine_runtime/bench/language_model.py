@@ -2,12 +2,13 @@
 
 In: the stages of an engine and the ceilings of the machine. Out: two tables. A step is measured as a reply
 runs it, sampling included, with the tails that speech needs; after each one the sequence goes back to the
-same length. Times count only if logits are finite and the rows that come out differ. Engine thread.
+same length. Times count only if every step went through, logits are finite and move, and the rows that come
+out differ: otherwise the row says why it has none. Engine thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,36 +18,43 @@ from torch import Tensor
 
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.clock import p50_p95, times_ms
-from engine_runtime.bench.costs import LMCosts
+from engine_runtime.bench.costs import LMCosts, weight_numbers
 from engine_runtime.bench.replies import BenchError
 from engine_runtime.bench.section import Cell, Section
+from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.trtllm_executor import TrtllmExecutor
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import Tails
+from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.options import EngineOptions
 from engine_runtime.stages import Stages
 
 PREFILL_ROWS = (64, 512, 2048)
 CACHED_ROWS = (512, 2048, 4096, 8192)
 _SPEECH_TAILS = Tails(text=False, audio=True)
+_VALID = "yes, or why there is no time: a step failed, or what it gave is not finite or does not move"
 
 PREFILL_COLUMNS = {
-    "rows": "new rows of one prefill, no rows before them, audio tail only",
+    "rows": "new rows of one prefill, no rows before them, audio tail only (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
     "tflop": "operations: two a weight and row, causal attention, one row of the head",
     "tflop_per_s": "tflop / ms",
     "matrix_share": "tflop_per_s / the measured matrix rate",
+    "device_ms": "median of what the GPU took, by events on the engine's own stream",
+    "valid": _VALID,
 }
 STEP_COLUMNS = {
     "cached_rows": "rows before the step; it is speech, sampling included, the text tail left out unless it "
-    "says subtitles",
+    "says subtitles (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
     "gbytes": "what must be read: weights that the step uses, keys and values of the cached rows",
     "floor_ms": "gbytes / the measured copy bandwidth",
     "ratio": "ms / floor_ms",
+    "device_ms": "median of what the GPU took, by events on the engine's own stream",
+    "valid": _VALID,
 }
 
 
@@ -64,10 +72,9 @@ class LMBench:
     @property
     def costs(self) -> LMCosts:
         """Bytes and operations in the formats of this engine."""
-        cache = self.stages.lm.cache
-        weight_bytes = getattr(torch, self.options.lm_dtype).itemsize
-        kv_bytes = cache.pool.element_size()
-        return LMCosts(self.stages.lm_config, self.options.weight_format, weight_bytes, kv_bytes)
+        weight_format, weight_bytes = weight_numbers(self.options)
+        kv_bytes = self.stages.lm.cache.pool.element_size()
+        return LMCosts(self.stages.lm_config, weight_format, weight_bytes, kv_bytes)
 
     @property
     def device(self) -> torch.device:
@@ -80,7 +87,7 @@ class LMBench:
         left_out = [rows for rows in PREFILL_ROWS if rows > self.stages.lm.max_rows]
         for rows in PREFILL_ROWS:
             if rows not in left_out:
-                section.rows.append(self._prefill(rows))
+                section.rows.append(_valid("rows", rows, self._prefill))
         section.note = self._left_out(left_out)
         return section
 
@@ -90,7 +97,7 @@ class LMBench:
         most = self.stages.lm.max_rows - 1
         left_out = [rows for rows in CACHED_ROWS if rows > most]
         for rows in [rows for rows in CACHED_ROWS if rows <= most] or [most]:
-            section.rows.append(self._step(rows))
+            section.rows.append(_valid("cached_rows", rows, self._step))
         section.note = self._left_out(left_out)
         return section
 
@@ -101,8 +108,9 @@ class LMBench:
         return f"not measured: {rows} rows; context and KV pool hold {self.stages.lm.max_rows}"
 
     def _prefill(self, rows: int) -> dict[str, Cell]:
-        p50, p95 = p50_p95(self.prefill_times(rows))
-        flops = self.costs.prefill_flops(rows, _SPEECH_TAILS)
+        device_ms: list[float] = []
+        p50, p95 = p50_p95(self.prefill_times(rows, device_ms))
+        flops = self.costs.prefill_flops(rows, self._run_tails(_SPEECH_TAILS))
         rate = flops / p50 * 1000
         return {
             "rows": rows,
@@ -111,10 +119,12 @@ class LMBench:
             "tflop": flops / 1e12,
             "tflop_per_s": rate / 1e12,
             "matrix_share": rate / self.ceilings.matrix_flops_per_s,
+            "device_ms": _median(device_ms[-self.repeats :]),
         }
 
     def _step(self, cached_rows: int) -> dict[str, Cell]:
-        times, tails = self.step_times(cached_rows)
+        device_ms: list[float] = []
+        times, tails = self.step_times(cached_rows, device_ms)
         p50, p95 = p50_p95(times)
         read = self.costs.step_bytes(cached_rows, tails)
         floor = read / self.ceilings.copy_bytes_per_s * 1000
@@ -125,10 +135,14 @@ class LMBench:
             "gbytes": read / 1e9,
             "floor_ms": floor,
             "ratio": p50 / floor,
+            "device_ms": _median(device_ms[-self.repeats :]),
         }
 
-    def prefill_times(self, rows: int) -> list[float]:
-        """Milliseconds of prefills of so many rows. BenchError where the last row makes no difference."""
+    def prefill_times(self, rows: int, device_ms: list[float] | None = None) -> list[float]:
+        """Milliseconds of prefills of so many rows. BenchError where the last row makes no difference.
+
+        What the device took, where an executor measures that, is added to `device_ms`.
+        """
         lm, history = self.stages.lm, self.rows_of_speech(rows)
         ids, others = (
             self.stages.merged_ids(history),
@@ -139,6 +153,7 @@ class LMBench:
         def run() -> None:
             lm.blocks.rollback(sequence, 0)
             logits[:] = [_checked(lm.prefill(sequence, ids, _SPEECH_TAILS))]
+            self._note_device(device_ms)
 
         with self.sequence() as sequence:
             times = times_ms(run, self.device, self.repeats)
@@ -148,16 +163,22 @@ class LMBench:
                 raise BenchError("Logits do not depend on the last row. No times are given.")
         return times
 
-    def step_times(self, cached_rows: int) -> tuple[list[float], Tails]:
-        """Milliseconds of decode steps behind so many rows, and the tails that they ran."""
+    def step_times(self, cached_rows: int, device_ms: list[float] | None = None) -> tuple[list[float], Tails]:
+        """Milliseconds of decode steps behind so many rows, and the tails that they ran; `device_ms` as in
+        `prefill_times`. BenchError where all of them give the same."""
         lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
         generation = self.generation(history)
         picked: list[Row] = []
+        heads: list[Tensor] = []
 
         def run() -> None:
             token_id = self.stages.merged_ids(picked[-1:])[0]
-            picked.append(generation.pick(lm.decode(sequence, token_id, generation.tails)).row)
+            logits = lm.decode(sequence, token_id, generation.tails)
+            picked.append(generation.pick(logits).row)
+            self._note_device(device_ms)
             lm.blocks.rollback(sequence, cached_rows)
+            if logits.audio is not None:  # None where the executor picks
+                heads.append(logits.audio)
 
         with self.sequence() as sequence:
             logits = lm.prefill(sequence, self.stages.merged_ids(history), generation.tails)
@@ -165,7 +186,18 @@ class LMBench:
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
         if len({row.audio for row in picked}) < 2:
             raise BenchError("Every decode step gives the same code. No times are given; check the weights.")
-        return times, generation.tails
+        if len(heads) > 1 and all(torch.equal(heads[0], other) for other in heads[1:]):
+            raise BenchError("Every decode step gives the same logits. No times are given; it does not run.")
+        return times, self._run_tails(generation.tails)
+
+    def _run_tails(self, wanted: Tails) -> Tails:
+        """The tails that a step runs where these are wanted."""
+        return wanted if self.stages.lm.executor.can_defer_tails else BOTH_TAILS
+
+    def _note_device(self, device_ms: list[float] | None) -> None:
+        executor = self.stages.lm.executor
+        if device_ms is not None and isinstance(executor, TrtllmExecutor) and executor.last_step_ms:
+            device_ms.append(executor.last_step_ms)
 
     def generation(self, history: list[Row]) -> Generation:
         """A reply in speech that draws its codes and never ends by itself, made as a turn makes it."""
@@ -210,6 +242,18 @@ class LMBench:
             yield sequence
         finally:
             self.stages.lm.blocks.release(sequence)
+
+
+def _median(times: list[float]) -> float | None:
+    return float(np.median(times)) if times else None
+
+
+def _valid(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> dict[str, Cell]:
+    """A row of a table, without times where they would be of something else than the work."""
+    try:
+        return measure(rows) | {"valid": "yes"}
+    except (BenchError, ExecutorError) as error:
+        return {name: rows, "valid": f"no: {error.what_is_wrong}"}
 
 
 def _checked(logits: Logits) -> Tensor:

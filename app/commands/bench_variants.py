@@ -1,0 +1,135 @@
+"""The part of `moss-voice bench` that measures every stage, for one way to run the language model after the
+other: weight formats under torch, and an engine.
+
+Each variant is loaded alone, since two may not fit. One that can not be measured is said, and the rest goes
+on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from app.settings import StartSettings
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.options import EngineOptions, WeightFormat
+
+if TYPE_CHECKING:
+    from engine_runtime.bench.stages import StageBench
+    from engine_runtime.engine import Engine
+    from engine_runtime.types import Pcm, SamplingParams
+
+ENGINE = "trtllm"
+
+
+def list_variants(options: EngineOptions, formats: Sequence[WeightFormat] | None) -> dict[str, EngineOptions]:
+    """What to measure, by name: the engine first if there is one, then torch in each weight format."""
+    variants = {ENGINE: options} if options.backend == "trtllm" else {}
+    if formats is None and not variants:
+        is_full_size = options.random_weights is not None and options.device.startswith("cuda")
+        formats = get_args(WeightFormat) if is_full_size else [options.weight_format]
+    for weight_format in formats or ():
+        variants[weight_format] = replace(options, backend="torch", engine=None, weight_format=weight_format)
+    return variants
+
+
+@dataclass
+class StageMeasurements:
+    """All variants.
+
+    Attributes:
+        question_of, params_of: what is asked, and how a reply is sampled, once an engine is there.
+    """
+
+    settings: StartSettings
+    variants: dict[str, EngineOptions]
+    arguments: argparse.Namespace
+    question_of: Callable[[Engine], Pcm]
+    params_of: Callable[[Engine], SamplingParams | None]
+    is_whole: bool = True
+    _engine: tuple[Engine, float] | None = None
+    _failures: dict[str, str] = field(default_factory=dict)
+    """What was said of variants that have no times, or not all."""
+
+    def take(self, engine: Engine, load_s: float) -> None:
+        """The engine of the first variant, loaded already; it is closed here."""
+        self._engine = (engine, load_s)
+
+    def fail(self, variant: str, error: MossVoiceError) -> None:
+        """Say why a variant has no times, or no more of them; what the others give is not to be lost."""
+        self._failures[variant] = str(error)
+        print(f"\n== {variant} not measured\n# {error}", flush=True)
+
+    def run(self) -> dict[str, Any]:
+        """Print the tables of every stage and comparison; what belongs into the document."""
+        from engine_runtime.bench.ceilings import measure_ceilings
+        from engine_runtime.bench.side_by_side import is_whole, side_by_side
+        from engine_runtime.hardware import usable_device
+
+        device = usable_device(self.settings.engine.device)
+        ceilings = measure_ceilings(device, min(self.arguments.repeats, 20))
+        print("\n".join(ceilings.section().lines()))
+        document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "comparisons": {}}
+        for variant in self.variants:
+            document["stages"][variant] = {}
+            if variant not in self._failures:
+                try:
+                    self._measure(variant, ceilings, device, document)
+                except MossVoiceError as error:
+                    self.fail(variant, error)
+            if variant in self._failures:
+                document["stages"][variant]["error"] = self._failures[variant]
+        section = side_by_side(document["stages"])
+        if len(self.variants) > 1:
+            print("\n".join(section.lines()))
+        document["side_by_side"] = section.document()
+        self.is_whole = is_whole(section) and not any(
+            "error" in found for found in document["comparisons"].values()
+        )
+        return document
+
+    def _measure(self, variant: str, ceilings: Any, device: Any, document: dict[str, Any]) -> None:
+        """Load the variant unless it is there, measure it, close it."""
+        from app.main import engine_factory
+        from engine_runtime.bench.stages import StageBench, load_timed
+
+        options = self.variants[variant]
+        loaded, self._engine = self._engine, None
+        engine, load_s = loaded or load_timed(engine_factory(replace(self.settings, engine=options)), options)
+        try:
+            print(f"\n# {_title(variant, device.type)}")
+            replies = min(self.arguments.runs, self.arguments.repeats)
+            bench = StageBench(ceilings, self.arguments.repeats, replies, self.params_of(engine))
+            for section in bench.run(engine, options, self.question_of(engine), load_s):
+                print("\n".join(section.lines()), flush=True)
+                document["stages"][variant][section.title] = section.document()
+            for what in self.arguments.compare if variant == next(iter(self.variants)) else ():
+                document["comparisons"][what] = _compare(bench, engine, options, what)
+        finally:
+            engine.close()
+
+
+def _compare(bench: StageBench, engine: Engine, options: EngineOptions, what: str) -> dict[str, Any]:
+    """Print one comparison. Where it can not be made, that is said and the rest goes on."""
+    from engine_runtime.bench.transformers_twin import ComparisonError
+    from engine_runtime.hardware import AcceleratorError
+
+    try:
+        section = bench.compare(engine, options, what)
+    except (ComparisonError, AcceleratorError) as error:
+        print(f"\n== not compared with {what}\n# {error}", flush=True)
+        return {"error": str(error)}
+    print("\n".join(section.lines()), flush=True)
+    return section.document()
+
+
+def _title(variant: str, device: str) -> str:
+    if variant == ENGINE:
+        return "TensorRT-LLM engine"
+    if variant == "native" or device == "cuda":
+        return f"weights: {variant}"
+    return (
+        f"weights: {variant} (on a CPU rounded to this format and stored in full: its floor does not apply)"
+    )
