@@ -26,14 +26,19 @@ def make_engine_paged(
     max_seq_len: int = 1024,
     chunk: int = 512,
     records: bool = False,
+    device: str = "cpu",
+    uses_graphs: bool = True,
     **of_plan: Any,
 ) -> tuple[PagedLM, TensorRT]:
-    """An engine of the model and a fresh KV pool; `records` decode steps as on a GPU."""
-    trt = TensorRT(KnownMemory())
+    """An engine of the model, which lies on `device`, and a fresh KV pool.
+
+    On a CPU `records` says whether decode steps are recorded as on a GPU.
+    """
+    trt = TensorRT(KnownMemory(device))
     of_plan.setdefault("max_seq_len", max_seq_len)
     plan = plan or plan_of(model, contract, tokens_per_block=tokens_per_block, **of_plan)
     session = Session(trt.write(folder / "rank0.engine", plan), trt.library, trt.memory)
-    cache = KVCache(model.config, num_blocks, tokens_per_block, keep_trunk=False)
+    cache = KVCache(model.config, num_blocks, tokens_per_block, keep_trunk=False, device=device)
     trt.memory.know(cache.pool, "device")
     executor = TrtllmExecutor(
         session,
@@ -42,6 +47,7 @@ def make_engine_paged(
         trt.memory,
         max_seq_len=max_seq_len,
         max_num_tokens=chunk,
+        uses_graphs=uses_graphs,
         calls=RecordedCalls(trt) if records else None,  # type: ignore[arg-type]
     )
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block)), trt

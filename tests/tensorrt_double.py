@@ -4,7 +4,8 @@ Names, arguments and return values are those of TensorRT 10 (test_session.py hol
 RTX where that is installed). What TensorRT refuses is refused: a name that the engine has not, a wrong rank,
 a size out of the profile, an address that is not set. What would be undefined on a GPU is refused as well: an
 address of the wrong kind, of too little memory, or of memory that is gone. An engine computes what
-gpt_attention_double.py says, from the bound addresses and nothing else.
+gpt_attention_double.py says, from the bound addresses and nothing else, on the stream that it is given. On a
+GPU that can be captured in a CUDA graph, as an engine can.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ OUTPUTS = ("logits", "audio_logits", "hidden_states")
 class TensorRT:
     """The module. `plans` are the engines that its files can name; `faults` logs what was refused.
 
-    `capturing` is a list while a graph is recorded: launches go there instead of being run.
+    `capturing` is a list while a graph is recorded: launches go there instead of being run. `tamper` changes
+    what a launch finds, `refuses` is why none is started, `cycles` is how long a GPU idles in each.
     """
 
     __version__ = VERSION
@@ -128,6 +130,7 @@ class TensorRT:
         self.refuses: str | None = None
         self.live_contexts = 0
         self.num_enqueues = 0
+        self.cycles = 0
 
     @property
     def library(self) -> RuntimeLibrary:
@@ -264,11 +267,17 @@ class Context:
         }
         if int(host["host_request_types"][0]) == 1 and self.shapes["input_ids"] != (1,):
             return self._refuse("Only speculative decoding mode supports input length > 1 in generation")
-        if self.trt.capturing is None:
-            self._launch(host)
-        else:
+        if self.trt.capturing is not None:
             self.is_recorded = True
             self.trt.capturing.append(lambda: self._launch(host))
+            return True
+        if self.trt.memory.device.type == "cuda":
+            assert stream != 0, "TensorRT would wait for the whole device on the default stream"
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                self.is_recorded = torch.cuda.is_current_stream_capturing()
+                self._launch(host)
+        else:
+            self._launch(host)
         return True
 
     def _fault(self) -> str | None:
@@ -295,6 +304,8 @@ class Context:
             host = {name: value.clone() for name, value in host.items()}
             self.trt.tamper(device, host)
         with torch.inference_mode():
+            if self.trt.cycles:
+                torch.cuda._sleep(self.trt.cycles)
             computed = compute(self.engine.plan.build, device, host, self._slots(host))
             for name, value in computed.items():
                 self._view(name).copy_(value)
@@ -306,14 +317,15 @@ class Context:
         dtype = torch.float32
         block = (config.num_key_value_heads, build.tokens_per_block, config.head_dim)
         count = self.trt.memory.room(address) // (prod(block) * dtype.itemsize)
-        return look_at(address, (count, *block), dtype)
+        return look_at(address, (count, *block), dtype, str(self.trt.memory.device))
 
     def _shape(self, name: str) -> Shape:
         return self.get_tensor_shape(name) if name in OUTPUTS else self.shapes[name]
 
     def _view(self, name: str) -> Tensor:
         tensor = self.engine.tensors[name]
-        return look_at(self.addresses[name], self._shape(name), _TORCH[tensor.dtype])
+        device = "cpu" if tensor.is_host else str(self.trt.memory.device)
+        return look_at(self.addresses[name], self._shape(name), _TORCH[tensor.dtype], device)
 
     def _refuse(self, reason: str) -> bool:
         self.engine.logger.log(ILogger.ERROR, reason)
