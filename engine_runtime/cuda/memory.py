@@ -102,6 +102,11 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
         reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
     gc.collect()
     torch.cuda.empty_cache()
+    if options.engine is not None:
+        raise AcceleratorError(
+            f"The GPU has too little memory beside this engine ({reason}). Build one in 8 or 4 bits "
+            "(`moss-voice trt quantize`), use --codec-dtype float16, or free memory."
+        )
     demand = demand_of(section, MossLMConfig.from_dict(section.config), options, codec_bytes=0)
     needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
     saved = {form: needs[options.weight_format] - need for form, need in needs.items()}

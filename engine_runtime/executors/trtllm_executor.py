@@ -125,6 +125,8 @@ class TrtllmExecutor:
                     else:
                         self._launch(lengths.num_new)
                 self._outputs.fetch()
+        except torch.OutOfMemoryError:  # who loads an engine says what would fit
+            raise
         except RuntimeError as error:  # what torch makes of an error of CUDA
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error

@@ -9,6 +9,7 @@ prefill alone would say nothing of the cache. The models are loaded one after th
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -93,6 +94,7 @@ def align(
     finally:
         teacher.close()
     del teacher
+    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two models
     pupil = load_engine()
     try:
         return _compare(pupil, lessons)

@@ -117,4 +117,7 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     assert held[0]() is None
     with pytest.raises(AcceleratorError, match="No weight format is smaller"):
         told_when_short(run, section, EngineOptions(device="cuda", weight_format="int4"))
+    engine = EngineOptions(device="cuda", backend="trtllm", engine=Path("engine"))
+    with pytest.raises(AcceleratorError, match=r"beside this engine \(CUDA out of .*trt quantize"):
+        told_when_short(run, section, engine)
     assert told_when_short(lambda: 7, section, EngineOptions()) == 7
