@@ -1,4 +1,4 @@
-"""moss-voice verify: is a number format as good as the native weights of the same bundle?
+"""moss-voice verify: is a number format, or an engine, as good as the native weights of the same bundle?
 
 Leads both through the same conversation and compares what they would say; compares the flow at few steps with
 many, and streamed speech codes with those of whole recordings. Ends with status 0 where all of it is aligned.
@@ -45,7 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
         settings = replace(settings, bundle=paths.find_bundle(arguments.folder))
     tested = settings.engine
-    native = replace(tested, weight_format="native", kv_dtype="native", dtype=arguments.reference_dtype)
+    native = replace(
+        tested,
+        weight_format="native",
+        kv_dtype="native",
+        dtype=arguments.reference_dtype,
+        backend="torch",
+        engine=None,
+    )
     from app.main import engine_factory
     from engine_runtime.bundle import Bundle
     from engine_runtime.verify import verify
@@ -58,11 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
         {file.name: read_question(file, rate) for file in files},
     )
     described = f"{tested.weight_format} weights, {tested.kv_dtype} KV, {tested.lm_dtype}"
+    if tested.engine is not None:
+        described = f"engine {tested.engine}"
     section = verdict.section(f"{settings.bundle.name}: {described} against native {native.lm_dtype}")
     print("\n".join(section.lines()))
     print(f"\n{described}: {'aligned' if verdict.is_aligned else 'not aligned'}")
     if arguments.json:
-        about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
+        about: dict[str, str] = {"engine": str(tested.engine)}
+        if tested.engine is None:
+            about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
         document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.lm_dtype}
         print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
     return 0 if verdict.is_aligned else 1

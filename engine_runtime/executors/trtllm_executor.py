@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.errors import ExecutorError
+from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.executor import (
     GENERATION,
     StepMemory,
@@ -28,7 +28,7 @@ from engine_runtime.lm.executor import (
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.bindings import Memory, StepInputs, StepOutputs
-from engine_runtime.trtllm.contract import check_tensors, choose_contract, profile_for
+from engine_runtime.trtllm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for
 from engine_runtime.trtllm.recorded_decode import RecordedDecode
 from engine_runtime.trtllm.session import EngineContext, Session
 from engine_runtime.trtllm.stream import EngineStream
@@ -74,6 +74,11 @@ class TrtllmExecutor:
         self.resumes_on_block = self.contract.resumes_on_block
         self._widths = {"logits": config.text_vocab, "audio_logits": config.audio_vocab}
         check_tensors(session.tensors, self.contract, self.limits, self._widths)
+        if self.resumes_on_block and max_num_tokens < cache.tokens_per_block:
+            raise EngineError(
+                f"The engine takes {max_num_tokens} rows at once, fewer than a block of "
+                f"{cache.tokens_per_block}, from whose start it has to go on. {BUILD_ANEW}"
+            )
         self._spec = tuple(spec for spec in step_spec(self.limits) if not spec.optional)
         self._known = StepMemory()
         self._session: Session | None = session

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from tests.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -35,6 +36,27 @@ def test_the_verdict_is_said_and_is_the_exit_status(
     output = capsys.readouterr().out
     assert "int4 weights, fp8 KV, float32: not aligned" in output
     assert json.loads(output.splitlines()[-1])["weights"] == "int4"
+
+
+def test_an_engine_is_held_against_torch_and_not_against_itself(
+    engine_world: EngineWorld,
+    random_bundle: Path,
+    wavs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine_runtime.verify.MOST_MEL", 10.0)  # of random networks
+    folder = engine_world.build(random_bundle, tmp_path / "engine", linearised=100.0)
+    words = ["verify", str(random_bundle), "--wavs", str(wavs), "--json"]
+    assert main([*words, "--backend", "trtllm", "--engine", str(folder)]) == 1
+    output = capsys.readouterr().out
+    document = json.loads(output.splitlines()[-1])
+    assert f"engine {folder}: not aligned" in output
+    assert document["engine"] == str(folder)
+    rows = {row["check"]: row for row in document["rows"]}
+    assert rows["text head cosine"]["aligned"] == "yes"
+    assert rows["audio head cosine"]["aligned"] == "no"
 
 
 def test_a_folder_without_recordings(

@@ -324,6 +324,13 @@ def test_an_engine_of_another_shape_is_refused(
         make_engine_paged(model, folder, plan=plan_of(model, **choices))
 
 
+def test_a_call_of_less_than_a_block_can_not_go_on_from_one(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    make_engine_paged(model, folder, "1.x", chunk=8)
+    with pytest.raises(EngineError, match="takes 8 rows at once, fewer than a block of 16"):
+        make_engine_paged(model, folder, "0.13", chunk=8)
+
+
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_device_memory_and_host_memory_are_not_mixed(tiny: Tiny, folder: Path, kind: str) -> None:
     model, _ = tiny
