@@ -42,7 +42,7 @@ def executor_of(paged: PagedLM) -> TrtllmExecutor:
 
 @pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("contract", CONTRACTS)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_conversations_are_those_of_the_torch_executor(
     tiny: Tiny, folder: Path, contract: str, records: bool, seed: int
 ) -> None:
@@ -55,7 +55,7 @@ def test_conversations_are_those_of_the_torch_executor(
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_replies_are_those_of_the_torch_executor(tiny: Tiny, folder: Path, contract: str) -> None:
     model, cases = tiny
-    for params in SAMPLINGS:
+    for params in SAMPLINGS[:: 1 if contract == "1.x" else 2]:
         paged, _ = make_engine_paged(model, folder, contract, records=True)
         wanted = reply(model, make_paged(model), cases["a.rows"][:50], params)
         assert reply(model, paged, cases["a.rows"][:50], params) == wanted

@@ -22,12 +22,12 @@ def spoken(count: int) -> dict[str, Pcm]:
     return {f"q{n}": generator.normal(0, 0.1, 14_000).astype(np.float32) for n in range(count)}
 
 
-def alignment_of(bundle: Path, folder: Path, rows: int = 8) -> Alignment:
+def alignment_of(bundle: Path, folder: Path, rows: int = 5) -> Alignment:
     options = EngineOptions(backend="trtllm", engine=folder)
     return align(
         lambda: Engine.load(Bundle.open(bundle)),
         lambda: Engine.load(Bundle.open(bundle), options),
-        spoken(2),
+        spoken(1),
         rows,
     )
 
@@ -44,7 +44,7 @@ def test_an_engine_of_the_same_weights(
     assert list(checks) == [f"{name} {what}" for name in names for what in ("top-1", "cosine")]
     for name, check in checks.items():
         assert check.value == pytest.approx(1.0, abs=1e-5)
-        assert check.count == 4 if "prefill" in name else check.count >= 2 * 7
+        assert check.count == 2 if "prefill" in name else check.count >= 4
     assert engine_world.trt.live_contexts == 0
 
 
