@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import psutil
 
 from app.commands.bench_variants import StageMeasurements, list_variants
-from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.engine_options import add_engine_options, positive, start_settings
 from app.commands.progress import progress_bar
 from app.commands.questions import read_question, sample_paths
 from app.settings import StartSettings
@@ -46,9 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--in", dest="question", type=Path, metavar="WAV", help="question (default: a sample)"
     )
-    parser.add_argument(
-        "--runs", type=_positive, default=10, help="replies that count (default: %(default)s)"
-    )
+    parser.add_argument("--runs", type=positive, default=10, help="replies that count (default: %(default)s)")
     parser.add_argument("--warm-up", type=int, default=2, help="replies before them (default: %(default)s)")
     parser.add_argument(
         "--realtime-minutes",
@@ -66,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "KV block is lost",
     )
     parser.add_argument(
-        "--repeats", type=_positive, default=10, help="calls of each stage alone (default: %(default)s)"
+        "--repeats", type=positive, default=10, help="calls of each stage alone (default: %(default)s)"
     )
     parser.add_argument(
         "--formats",
@@ -78,7 +76,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--reply-codes",
-        type=_positive,
+        type=positive,
         default=64,
         metavar="N",
         help="length of a reply with --random-weights (default: %(default)s)",
@@ -92,13 +90,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -133,6 +133,14 @@ def add_device_option(parser: argparse.ArgumentParser, of_subcommand: bool = Tru
     parser.add_argument("--device", default=default, help="cpu, cuda or cuda:N (default: cpu)")
 
 
+def positive(text: str) -> int:
+    """A count of one or more, as the type of an option."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """What was read, as the value that main.py takes."""
     bundle = arguments.bundle or paths.default_bundle()

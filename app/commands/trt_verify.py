@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.engine_options import add_engine_options, positive, start_settings
 from app.commands.questions import folder_paths, read_question, sample_paths
 from engine_runtime.options import Dtype
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wavs", type=Path, metavar="DIR", help="folder of spoken questions (default: the shipped ones)"
     )
     parser.add_argument(
-        "--rows", type=int, metavar="N", help="most rows of a reply that are compared (default: 48)"
+        "--rows", type=positive, metavar="N", help="most rows of a reply that are compared (default: 48)"
     )
     parser.add_argument(
         "--reference-dtype",

@@ -203,11 +203,15 @@ def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
 
 def _check_build(engine: EngineDirectory) -> None:
     """What our runtime needs of a build."""
+    quantization = engine.model.quantization
     needed = {
         "a paged KV cache": engine.has_paged_kv_cache,
         "packed input (remove_input_padding)": engine.removes_input_padding,
         # without it a prefill behind rows in the cache does not read them, and nothing tells
         "attention to the cache in a prefill (use_paged_context_fmha)": engine.has_paged_context_fmha,
+        # the library switches that attention off by itself for weights in int8 or int4
+        "FP8 products, which keys and values in FP8 go with": quantization.kv_cache is None
+        or quantization.algorithm == "FP8",
     }
     if missing := [what for what, is_there in needed.items() if not is_there]:
         raise EngineError(f"{engine.path} was built without {' and without '.join(missing)}. {BUILD_ANEW}")

@@ -135,6 +135,11 @@ def test_decode_steps_are_recorded_before_the_first_reply(
         ),
         ("pretrained_config", {"text_vocab_size": 3, "vocab_size": 83}, "text_vocab_size is 3 in the engine"),
         ("pretrained_config", {"qk_layernorm": False}, "qk_layernorm"),
+        (
+            "pretrained_config",
+            {"quantization": {"quant_algo": "W8A16", "kv_cache_quant_algo": "FP8"}},
+            "without FP8 products, which keys and values in FP8 go with",
+        ),
         ("build_config.plugin_config", {"use_paged_context_fmha": False}, "use_paged_context_fmha"),
         ("build_config.plugin_config", {"remove_input_padding": False}, "without packed input"),
         ("build_config", {"kv_cache_type": "CONTINUOUS"}, "without a paged KV cache"),
