@@ -17,7 +17,8 @@ from engine_runtime.trtllm.engine_directory import PLAN, Provenance
 from engine_runtime.trtllm.fingerprint import lm_fingerprint
 from engine_runtime.weights import load_weights
 from tests.engine_memory import KnownMemory
-from tests.tensorrt_double import TensorRT, plan_of
+from tests.engine_plans import plan_of
+from tests.tensorrt_double import TensorRT
 
 
 class EngineWorld:

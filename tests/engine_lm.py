@@ -12,7 +12,8 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.trtllm.session import Session
 from tests.engine_memory import KnownMemory
-from tests.tensorrt_double import Plan, RecordedCalls, TensorRT, plan_of
+from tests.engine_plans import Plan, plan_of
+from tests.tensorrt_double import RecordedCalls, TensorRT
 
 
 def make_engine_paged(

@@ -11,7 +11,7 @@ GPU that can be captured in a CUDA graph, as an engine can.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -21,15 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.trtllm.runtime_library import RuntimeLibrary
 from tests.engine_memory import KnownMemory, look_at
-from tests.gpt_attention_double import Build, compute
+from tests.engine_plans import OUTPUTS, VERSION, DataType, Plan, Shape
+from tests.gpt_attention_double import compute
 
-VERSION = "10.14.1"
-Shape = tuple[int, ...]
 TensorIOMode = Enum("TensorIOMode", "NONE INPUT OUTPUT")
-DataType = Enum("DataType", "FLOAT HALF BF16 INT32 INT64 FP4")
 ExecutionContextAllocationStrategy = Enum(
     "ExecutionContextAllocationStrategy", "STATIC ON_PROFILE_CHANGE USER_MANAGED"
 )
@@ -46,72 +43,8 @@ class ILogger:
     INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = "INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"
 
 
-@dataclass
-class Tensor_:
-    dtype: DataType
-    shape: Shape
-    least: Shape = ()
-    most: Shape = ()
-    is_host: bool = False
-
-
-@dataclass
-class Plan:
-    """What a file of an engine stands for."""
-
-    build: Build
-    max_seq_len: int = 1024
-    max_num_tokens: int = 512
-    rows_of_profiles: Sequence[tuple[int, int]] = ()
-    logits: DataType = DataType.FLOAT
-    version: str = VERSION
-    has_extra_output: bool = False
-    drops: frozenset[str] = frozenset()
-
-    def tensors(self) -> dict[str, Tensor_]:
-        """Inputs and outputs, as the library's prepare_inputs declares them for batch 1 and beam 1."""
-        build, config = self.build, self.build.model.config
-        i32, i64 = DataType.INT32, DataType.INT64
-        layers = max(build.layer_indices or [0]) + 1
-        blocks = -(-self.max_seq_len // build.tokens_per_block)
-        one: tuple[Shape, Shape, Shape] = ((-1,), (1,), (1,))
-        rows: tuple[Shape, Shape, Shape] = ((-1,), (1,), (self.max_num_tokens,))
-        table: tuple[Shape, Shape, Shape] = ((-1, 2, -1), (1, 2, 1), (1, 2, blocks))
-        if build.has_pools:
-            table = ((1, *table[0]), (1, *table[1]), (1, *table[2]))
-        tensors = {
-            "input_ids": Tensor_(i32, *rows),
-            "position_ids": Tensor_(i32, *rows),
-            "last_token_ids": Tensor_(i32, *one),
-            "sequence_length": Tensor_(i32, *one),
-            "context_lengths": Tensor_(i32, *one),
-            "host_context_lengths": Tensor_(i32, *one, is_host=True),
-            "host_past_key_value_lengths": Tensor_(i32, *one, is_host=True),
-            "host_request_types": Tensor_(i32, *one, is_host=True),
-            "kv_cache_block_offsets": Tensor_(i32, *table),
-            "host_kv_cache_block_offsets": Tensor_(i32, *table, is_host=True),
-            "host_kv_cache_pool_pointers": Tensor_(i64, (1, 2) if build.has_pools else (2,), is_host=True),
-            "host_max_attention_window_sizes": Tensor_(i32, (layers,), is_host=True),
-            "host_sink_token_length": Tensor_(i32, (1,), is_host=True),
-            "cache_indirection": Tensor_(i32, (-1, -1, -1), (1, 1, 1), (1, 1, self.max_seq_len)),
-            "host_runtime_perf_knobs": Tensor_(i64, (16,), is_host=True),
-        }
-        if build.has_pools:
-            tensors["host_kv_cache_pool_mapping"] = Tensor_(i32, (layers, 2), is_host=True)
-            tensors["host_context_progress"] = Tensor_(i64, (1,), is_host=True)
-        batch = -1
-        tensors["logits"] = Tensor_(self.logits, (batch, config.text_vocab))
-        tensors["audio_logits"] = Tensor_(self.logits, (batch, config.audio_vocab))
-        if self.has_extra_output:
-            tensors["hidden_states"] = Tensor_(self.logits, (batch, config.hidden_size))
-        return {name: tensor for name, tensor in tensors.items() if name not in self.drops}
-
-
-OUTPUTS = ("logits", "audio_logits", "hidden_states")
-
-
 class TensorRT:
-    """The module. `plans` are the engines that its files can name; `faults` logs what was refused.
+    """The module. `plans` are the engines that its files can name.
 
     `capturing` is a list while a graph is recorded: launches go there instead of being run. `tamper` changes
     what a launch finds, `refuses` is why none is started, `cycles` is how long a GPU idles in each.
@@ -353,10 +286,3 @@ class RecordedCalls:
         self.num_replays += 1
         for launch in self.recordings[key]:
             launch()
-
-
-def plan_of(model: MossLM, contract: str = "1.x", **choices: Any) -> Plan:
-    """An engine of this model by one of the contracts; the other words are those of Build or of Plan."""
-    of_build = {name: choices.pop(name) for name in list(choices) if name in Build.__dataclass_fields__}
-    of_build.setdefault("tokens_per_block", 16)
-    return Plan(Build(model, has_pools=contract == "1.x", **of_build), **choices)

@@ -172,6 +172,7 @@ class TrtllmExecutor:
             )
             self._recorded = None
             self._inputs.set_past(past)
+            self._outputs.spoil()  # the attempt may have written to them
             self._launch(1)
 
     def _profile(self, rows: int) -> int:

@@ -25,7 +25,7 @@ from engine_runtime.lm.step import StepFiller, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.trtllm.session import Session
 from tests.engine_lm import make_engine_paged
-from tests.tensorrt_double import plan_of
+from tests.engine_plans import plan_of
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 
 Tiny = tuple[MossLM, dict[str, Tensor]]

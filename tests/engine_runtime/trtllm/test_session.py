@@ -16,7 +16,8 @@ from engine_runtime.trtllm.bindings import Binding, StepInputs, StepOutputs
 from engine_runtime.trtllm.contract import CONTRACTS
 from engine_runtime.trtllm.session import EngineContext, Session
 from tests.engine_memory import KnownMemory
-from tests.tensorrt_double import DataType, Plan, TensorRT, plan_of
+from tests.engine_plans import DataType, Plan, plan_of
+from tests.tensorrt_double import TensorRT
 from tests.tiny_lm import load_tiny
 
 
@@ -271,7 +272,7 @@ def test_the_double_has_the_names_of_tensorrt() -> None:
         own = {"trt", "logger", "plan", "tensors", "rows"}
         for name in public - own:
             assert callable(getattr(ours, name)) == callable(getattr(theirs, name)), name
-    for enum in (double.TensorIOMode, double.DataType, double.ExecutionContextAllocationStrategy):
+    for enum in (double.TensorIOMode, DataType, double.ExecutionContextAllocationStrategy):
         names = set(getattr(trt, enum.__name__).__members__)
         assert {member.name for member in enum} <= names
     for severity in ("INTERNAL_ERROR", "ERROR", "WARNING"):
