@@ -1,0 +1,63 @@
+"""How a command is told what runs the language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from tests.engine_folder import EngineWorld
+
+
+@pytest.fixture
+def words(random_bundle: Path) -> list[str]:
+    return ["talk", "--bundle", str(random_bundle), "--text", "what is two plus three", "--reply", "text"]
+
+
+def test_a_reply_of_an_engine_is_that_of_torch(
+    engine_world: EngineWorld,
+    random_bundle: Path,
+    tmp_path: Path,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = engine_world.build(random_bundle, tmp_path / "engine")
+    assert main(words) == 0
+    wanted = capsys.readouterr().out
+    assert main(["--backend", "trtllm", "--engine", str(folder), *words]) == 0
+    assert capsys.readouterr().out == wanted
+    assert engine_world.trt.num_enqueues > 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "trtllm"], "Give its folder with --engine DIR"),
+        (["--engine", "somewhere"], "Add --backend trtllm"),
+        (["--backend", "trtllm", "--engine", "somewhere"], "somewhere holds no engine"),
+    ],
+)
+def test_an_engine_and_its_backend_go_together(
+    words: list[str], options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, *options]) == 1
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_without_the_library_it_is_said_how_to_get_it(
+    engine_world: EngineWorld,
+    random_bundle: Path,
+    tmp_path: Path,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from engine_runtime.trtllm import library, loading
+
+    folder = engine_world.build(random_bundle, tmp_path / "engine")
+    monkeypatch.setattr(loading, "load_plugins", library.load_plugins)
+    assert main([*words, "--backend", "trtllm", "--engine", str(folder)]) == 1
+    assert "pip install tensorrt-llm==" in capsys.readouterr().err
