@@ -18,7 +18,7 @@ from engine_runtime.trtllm.fingerprint import lm_fingerprint
 from engine_runtime.weights import load_weights
 from tests.engine_memory import KnownMemory
 from tests.engine_plans import plan_of
-from tests.tensorrt_double import TensorRT
+from tests.trtllm_double import TensorRT
 
 
 class EngineWorld:

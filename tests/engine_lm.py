@@ -13,7 +13,7 @@ from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.trtllm.session import Session
 from tests.engine_memory import KnownMemory
 from tests.engine_plans import Plan, plan_of
-from tests.tensorrt_double import RecordedCalls, TensorRT
+from tests.trtllm_double import RecordedCalls, TensorRT
 
 
 def make_engine_paged(

@@ -82,9 +82,9 @@ def test_a_run_that_failed_has_no_time(
     failure: str,
 ) -> None:
     """From the first long prefill on, steps fail, or always give the same."""
-    from tests import tensorrt_double
+    from tests import trtllm_double
 
-    compute, kept = tensorrt_double.compute, {}
+    compute, kept = trtllm_double.compute, {}
 
     def failing(build: object, device: dict, host: dict, slots: torch.Tensor) -> dict:  # type: ignore[type-arg]
         result = compute(build, device, host, slots)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_a_run_that_failed_has_no_time(
         return kept.setdefault("first", result)
 
     engine_world.build(random_bundle, tmp_path / "engine")
-    monkeypatch.setattr(tensorrt_double, "compute", failing)
+    monkeypatch.setattr(trtllm_double, "compute", failing)
     assert main([*words, "--formats", "native"]) == 1
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {(row["variant"], row["work"]): row for row in document["side_by_side"]["rows"]}

@@ -61,7 +61,7 @@ def test_a_step_that_writes_nothing_is_no_result(
     paged, _ = make_engine_paged(model, folder)
     sequence = Sequence()
     paged.prefill(sequence, [1, 2, 3])
-    monkeypatch.setattr("tests.tensorrt_double.compute", lambda *_: {})
+    monkeypatch.setattr("tests.trtllm_double.compute", lambda *_: {})
     with pytest.raises(ExecutorError, match="not finite"):
         paged.decode(sequence, 4)
 
@@ -85,7 +85,7 @@ def test_an_error_of_the_gpu_is_one_sentence(
     def fail(*_: Any) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might")
 
-    monkeypatch.setattr("tests.tensorrt_double.compute", fail)
+    monkeypatch.setattr("tests.trtllm_double.compute", fail)
     with pytest.raises(ExecutorError, match=r"\(CUDA error: an illegal memory access .*\)\. Start"):
         paged.prefill(Sequence(), [1])
 

@@ -22,7 +22,7 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.trtllm import loading
 from engine_runtime.types import Modality, ReplyDone
 from tests.engine_folder import EngineWorld, edit_config
-from tests.tensorrt_double import RecordedCalls
+from tests.trtllm_double import RecordedCalls
 
 
 def with_engine(folder: Path, **choices: Any) -> EngineOptions:

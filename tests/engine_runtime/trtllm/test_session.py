@@ -17,8 +17,8 @@ from engine_runtime.trtllm.contract import CONTRACTS
 from engine_runtime.trtllm.session import EngineContext, Session
 from tests.engine_memory import KnownMemory
 from tests.engine_plans import DataType, Plan, plan_of
-from tests.tensorrt_double import TensorRT
 from tests.tiny_lm import load_tiny
+from tests.trtllm_double import TensorRT
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_what_was_logged_belongs_to_the_call_that_failed(bench: Bench) -> None:
 def test_a_profile_or_a_context_that_is_not_to_be_had(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match="refuses profile 3"):
         bench.session.new_context(3, 7)
-    monkeypatch.setattr("tests.tensorrt_double.Engine.create_execution_context", lambda *_: None)
+    monkeypatch.setattr("tests.trtllm_double.Engine.create_execution_context", lambda *_: None)
     with pytest.raises(EngineError, match="smaller max_num_tokens"):
         bench.session.new_context(0, 7)
 
@@ -261,7 +261,7 @@ def test_a_number_format_that_torch_does_not_know(model: MossLM, tmp_path: Path)
 def test_the_double_has_the_names_of_tensorrt() -> None:
     """Whatever is called on the double exists in TensorRT, as a method or as a property alike."""
     trt = pytest.importorskip("tensorrt_rtx")
-    from tests import tensorrt_double as double
+    from tests import trtllm_double as double
 
     for ours, theirs in (
         (double.Runtime, trt.Runtime),
