@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.audio.wav import read_wav
-from app.commands.progress import progress_bar
+from app.commands.progress import note, progress_bar
 from app.settings import StartSettings
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
 
             voice = VoiceSource(*read_wav(settings.voice), cache=paths.voices_dir())
         with progress_bar("load") as progress:
-            return Engine.load(bundle, settings.engine, voice=voice, progress=progress)
+            engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress)
+        for text in engine.stages.notes:
+            note(text)
+        return engine
 
     return load
 

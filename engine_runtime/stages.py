@@ -62,6 +62,8 @@ class Stages:
     token2mel: Token2Mel
     vocoder: Vocoder
     new_lane: NewLane = HostLane
+    notes: tuple[str, ...] = ()
+    """What the user should be told about how it was loaded, one line each."""
 
     @property
     def max_codes(self) -> int:
@@ -116,9 +118,10 @@ def load_stages(
     # First, since a recording that is no use as a voice should be told before the large ones are read.
     speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
+    lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
     return Stages(
         bundle=bundle,
-        lm=lm or _load_lm(bundle, lm_config, device, options, loading, engine),
+        lm=lm,
         lm_config=lm_config,
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
@@ -126,6 +129,7 @@ def load_stages(
         token2mel=_load_token2mel(bundle, device, options, runtime, prompt, loading),
         vocoder=_load_vocoder(bundle, device, options, runtime, loading),
         new_lane=runtime.new_lane,
+        notes=lm.notes,
     )
 
 

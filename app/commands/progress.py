@@ -1,10 +1,15 @@
-"""A progress bar on stderr, where someone is there to see it."""
+"""What is said on stderr beside the results: a progress bar, where someone is there to see it, and notes."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+def note(text: str) -> None:
+    """One line that the user should see."""
+    print(f"moss-voice: {text}", file=sys.stderr)
 
 
 @contextmanager

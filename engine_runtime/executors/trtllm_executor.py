@@ -87,6 +87,8 @@ class TrtllmExecutor:
         dtypes = {tensor.name: tensor.dtype for tensor in session.tensors if tensor.dtype is not None}
         self._outputs = StepOutputs(self._widths, dtypes, memory)
         self._contexts: dict[int, EngineContext] = {}
+        self.note = ""
+        """Why decode steps are not recorded although they should be."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
         self._recorded: RecordedDecode | None = None
         if calls.is_recording:
@@ -165,11 +167,11 @@ class TrtllmExecutor:
         try:
             recorded.run(past)
         except (RuntimeError, ExecutorError) as error:
-            _log.warning(
-                "Decode steps of this engine can not be recorded as CUDA graphs (%s). They are launched one "
-                "by one from now on, as with --no-graphs.",
-                str(error).rstrip("."),
+            self.note = (
+                f"Decode steps of this engine can not be recorded as CUDA graphs ({str(error).rstrip('.')}). "
+                "They are launched one by one from now on, as with --no-graphs."
             )
+            _log.warning("%s", self.note)
             self._recorded = None
             self._inputs.set_past(past)
             self._outputs.spoil()  # the attempt may have written to them

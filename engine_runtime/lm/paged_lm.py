@@ -35,10 +35,11 @@ class Logits:
 
 
 class PagedLM:
-    """The language model as the engine uses it."""
+    """The language model as the engine uses it. `notes` is what a user should be told about it."""
 
     def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
         self.executor, self.cache, self.blocks = executor, cache, blocks
+        self.notes: tuple[str, ...] = ()
         self._filler = StepFiller(executor, cache)
 
     @property

@@ -28,7 +28,7 @@ from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.trtllm.bindings import Memory
 from engine_runtime.trtllm.checkpoint import CheckpointConfig
-from engine_runtime.trtllm.contract import BUILD_ANEW, Capacity, capacity_of, choose_contract
+from engine_runtime.trtllm.contract import BUILD_ANEW, capacity_of, choose_contract
 from engine_runtime.trtllm.engine_directory import EngineDirectory
 from engine_runtime.trtllm.fingerprint import lm_fingerprint
 from engine_runtime.trtllm.library import load_plugins
@@ -123,13 +123,16 @@ def load_engine(
         config,
         cache,
         memory,
-        max_seq_len=_max_seq_len(engine, bundle, capacity),
+        max_seq_len=min(engine.max_seq_len, capacity.seq_len, bundle.lm.context_rows),
         max_num_tokens=min(engine.max_num_tokens, engine.max_input_len, capacity.num_tokens),
         uses_graphs=options.graphs,
     )
     paged = PagedLM(executor, cache, BlockManager(num_blocks, engine.tokens_per_block))
+    notes = _notes(engine, bundle, executor.limits.max_seq_len)
     if options.graphs and device.type == "cuda":
         record_decode(paged)
+        notes += [executor.note] if executor.note else []
+    paged.notes = tuple(notes)
     return paged
 
 
@@ -165,17 +168,20 @@ def _kv_dtype(engine: EngineDirectory) -> torch.dtype:
     return FP8 if engine.model.quantization.kv_cache == "FP8" else engine.model.torch_dtype
 
 
-def _max_seq_len(engine: EngineDirectory, bundle: Bundle, capacity: Capacity) -> int:
-    most = min(engine.max_seq_len, capacity.seq_len)
-    if most < bundle.lm.context_rows:
-        _log.warning(
-            "The engine holds conversations of %d rows, and bundle %s allows %d. Build it with a larger "
-            "max_seq_len for longer ones.",
-            most,
-            bundle.name,
-            bundle.lm.context_rows,
+def _notes(engine: EngineDirectory, bundle: Bundle, max_seq_len: int) -> list[str]:
+    """What is otherwise than the bundle says, or not known."""
+    notes = []
+    if max_seq_len < bundle.lm.context_rows:
+        notes.append(
+            f"The engine holds conversations of {max_seq_len} rows, and bundle {bundle.name} allows "
+            f"{bundle.lm.context_rows}. Build it with a larger max_seq_len for longer ones."
         )
-    return min(most, bundle.lm.context_rows)
+    if engine.lm_fingerprint is None:
+        notes.append(
+            f"Nothing beside {engine.plan} says of which weights it was built; `moss-voice trt verify` "
+            f"compares what it says with bundle {bundle.name}."
+        )
+    return notes
 
 
 def check_device(device: torch.device) -> None:
@@ -234,14 +240,7 @@ def _check_sizes(engine: EngineDirectory, bundle: Bundle, config: MossLMConfig) 
 
 
 def _check_weights(engine: EngineDirectory, bundle: Bundle) -> None:
-    if engine.lm_fingerprint is None:
-        _log.warning(
-            "Nothing beside %s says of which weights it was built; `moss-voice trt verify` compares what it "
-            "says with bundle %s.",
-            engine.plan,
-            bundle.name,
-        )
-    elif engine.lm_fingerprint != lm_fingerprint(bundle):
+    if engine.lm_fingerprint not in (None, lm_fingerprint(bundle)):
         made_of = engine.bundle_name or "another one"
         raise EngineError(
             f"{engine.path} was built from other weights (of bundle {made_of}) than bundle {bundle.name} "

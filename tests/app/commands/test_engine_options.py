@@ -30,6 +30,20 @@ def test_a_reply_of_an_engine_is_that_of_torch(
     assert engine_world.trt.num_enqueues > 5
 
 
+def test_what_is_not_as_the_bundle_says_is_told(
+    engine_world: EngineWorld,
+    random_bundle: Path,
+    tmp_path: Path,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = engine_world.build(random_bundle, tmp_path / "e", with_provenance=False, max_seq_len=512)
+    assert main([*words, "--backend", "trtllm", "--engine", str(folder)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("moss-voice: The engine holds conversations of 512 rows")
+    assert lines[1].startswith("moss-voice: Nothing beside")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
