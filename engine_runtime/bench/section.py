@@ -33,13 +33,15 @@ class Section:
         if self.note:
             lines.append(f"# {self.note}")
         if self.rows:
-            lines.append(_row(list(self.columns)))
-            lines += [_row([_text(row.get(name)) for name in self.columns]) for row in self.rows]
+            table = [
+                list(self.columns),
+                *([_text(row.get(name)) for name in self.columns] for row in self.rows),
+            ]
+            first = max(22, *(len(cells[0]) for cells in table))
+            lines += [
+                f"{cells[0]:<{first}}" + "".join(f"{cell:>16}" for cell in cells[1:]) for cells in table
+            ]
         return lines
-
-
-def _row(cells: list[str]) -> str:
-    return f"{cells[0]:<22}" + "".join(f"{cell:>16}" for cell in cells[1:])
 
 
 def _text(cell: Cell) -> str:
