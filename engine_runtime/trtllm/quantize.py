@@ -50,6 +50,8 @@ from engine_runtime.weights import Progress
 
 Format = Literal["fp8", "int8", "int4"]
 FORMATS: dict[Format, Algorithm] = {"fp8": "FP8", "int8": "W8A16", "int4": "W4A16_AWQ"}
+_PIECE_BYTES = 32 << 20
+"""Of a tensor that stays as it is, what is copied at a time."""
 _ALWAYS_PLAIN = ("*lm_head", "*vocab_embedding")
 _TAILS = ("text_layers*", "audio_layers*")
 # NOTE: the library reads a pattern in three ways (name of a module, prefix, name of a weight); these mean the
@@ -182,7 +184,8 @@ class Quantizing:
         module = name.removesuffix(".weight")
         scale = self.scales.get(f"{module}.weights_scaling_factor")
         if scale is None:
-            yield read(name)
+            plain = read(name)
+            yield from plain.split(max(1, _PIECE_BYTES // plain[0].nbytes))
             return
         weight, scale = read(name).to(self.device), scale.to(self.device)
         if self.config.quantization.algorithm == "FP8":

@@ -18,6 +18,9 @@ from torch import Tensor
 from engine_runtime.trtllm.scales import int4_dense, int4_levels, int4_scale
 
 STEPS = 20
+SEARCHED_OUTPUTS = 1024
+"""Outputs of a weight, at least, that the search looks at, spread over all of them: one factor serves them
+all, and an estimate of its error is enough."""
 _LEAST = 1e-4
 """A scale below this would only blow up the others."""
 
@@ -29,7 +32,7 @@ class Smoothing:
     Attributes:
         factor: [in], in the dtype of the network, what the input is multiplied with.
         alpha: exponent that was chosen.
-        error: squared error of the products over the kept inputs, as a share of their squares.
+        error: squared error of what was looked at over the kept inputs, as a share of its squares.
     """
 
     factor: Tensor
@@ -44,6 +47,7 @@ def search(weights: Sequence[Tensor], rows: Tensor, mean: Tensor, size: int, dty
     were seen; on the device of the weights.
     """
     rows = rows.float()
+    weights = [weight[:: max(1, weight.shape[0] // SEARCHED_OUTPUTS)] for weight in weights]
     wanted = [rows @ weight.float().t() for weight in weights]
     energy = sum(float(product.square().sum()) for product in wanted)
     best: Smoothing | None = None

@@ -62,6 +62,16 @@ def test_the_factor_has_the_numbers_that_the_engine_multiplies_with() -> None:
     assert (again - weights[0]).norm() / weights[0].norm() < 0.2
 
 
+def test_a_tall_weight_is_searched_at_outputs_spread_over_it() -> None:
+    _, rows, mean = _case(10.0)
+    tall = torch.randn(2 * smoothing.SEARCHED_OUTPUTS, 128, generator=torch.Generator().manual_seed(2))
+    tall[1::2] *= 1000
+    found = smoothing.search([tall], rows, mean, 64, torch.float32)
+    every_second = smoothing.search([tall[::2]], rows, mean, 64, torch.float32)
+    assert torch.equal(found.factor, every_second.factor)
+    assert found.error == every_second.error
+
+
 def test_inputs_that_are_always_zero_do_no_harm() -> None:
     weights, rows, mean = _case(1.0)
     rows[:, 5], mean[5] = 0, 0
