@@ -194,9 +194,10 @@ class Prefill:
                 return x[:0]
             q, x = q.index_select(0, span.last), x.index_select(0, span.last)
             mask = None if mask is None else mask.index_select(0, span.last)
+        # A new tensor: both tails begin with the same x.
         x = self._product_added(self._attend(q, layer, span, mask), layer.o, x)
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
-        return self._product_added(gated, layer.down, x)
+        return self._product_added(gated, layer.down, x, in_place=True)
 
     def _attend(self, q: Tensor, layer: LayerWeights, span: Span, mask: Tensor | None) -> Tensor:
         """q [n, heads, head_dim] of the last n rows of the span -> [n, heads * head_dim]."""
@@ -223,11 +224,13 @@ class Prefill:
             return self._fp8_product(x, matrix)
         return F.linear(x, self._operations.dense(matrix, x.dtype, self._scratch))
 
-    def _product_added(self, x: Tensor, matrix: Matrix, residual: Tensor) -> Tensor:
+    def _product_added(
+        self, x: Tensor, matrix: Matrix, residual: Tensor, *, in_place: bool = False
+    ) -> Tensor:
         if self._multiplies_fp8(matrix):
             return residual + self._fp8_product(x, matrix)
         dense = self._operations.dense(matrix, x.dtype, self._scratch)
-        return torch.addmm(residual, x, dense.t())
+        return residual.addmm_(x, dense.t()) if in_place else torch.addmm(residual, x, dense.t())
 
     def _multiplies_fp8(self, matrix: Matrix) -> bool:
         return self._has_fp8_matmul and matrix.weight.dtype == FP8

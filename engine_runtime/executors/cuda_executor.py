@@ -228,7 +228,9 @@ class CudaExecutor:
         for tail, start in self._starts(lengths):
             if start < past:
                 self._fill(tail, start, past)
-        size = next((size for size in self._recorded_rows if count <= size), None)
+        # Whole pieces of a long prompt are recorded when the first one comes.
+        sizes = (*self._recorded_rows, *((count,) if count == self.limits.max_num_tokens else ()))
+        size = next((size for size in sizes if count <= size), None) if self._recorded_rows else None
         if size is None:
             span = self._prefill.span(past, count)
             self._rows(ids.to(self._device), span, text=shape.text, audio=shape.audio)
