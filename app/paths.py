@@ -64,6 +64,11 @@ def voices_dir() -> Path:
     return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "voices"
 
 
+def engines_dir() -> Path:
+    """Where TensorRT engines of the codec are kept; may be emptied at any time."""
+    return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "engines"
+
+
 def sample_questions() -> list[Path]:
     """The shipped spoken questions, by name."""
     return sorted((assets_dir() / "samples").glob("*.wav"))

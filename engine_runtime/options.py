@@ -49,6 +49,10 @@ class EngineOptions:
     """Where in time those steps stand; None is cosine, upstream's and the reference."""
     codec_dtype: Dtype | None = None
     """Number format of the flow and the vocoder; None is float32. What is delicate in them stays in it."""
+    trt_codec: bool = False
+    """Whether flow, vocoder and speech encoder run on TensorRT engines where that can be."""
+    engine_cache: Path | None = None
+    """Folder in which those engines are kept once they are built; None keeps none."""
 
     backend: Backend = "torch"
     """What runs the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""

@@ -7,6 +7,7 @@ rounded picks another code. Called once, in the thread that will use the engine.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_w
 
 if TYPE_CHECKING:
     from engine_runtime.trtllm.engine_directory import EngineDirectory
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,19 @@ def load_stages(
     speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
+    if options.trt_codec:
+        runtime.hold_recordings()  # a recording of torch's work would be replayed in the engines' place
+    token2mel = _load_token2mel(bundle, device, options, runtime, prompt, loading)
+    vocoder = _load_vocoder(bundle, device, options, runtime, loading)
+    notes = []
+    if options.trt_codec:
+        from engine_runtime.codec.tensorrt.engines import codec_of, is_on_engines, use_engines
+
+        loaded = codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
+        notes.append(use_engines(loaded, options.engine_cache, device))
+        _log.warning("%s", notes[-1])
+        if not is_on_engines(loaded):
+            runtime.allow_recordings(options)
     return Stages(
         bundle=bundle,
         lm=lm,
@@ -126,10 +142,10 @@ def load_stages(
         tokenizer=tokenizer,
         prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
         speech_tokenizer=speech_tokenizer,
-        token2mel=_load_token2mel(bundle, device, options, runtime, prompt, loading),
-        vocoder=_load_vocoder(bundle, device, options, runtime, loading),
+        token2mel=token2mel,
+        vocoder=vocoder,
         new_lane=runtime.new_lane,
-        notes=lm.notes,
+        notes=(*lm.notes, *notes),
     )
 
 

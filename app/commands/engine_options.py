@@ -75,6 +75,13 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         help="number format of flow and vocoder (default: float32)",
     )
     parser.add_argument(
+        "--trt-codec",
+        action="store_true",
+        default=default(False),
+        help="run flow, vocoder and speech encoder on TensorRT engines, built at the first start (see "
+        "`moss-voice trt codec`); in torch where that can not be",
+    )
+    parser.add_argument(
         "--weights",
         default=default("native"),
         choices=get_args(WeightFormat),
@@ -161,6 +168,8 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             codec_dtype=arguments.codec_dtype,
             backend=arguments.backend,
             engine=arguments.engine,
+            trt_codec=arguments.trt_codec,
+            engine_cache=paths.engines_dir(),
         ),
         seed=arguments.seed,
         voice=arguments.voice,

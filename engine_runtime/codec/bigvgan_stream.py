@@ -8,9 +8,10 @@ whole mel; at the true start and end of the signal nothing is padded. Runs in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import torch
 from bigvgan.alias_free_activation.torch.act import Activation1d
@@ -55,7 +56,10 @@ class _Activation:
         y = torch.addcmul(y, (y * self._frequency).sin_().square_(), self._gain)
         y = F.conv1d(y, self._down, stride=2, padding=self._pad, groups=self._channels)
         if at_start:
-            y[:, :, :EDGE] = self._plain(x[:, :, : 3 * EDGE])[:, :, :EDGE]
+            start = self._plain(x[:, :, : 3 * EDGE])[:, :, :EDGE]
+            if torch.compiler.is_exporting():  # a graph holds no assignment
+                return torch.cat((start, y[:, :, EDGE:]), dim=2)
+            y[:, :, :EDGE] = start
         if at_end:
             y[:, :, -EDGE:] = self._plain(x[:, :, -3 * EDGE :])[:, :, -EDGE:]
         return y
@@ -84,6 +88,16 @@ class _Block:
         return x
 
 
+class Windows(Protocol):
+    """What a stream calls."""
+
+    def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
+        """Samples [(end - first) * hop] of the frames [first, end) of the window mel [1, n_mels, frames].
+
+        `at_start` and `at_end` say whether the window starts or ends where the signal does.
+        """
+
+
 class BigVGANWindows:
     """The network with its final weights, run on a window for a part of its frames. No state of a stream."""
 
@@ -98,46 +112,55 @@ class BigVGANWindows:
 
     @torch.inference_mode()
     def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
-        """Samples [(end - first) * hop] of the frames [first, end) of the window mel [1, n_mels, frames].
+        """See `Windows`."""
+        return self.run(mel, self.cuts(mel.shape[2], first, end, at_start, at_end))
 
-        `at_start` and `at_end` say whether the window starts or ends where the signal does.
-        """
-        network = self._network
-        wanted = iter(stage_intervals(self._config, first, end))
-        window = _Window(mel, 0, at_start, at_end).cut(next(wanted))
-        window.x = network.conv_pre(window.x)
-        for stage, rate in enumerate(self._rates):
-            window.cut(next(wanted))
-            window.x, window.offset = network.ups[stage][0](window.x), window.offset * rate
-            window.cut(next(wanted))
-            total, *others = (
-                block(window.x, window.at_start, window.at_end) for block in self._stages[stage]
-            )
+    def run(self, mel: Tensor, cuts: Sequence[Cut]) -> Tensor:
+        """Samples of a window that is cut level by level."""
+        network, (before, *levels, after) = self._network, cuts
+        x = network.conv_pre(before.of(mel))
+        for stage, (before_up, behind_up) in enumerate(zip(levels[:-1:2], levels[1:-1:2], strict=True)):
+            x = behind_up.of(network.ups[stage][0](before_up.of(x)))
+            total, *others = (block(x, behind_up.at_start, behind_up.at_end) for block in self._stages[stage])
             for other in others:
                 total += other
-            window.x = total / network.num_kernels
-        window.cut(next(wanted))
-        x = network.conv_post(self._last(window.x, window.at_start, window.at_end))
+            x = total / network.num_kernels
+        last = levels[-1]
+        x = network.conv_post(self._last(last.of(x), last.at_start, last.at_end))
         x = torch.tanh(x) if network.use_tanh_at_final else x.clamp(-1.0, 1.0)
-        return x[0, 0, first * self.hop - window.offset : end * self.hop - window.offset]
+        return after.of(x)[0, 0]
+
+    def cuts(self, frames: int, first: int, end: int, at_start: bool, at_end: bool) -> list[Cut]:
+        """What a window of so many frames loses on its way: at every level of `stage_intervals` all but what
+        the samples of the frames [first, end) depend on, as far as it is there, and behind the network all
+        but these samples."""
+        mel, *levels = stage_intervals(self._config, first, end)
+        # the signal behind a transposed convolution is `rate` times as long
+        factors = [1, *(factor for rate in self._rates for factor in (1, rate)), 1, 1]
+        samples = (first * self.hop, end * self.hop - 1)
+        offset, length, cuts = 0, frames, []
+        for factor, (low, high) in zip(factors, (mel, *levels, samples), strict=True):
+            offset, length = offset * factor, length * factor
+            left, right = max(low - offset, 0), max(offset + length - 1 - high, 0)
+            at_start, at_end = at_start and left == 0, at_end and right == 0
+            cuts.append(Cut(left, right, at_start, at_end))
+            offset, length = offset + left, length - left - right
+        return cuts
 
 
-@dataclass(slots=True)
-class _Window:
-    """A stretch of some level's signal: where it starts, and whether its ends are ends of the signal."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How much of a level's signal is dropped on both sides, and whether what is left starts or ends where
+    the signal does."""
 
-    x: Tensor  # [1, C, T]
-    offset: int
+    left: int
+    right: int
     at_start: bool
     at_end: bool
 
-    def cut(self, wanted: tuple[int, int]) -> _Window:
-        """Keep the wanted positions (inclusive) as far as they exist. Returns self."""
-        length = self.x.shape[2]
-        first, last = max(wanted[0] - self.offset, 0), min(wanted[1] - self.offset, length - 1)
-        self.at_start, self.at_end = self.at_start and first == 0, self.at_end and last == length - 1
-        self.x, self.offset = self.x[:, :, first : last + 1], self.offset + first
-        return self
+    def of(self, x: Tensor) -> Tensor:
+        """[1, C, T] -> [1, C, T - left - right]."""
+        return x[:, :, self.left : x.shape[2] - self.right]
 
 
 class BigVGANStream:
@@ -145,7 +168,7 @@ class BigVGANStream:
 
     def __init__(
         self,
-        windows: BigVGANWindows,
+        windows: Windows,
         n_mels: int,
         context: tuple[int, int],
         check: Callable[[Tensor], None],

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class ChunkCache:
     """Keys and values of all layers that advance together, growing by doubling.
 
-    `limit` bounds what is kept between chunks: older positions are dropped, which bounds time and memory of
-    a long stream and is no longer equal to attention over everything.
+    What is put at once is one attention chunk, and sees everything. `limit` bounds what is kept between
+    chunks: older positions are dropped, which bounds time and memory of a long stream and is no longer equal
+    to attention over everything.
     """
-
-    mask = None
-    """What is put at once is one attention chunk, and sees everything."""
 
     def __init__(
         self, shape: tuple[int, ...], limit: int | None, dtype: torch.dtype, device: torch.device
@@ -57,6 +56,11 @@ class ChunkCache:
         entry = self._buffer[layer]
         entry[:, :, :, self.length : end] = kv
         return entry[:, :, :, :end]
+
+    def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
+        """Put kv, and let query [B, H, n, d] attend to all of the layer -> [B, H, n, d]."""
+        keys, values = self.put(layer, kv)
+        return F.scaled_dot_product_attention(query, keys, values)
 
     def advance(self, count: int) -> None:
         """Keep the `count` positions that were put in every layer."""

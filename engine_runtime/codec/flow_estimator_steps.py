@@ -9,7 +9,9 @@ passes the first convolution once. Runs in the thread of its caller.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +57,18 @@ class EstimatorState:
         )
 
 
+class Attending(Protocol):
+    """Keys and values of the past, which takes what is new."""
+
+    def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
+        """query [B, H, n, d] over the past of a layer and the new kv [2, B, H, n, d] -> [B, H, n, d]."""
+
+
+Velocity = Callable[["EstimatorState", int, Tensor, Tensor, Tensor], Tensor]
+"""(state, Euler step, x [1, n, n_mels], convolved and skipped condition [B, n, C]) -> velocity [B, n,
+n_mels]; the rows, keys and values of the state are those behind these frames afterwards."""
+
+
 class _Transformer:
     """One transformer block on cached keys and values."""
 
@@ -67,13 +81,12 @@ class _Transformer:
         self.inner, self.outer = (prepare.affine(layer) for layer in block.ff.layers)
         self.norm1, self.norm3 = prepare.norm(block.norm1), prepare.norm(block.norm3)
 
-    def __call__(self, x: Tensor, layer: int, cache: ChunkCache | RingCache) -> Tensor:
+    def __call__(self, x: Tensor, layer: int, cache: Attending) -> Tensor:
         """x [B, n, C] -> [B, n, C]."""
         batch, count, _ = x.shape
         parts = self.project(self.norm1(x)).view(batch, count, 3, self.heads, self.head_dim)
         parts = parts.permute(2, 0, 3, 1, 4)  # [3, B, H, n, d]
-        keys, values = cache.put(layer, parts[1:])
-        out = F.scaled_dot_product_attention(parts[0], keys, values, attn_mask=cache.mask)
+        out = cache.attend(layer, parts[0], parts[1:])
         x = x + self.out(out.transpose(1, 2).reshape(batch, count, -1))
         return x + self.outer(F.gelu(self.inner(self.norm3(x))))
 
@@ -133,6 +146,8 @@ class EstimatorSteps:
             prepare.pointwise(estimator.final_proj),
         )
         self.blocks = sum(len(level.transformers) for level in self.levels)
+        self.engine: Velocity | None = None
+        """Computes the velocity in the place of this module's own code."""
 
     @torch.inference_mode()
     def schedule(self, steps: int) -> Schedule:
@@ -186,22 +201,37 @@ class EstimatorSteps:
         state.condition = rows[:, -PAST:]
         convolved, skipped = self.condition_conv(rows), self.condition_skip(condition)
         state.cache.reserve(count)
-        x = noise
+        x, velocity_of = noise, self.engine or self.velocity
         for step, (_, dt) in enumerate(state.schedule.span):
             # the state of the equation stays in float32, and so does what is added to it
-            velocity = self._velocity(state, step, x.to(mu.dtype), convolved, skipped).float()
+            velocity = velocity_of(state, step, x.to(mu.dtype), convolved, skipped).float()
             if self.batch == 2:
                 velocity = torch.lerp(velocity[1:], velocity[:1], 1.0 + self.cfg_rate)
             x = torch.add(x, velocity, alpha=dt)
         state.cache.advance(count)
         return x
 
-    def _velocity(
+    def velocity(
         self, state: EstimatorState, step: int, x: Tensor, convolved: Tensor, skipped: Tensor
     ) -> Tensor:
-        """Velocity [B, n, n_mels] at one Euler step; x [1, n, n_mels]."""
-        rows, cache = state.rows[step], state.cache
-        layer = step * self.blocks
+        """See `Velocity`."""
+        times = [table[step] for table in state.schedule.times]
+        return self.velocity_at(
+            times, state.rows[step], state.cache, step * self.blocks, x, convolved, skipped
+        )
+
+    def velocity_at(
+        self,
+        times: Sequence[Tensor],
+        rows: list[Tensor],
+        cache: Attending,
+        layer: int,
+        x: Tensor,
+        convolved: Tensor,
+        skipped: Tensor,
+    ) -> Tensor:
+        """Velocity [B, n, n_mels] at one Euler step, of which `layer` is the first in the cache; `times` is
+        what the time adds to each level. The rows are replaced in their list."""
 
         def with_past(index: int, value: Tensor) -> Tensor:
             value = torch.cat((rows[index], value), dim=1)
@@ -209,9 +239,8 @@ class EstimatorSteps:
             return value
 
         first, *others = self.levels
-        times = state.schedule.times
         h = self.mel_conv(with_past(0, x)) + convolved
-        h = F.mish(first.block1.norm(h)) + times[0][step]
+        h = F.mish(first.block1.norm(h)) + times[0]
         h = first.block2(with_past(1, h)) + (self.mel_skip(x) + skipped)
         for transformer in first.transformers:
             h, layer = transformer(h, layer, cache), layer + 1
@@ -220,7 +249,7 @@ class EstimatorSteps:
         for level, time in zip(others, times[1:], strict=True):
             if level is others[-1]:
                 h = torch.cat((h, skip), dim=2)
-            inner = level.block1(with_past(index, h)) + time[step]
+            inner = level.block1(with_past(index, h)) + time
             h = level.block2(with_past(index + 1, inner)) + level.skip(h)
             for transformer in level.transformers:
                 h, layer = transformer(h, layer, cache), layer + 1

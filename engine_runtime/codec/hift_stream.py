@@ -9,12 +9,13 @@ halves add up to 1.08, as upstream). Runs in the thread of its caller.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from engine_runtime.codec.recorded import RecordedFrames
-from engine_runtime.models.hift import HiFT
+from engine_runtime.models.hift import HiFTConfig
 from engine_runtime.types import Mel, Pcm
 
 DrawNoise = Callable[[int], Tensor]
@@ -22,12 +23,28 @@ DrawNoise = Callable[[int], Tensor]
 call."""
 
 
+class HiFTNetwork(Protocol):
+    """What a stream calls; see `HiFT` for both."""
+
+    @property
+    def config(self) -> HiFTConfig:
+        """The dimensions."""
+
+    @property
+    def source(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Excitation of mel and noise."""
+
+    @property
+    def decode(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Wave of mel and excitation."""
+
+
 class HiFTStream:
     """One reply. `overlap` frames are worked on twice and faded; the same number is held back."""
 
     def __init__(
         self,
-        network: HiFT,
+        network: HiFTNetwork,
         overlap: int,
         new_noise: Callable[[], DrawNoise],
         check: Callable[[Tensor], None],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class RingCache:
@@ -63,6 +64,25 @@ class RingCache:
         entry = self._buffer[layer]
         entry.index_copy_(3, self._slots, kv)
         return entry[:, :, :, : self.bucket]
+
+    def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
+        """Put kv, and let query [B, H, count, d] attend to the layer's bucket -> [B, H, count, d]."""
+        keys, values = self.put(layer, kv)
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=self.mask)
+
+    def past(self, first_layer: int, layers: int) -> Tensor:
+        """The buckets of some layers [layers, 2, B, H, bucket, d], before what is new is put."""
+        return self._buffer[first_layer : first_layer + layers, :, :, :, : self.bucket]
+
+    def mask_over_past_and_new(self) -> Tensor:
+        """The mask [count, bucket + count] over `past` and, behind it, what is new: slots that will be
+        written over are not seen."""
+        past = self.mask.index_fill(1, self._slots, float("-inf"))
+        return torch.cat((past, self.mask[:, self._slots]), dim=1)
+
+    def put_layers(self, first_layer: int, kv: Tensor) -> None:
+        """Write kv [layers, 2, B, H, count, d] of some layers."""
+        self._buffer[first_layer : first_layer + len(kv)].index_copy_(4, self._slots, kv)
 
     def over_keys(self, scores: Tensor) -> Tensor:
         """Scores over the distances bucket - 1 ... 1 - chunk [..., count, distances] -> over the slots [...,

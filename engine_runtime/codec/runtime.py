@@ -32,6 +32,17 @@ class CodecRuntime:
     calls: GraphedCalls | None = None
     recorded: RecordedFrames | None = None
 
+    def hold_recordings(self) -> None:
+        """Run everything as it is from now on: an engine is launched with one call, and what it changes at
+        its first run of a shape must not be part of a CUDA graph."""
+        if self.calls is not None:
+            self.calls.is_recording = False
+
+    def allow_recordings(self, options: EngineOptions) -> None:
+        """Record again, if the options want it and a GPU is there."""
+        if self.calls is not None:
+            self.calls.is_recording = options.graphs and self.calls.device.type == "cuda"
+
 
 def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOptions) -> CodecRuntime:
     """The runtime of a device."""

@@ -21,17 +21,23 @@ takes about 1.5 ms on one CPU core, 2.2 ms at the end of a segment.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine_runtime.codec.features import Normalisation, WhisperLogMel, WhisperLogMelStream
 from engine_runtime.errors import AudioInputError
-from engine_runtime.models.whisper_vq import WhisperVQ
+from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
 
 PEAK_LIMIT = 100.0
 """Louder samples (40 dB over full scale) are integers that nobody scaled, or garbage."""
+
+
+Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
+"""mel [1, n_mels, T] and the caches of a segment -> hidden states [1, T / frames_per_code, d], new caches."""
 
 
 class SpeechTokenizer:
@@ -51,6 +57,8 @@ class SpeechTokenizer:
         self.model = model.to(device=device, dtype=dtype).eval()
         self.features = WhisperLogMel(sample_rate, model.config.num_mel_bins, normalisation).to(device)
         self.dtype = dtype
+        self.step: Step = self.model.step_hidden
+        """What continues a segment; an engine may take its place."""
 
     @property
     def sample_rate(self) -> int:
@@ -132,7 +140,7 @@ class SpeechTokenizerStream:
     def _advance(self, mel: Tensor) -> Codes:
         if mel.shape[1] == 0:
             return _no_codes()
-        hidden, self._state = self._model.step_hidden(mel.to(self._tokenizer.dtype)[None], self._state)
+        hidden, self._state = self._tokenizer.step(mel.to(self._tokenizer.dtype)[None], self._state)
         return _to_codes(self._model.quantize(hidden))
 
 

@@ -93,7 +93,7 @@ class Token2Mel:
         with torch.no_grad():
             xvector = None if prompt is None else prompt.xvector
             speaker = flow.speaker(None if xvector is None else torch.as_tensor(xvector)[None])
-            parts = FlowParts(
+            self._parts = parts = FlowParts(
                 config=config,
                 encoder=EncoderSteps(flow, limit, prepare),
                 estimator=EstimatorSteps(flow, rate, limit and limit * config.upsample, prepare, schedule),
@@ -120,6 +120,11 @@ class Token2Mel:
         stream = self.stream(n_steps)
         empty = np.zeros((self.mel.n_mels, 0), dtype=np.float32)
         return np.concatenate([empty, *stream.push(codes), *stream.finish()], axis=1)
+
+    @property
+    def estimator(self) -> EstimatorSteps:
+        """The prepared estimator that all streams share."""
+        return self._parts.estimator
 
     @property
     def is_static(self) -> bool:

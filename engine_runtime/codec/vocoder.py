@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, Protocol
+from math import prod
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
 from bigvgan.bigvgan import BigVGAN
 from torch import Tensor
 
-from engine_runtime.codec.bigvgan_stream import BigVGANStream, BigVGANWindows
-from engine_runtime.codec.hift_stream import DrawNoise, HiFTStream
+from engine_runtime.codec.bigvgan_stream import BigVGANStream, BigVGANWindows, Windows
+from engine_runtime.codec.hift_stream import DrawNoise, HiFTNetwork, HiFTStream
 from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field
@@ -73,16 +74,20 @@ class Vocoder:
         self.kind: Literal["bigvgan", "hift"] = "hift" if isinstance(network, HiFT) else "bigvgan"
         self._seed = seed
         network = network.to(device).eval()
-        self._network = network.lower(dtype) if isinstance(network, HiFT) else network.to(dtype)
+        self._whole = network.lower(dtype) if isinstance(network, HiFT) else network.to(dtype)
         self._recorded = recorded
-        self._like = torch.zeros(0, dtype=dtype, device=device)
+        self.like = torch.zeros(0, dtype=dtype, device=device)
+        """Has the number format and the device of the network."""
+        self.network: Windows | HiFTNetwork
+        """What streams call; engines may take its place, `vocode` does not use them."""
         if isinstance(network, HiFT):
+            self.network = network
             stated = {"in_channels": mel.n_mels, "sampling_rate": mel.sample_rate, "hop": mel.hop}
             _check_network({key: getattr(network.config, key) for key in stated}, stated)
             left = right = HIFT_OVERLAP_FRAMES
         else:
-            self._windows = BigVGANWindows(network)
-            config = {**network.h, "hop_size": self._windows.hop}
+            self.network = BigVGANWindows(network)
+            config = {**network.h, "hop_size": prod(network.h.upsample_rates)}
             _check_network(config, _bigvgan_names(mel))
             left, right = receptive_field(network.h)
         self.left_context_frames = left if left_context_frames is None else left_context_frames
@@ -115,27 +120,27 @@ class Vocoder:
         self.check(torch.as_tensor(mel))
         if mel.shape[1] == 0:
             return np.zeros(0, dtype=np.float32)
-        frames = torch.as_tensor(mel).to(self._like)[None]
-        if isinstance(self._network, HiFT):
-            wave = self._network(frames, self._draws()(mel.shape[1]))
+        frames = torch.as_tensor(mel).to(self.like)[None]
+        if isinstance(self._whole, HiFT):
+            wave = self._whole(frames, self._draws()(mel.shape[1]))
         else:
-            wave = self._network(frames)[0]
+            wave = self._whole(frames)[0]
         return wave[0].float().cpu().numpy()  # type: ignore[no-any-return]
 
     def stream(self) -> VocoderStream:
         """A new stream."""
-        if isinstance(self._network, HiFT):
-            return HiFTStream(
-                self._network, self.right_context_frames, self._draws, self.check, self._like, self._recorded
-            )
-        context = (self.left_context_frames, self.right_context_frames)
-        return BigVGANStream(self._windows, self.mel.n_mels, context, self.check, self._like, self._recorded)
+        left, right = self.left_context_frames, self.right_context_frames
+        if self.kind == "hift":
+            hift = cast(HiFTNetwork, self.network)
+            return HiFTStream(hift, right, self._draws, self.check, self.like, self._recorded)
+        windows = cast(Windows, self.network)
+        return BigVGANStream(windows, self.mel.n_mels, (left, right), self.check, self.like, self._recorded)
 
     def warm_up(self, frames: Sequence[int]) -> None:
         """Make a stream of packets of so many frames, for what it records and for the libraries' choices."""
         stream = self.stream()
         for size in frames:
-            stream.push_tensor(torch.zeros((self.mel.n_mels, size), device=self._like.device))
+            stream.push_tensor(torch.zeros((self.mel.n_mels, size), device=self.like.device))
         stream.finish()
 
     def check(self, mel: Tensor) -> None:
@@ -158,7 +163,8 @@ class Vocoder:
 
     def _draws(self) -> DrawNoise:
         """HiFT's noise from the start of the seed."""
-        network, generator = self._network, torch.Generator(self._like.device).manual_seed(self._seed)
+        network, generator = self._whole, torch.Generator(self.like.device).manual_seed(self._seed)
+        assert isinstance(network, HiFT)
         return lambda frames: network.draw_noise(frames, generator)
 
 

@@ -237,8 +237,13 @@ class HiFT(nn.Module):
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
         """Wave [B, samples] from mel [B, n_mels, frames] and its excitation [B, samples]."""
+        return self.wave(self.spectrum(mel, self.excitation(source).to(mel.dtype)))
+
+    def excitation(self, source: Tensor) -> Tensor:
+        """The excitation [B, samples] as real and imaginary parts: float32 [B, n_fft + 2, samples / hop_len +
+        1]."""
         config = self.config
-        window = torch.hann_window(config.n_fft, device=mel.device, dtype=torch.float32)
+        window = torch.hann_window(config.n_fft, device=source.device, dtype=torch.float32)
         spectrum = torch.stft(
             source.float(),
             config.n_fft,
@@ -248,7 +253,12 @@ class HiFT(nn.Module):
             center=True,
             return_complex=True,
         )
-        excitation = torch.cat((spectrum.real, spectrum.imag), dim=1).to(mel.dtype)
+        return torch.cat((spectrum.real, spectrum.imag), dim=1)
+
+    def spectrum(self, mel: Tensor, excitation: Tensor) -> Tensor:
+        """Log magnitudes, and what the phases are the sines of: [B, n_fft + 2, samples / hop_len + 1]. All
+        layers with weights but those of the excitation."""
+        config = self.config
         x = self.conv_pre(mel)
         kinds = len(config.resblock_kernel_sizes)
         for index, upsample in enumerate(self.ups):
@@ -258,7 +268,12 @@ class HiFT(nn.Module):
             x = x + self.source_resblocks[index](self.source_downs[index](excitation))
             blocks = [self.resblocks[index * kinds + kind](x) for kind in range(kinds)]
             x = torch.stack(blocks).sum(dim=0) / kinds
-        x = self.conv_post(F.leaky_relu(x)).float()
+        return self.conv_post(F.leaky_relu(x))  # type: ignore[no-any-return]
+
+    def wave(self, x: Tensor) -> Tensor:
+        """Wave [B, samples] from what `spectrum` gives."""
+        config, x = self.config, x.float()
+        window = torch.hann_window(config.n_fft, device=x.device, dtype=torch.float32)
         bins = config.n_fft // 2 + 1
         magnitude = x[:, :bins].exp().clamp(max=100.0)
         spectrum = torch.polar(magnitude, x[:, bins:].sin())

@@ -136,6 +136,8 @@ class CausalConv1d(nn.Conv1d):
         """[B, in, T] -> [B, out, T / stride]; `past` [B, in, kernel - 1] are the frames before x."""
         if past is None:
             return super().forward(F.pad(x, (CONV_KERNEL - 1, 0)))
+        if torch.compiler.is_exporting():  # other libraries have fast convolutions and no views on windows
+            return super().forward(torch.cat((past, x), dim=2))
         # A few frames: one matrix product costs a quarter of a convolution call on the CPU.
         windows = torch.cat((past, x), dim=2).unfold(2, CONV_KERNEL, self.stride[0])  # [B, in, T / stride, k]
         return F.linear(windows.transpose(1, 2).flatten(2), self.weight.flatten(1), self.bias).transpose(1, 2)
@@ -154,27 +156,29 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, n, d] -> [B, n, d], each position attends to itself and the past."""
-        query, key, value = self._project(x)
-        return self._merge(F.scaled_dot_product_attention(query, key, value, is_causal=True))
+        query, key, value = self.project(x)
+        return self.merge(F.scaled_dot_product_attention(query, key, value, is_causal=True))
 
     def step(self, x: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor) -> Tensor:
         """Same for positions length .. length + n - 1; writes their keys and values into the buffers."""
         end = length + x.shape[1]
-        query, key, value = self._project(x)
+        query, key, value = self.project(x)
         keys[:, :, length:end] = key
         values[:, :, length:end] = value
-        return self._merge(
+        return self.merge(
             F.scaled_dot_product_attention(query, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
         )
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, n, d] -> query, key and value [B, heads, n, head_dim]."""
         shape = (x.shape[0], x.shape[1], self.heads, -1)
         query, key, value = (
             p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
         return query, key, value
 
-    def _merge(self, attended: Tensor) -> Tensor:
+    def merge(self, attended: Tensor) -> Tensor:
+        """[B, heads, n, head_dim] -> [B, n, d]."""
         merged: Tensor = self.out_proj(attended.transpose(1, 2).flatten(2))
         return merged
 
@@ -193,16 +197,17 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, n, d] -> [B, n, d]."""
         x = x + self.self_attn(self.self_attn_layer_norm(x))
-        return x + self._feed_forward(x)
+        return self.feed_forward(x)
 
     def step(self, x: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor) -> Tensor:
         """Same, continuing a segment (see `CausalSelfAttention.step`)."""
         x = x + self.self_attn.step(self.self_attn_layer_norm(x), keys, values, length, mask)
-        return x + self._feed_forward(x)
+        return self.feed_forward(x)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The second half of the layer: [B, n, d] -> [B, n, d]."""
         hidden: Tensor = self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))
-        return hidden
+        return x + hidden
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
@@ -241,7 +246,7 @@ class WhisperVQ(nn.Module):
     def encode_hidden(self, mel: Tensor) -> Tensor:
         """Hidden states before the quantiser, for training: [B, n_mels, T] -> [B, T / frames_per_code, d]."""
         self._check(mel, positions_before=0)
-        return self._pool(self.encode_frames(mel))
+        return self.pool(self.encode_frames(mel))
 
     def encode_frames(self, mel: Tensor) -> Tensor:
         """Output of the last layer before the pool: [B, n_mels, T] -> [B, T / 2, d]."""
@@ -268,8 +273,9 @@ class WhisperVQ(nn.Module):
         return EncoderState(
             conv1=like.new_zeros(batch, config.num_mel_bins, CONV_KERNEL - 1),
             conv2=like.new_zeros(batch, config.d_model, CONV_KERNEL - 1),
-            keys=like.new_empty(shape),
-            values=like.new_empty(shape),
+            # not left as they are: what a mask hides may still be read, and must be numbers
+            keys=like.new_zeros(shape),
+            values=like.new_zeros(shape),
             length=0,
         )
 
@@ -287,9 +293,10 @@ class WhisperVQ(nn.Module):
             x = layer.step(x, state.keys[index], state.values[index], state.length, mask)
         keep = CONV_KERNEL - 1
         after = replace(state, conv1=mel[:, :, -keep:], conv2=first[:, :, -keep:], length=end)
-        return self._pool(x), after
+        return self.pool(x), after
 
-    def _pool(self, x: Tensor) -> Tensor:
+    def pool(self, x: Tensor) -> Tensor:
+        """The mean over the positions of each code: [B, positions, d] -> [B, codes, d]."""
         batch, positions, width = x.shape
         return x.reshape(batch, positions // self.config.pool, self.config.pool, width).mean(dim=2)
 

@@ -159,7 +159,7 @@ def test_codec_options_reach_the_stages(random_bundle: Path, dtype: Any) -> None
     lower = Engine.load(Bundle.open(random_bundle), options)
     span = lower.stages.token2mel._path.start(3).estimator.schedule.span  # type: ignore[attr-defined]
     assert [round(t, 4) for t, _ in span] == [0.0, 0.1111, 0.4444]
-    assert lower.stages.vocoder._like.dtype == getattr(torch, dtype)
+    assert lower.stages.vocoder.like.dtype == getattr(torch, dtype)
     events, _ = reply(lower, HostLane)
     assert np.isfinite(pcm_of(events)).all()
 

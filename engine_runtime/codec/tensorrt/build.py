@@ -1,0 +1,100 @@
+"""An exported graph as an engine of TensorRT or TensorRT for RTX.
+
+In: a `Graph`, its ONNX file, the library and, for TensorRT for RTX, the compute capability to build for. Out:
+the engine as bytes. TensorRT for RTX needs no GPU to build; TensorRT builds for the GPU of this machine.
+What the parser made of the file is checked against the graph before anything is built. Any thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
+from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, logger
+
+
+def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capability: str) -> bytes:
+    """Build an engine for a compute capability ("8.9"). Raises TensorRTError naming the step that failed."""
+    trt = library.module
+    log = logger(library)
+    log.last_error = ""
+
+    def require(done: Any, what: str) -> Any:
+        if done is None or done is False:
+            raise TensorRTError(
+                f"{library.label} cannot build the {graph.name}: {what} failed "
+                f"({log.last_error or 'no reason given'}). Run the codec in torch, without --trt-codec."
+            )
+        return done
+
+    builder = require(trt.Builder(log), "making a builder")
+    # Number formats are those of the file: nothing is lowered that torch computes in float32.
+    flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    network = require(builder.create_network(flags), "making a network")
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(str(onnx_file)):
+        errors = "; ".join(str(parser.get_error(index)) for index in range(parser.num_errors))
+        log.last_error = errors or log.last_error
+        require(False, f"reading {onnx_file.name}")
+    check_network(graph, network, library)
+    config = require(builder.create_builder_config(), "making a configuration")
+    config.clear_flag(trt.BuilderFlag.TF32)  # on by default; rounds float32 to 10 bits
+    profile = require(builder.create_optimization_profile(), "making a profile")
+    for spec in graph.inputs:
+        if spec.dynamic:
+            # returns nothing; a range that does not fit is refused with the profile
+            profile.set_shape(spec.name, spec.at("least"), spec.at("usual"), spec.at("most"))
+    require(config.add_optimization_profile(profile) >= 0, "adding the range of sizes")
+    if library.is_rtx:
+        config.num_compute_capabilities = 1
+        target = getattr(trt.ComputeCapability, "SM" + capability.replace(".", ""), None)
+        if target is None:
+            raise TensorRTError(
+                f"{library.label} knows no GPU of compute capability {capability}. Install TensorRT "
+                "(pip install tensorrt), or run without --trt-codec."
+            )
+        require(config.set_compute_capability(target, 0), f"choosing compute capability {capability}")
+    return bytes(require(builder.build_serialized_network(network, config), "building"))
+
+
+def check_network(graph: Graph, network: Any, library: RuntimeLibrary) -> None:
+    """Raise TensorRTError unless a parsed network has the tensors of the graph: names, formats, shapes."""
+    found = {
+        "inputs": [network.get_input(index) for index in range(network.num_inputs)],
+        "outputs": [network.get_output(index) for index in range(network.num_outputs)],
+    }
+    for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        names = [tensor.name for tensor in found[kind]]
+        if names != [spec.name for spec in specs]:
+            raise TensorRTError(
+                f"The {graph.name} was exported with the {kind} {names}, not "
+                f"{[spec.name for spec in specs]}. Update torch, or run without --trt-codec."
+            )
+        for spec, tensor in zip(specs, found[kind], strict=True):
+            check_tensor(graph, spec, tuple(tensor.shape), tensor.dtype, library)
+
+
+def check_tensor(
+    graph: Graph, spec: TensorSpec, shape: tuple[int, ...], dtype: Any, library: RuntimeLibrary
+) -> None:
+    """Raise TensorRTError unless a tensor of a network or an engine is as the graph says."""
+    wanted = number_format(library, spec.dtype)
+    if not spec.agrees(shape, is_output=spec in graph.outputs) or dtype != wanted:
+        raise TensorRTError(
+            f"{graph.name}: tensor {spec.name} is {dtype} {list(shape)}, not {wanted} "
+            f"{list(spec.engine_shape)}. Delete the kept engine, or run without --trt-codec."
+        )
+
+
+def number_format(library: RuntimeLibrary, dtype: torch.dtype) -> Any:
+    """The library's name of a torch dtype."""
+    formats = library.module.DataType
+    return {
+        torch.float32: formats.FLOAT,
+        torch.float16: formats.HALF,
+        torch.bfloat16: formats.BF16,
+        torch.int64: formats.INT64,
+    }[dtype]

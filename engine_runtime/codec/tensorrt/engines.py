@@ -1,0 +1,193 @@
+"""The codec's engines, from the loaded networks to the running stages.
+
+In: flow, vocoder and speech tokenizer as they were loaded, and a folder of engines. Out: `build_engines`
+makes what is missing there, for this machine or ahead of time for another; `run_on_engines` lets the stages
+compute with them. Every engine is tried on one input against torch before a reply depends on it. Called while
+an engine is loaded, in its thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine_runtime.bundle import Bundle
+from engine_runtime.codec.bigvgan_stream import BigVGANWindows
+from engine_runtime.codec.runtime import packet_frames
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.tensorrt.build import build_engine
+from engine_runtime.codec.tensorrt.estimator import EngineEstimator, estimator_graph
+from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
+from engine_runtime.codec.tensorrt.graph import Graph
+from engine_runtime.codec.tensorrt.runner import EngineRunner
+from engine_runtime.codec.tensorrt.speech_encoder import EngineSpeechEncoder, speech_encoder_graph
+from engine_runtime.codec.tensorrt.store import EngineReport, EngineStore, engine_key
+from engine_runtime.codec.tensorrt.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
+from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.errors import ExecutorError
+from engine_runtime.models.hift import HiFT
+from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, runtime_library
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """The stages that have engines, and what their weights are."""
+
+    token2mel: Token2Mel
+    vocoder: Vocoder
+    speech_tokenizer: SpeechTokenizer
+    packet_frames: tuple[int, ...]
+    weights: str
+    """Stands for the weights and sizes of all three (`weights_of`)."""
+
+    def graphs(self) -> list[Graph]:
+        """What is exported, on the device of the stages: estimator, speech encoder, then the vocoder's."""
+        rate = self.token2mel.frames_per_code
+        chunk = self.token2mel.chunk_codes
+        codes = {chunk, *(-(-frames // rate // chunk) * chunk for frames in self.packet_frames)}
+        estimator = estimator_graph(self.token2mel.estimator, sorted(codes))
+        encoder = speech_encoder_graph(self.speech_tokenizer.model)
+        vocoder, frames = self.vocoder, sorted(self.packet_frames)
+        if isinstance(network := vocoder.network, BigVGANWindows):
+            context = (vocoder.left_context_frames, vocoder.right_context_frames)
+            return [
+                estimator,
+                encoder,
+                *bigvgan_graphs(network, vocoder.mel.n_mels, context, frames, vocoder.like),
+            ]
+        assert isinstance(network, HiFT), "the codec is on engines already"
+        return [
+            estimator,
+            encoder,
+            hift_graph(network, vocoder.right_context_frames, frames, vocoder.like),
+        ]
+
+
+def codec_of(
+    bundle: Bundle,
+    token2mel: Token2Mel,
+    vocoder: Vocoder,
+    speech_tokenizer: SpeechTokenizer,
+    random_weights: int | None = None,
+) -> Codec:
+    """The codec of a bundle whose stages are loaded."""
+    return Codec(
+        token2mel,
+        vocoder,
+        speech_tokenizer,
+        tuple(packet_frames(bundle.flow)),
+        weights_of(bundle, random_weights),
+    )
+
+
+def weights_of(bundle: Bundle, random_weights: int | None) -> str:
+    """SHA-256, lower-case hex, of the configuration of the codec and the hashes of its files, or of the seed
+    that stands in their place."""
+    sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
+    names = [file.relative_to(bundle.path).as_posix() for section in sections for file in section.weights]
+    described = {
+        "config": [section.config for section in sections],
+        "files": [bundle.files[name].sha256.lower() for name in names if name in bundle.files],
+        "random_weights": random_weights,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def build_engines(
+    codec: Codec, store: EngineStore, library: RuntimeLibrary, capability: str
+) -> Iterator[tuple[Graph, bytes, EngineReport]]:
+    """Every graph with its engine, from the store or built now. Raises TensorRTError where one cannot be
+    exported or built, ExecutorError where an exported graph does not compute what torch computes."""
+    for graph in codec.graphs():
+        key = engine_key(graph, codec.weights, library, capability)
+        kept = store.load(key)
+        if kept is None:
+            kept = _build(graph, library, capability)
+            store.save(key, *kept)
+        yield graph, *kept
+
+
+def _build(graph: Graph, library: RuntimeLibrary, capability: str) -> tuple[bytes, EngineReport]:
+    with tempfile.TemporaryDirectory(prefix="moss-voice-") as folder:
+        file = Path(folder) / f"{graph.name}.onnx"
+        start = time.perf_counter()
+        export_onnx(graph, file)
+        exported = time.perf_counter()
+        difference = check_onnx(graph, file)
+        checked = time.perf_counter()
+        plan = build_engine(graph, file, library, capability)
+        return plan, EngineReport(
+            graph.name,
+            library.label,
+            capability,
+            difference,
+            round(exported - start, 3),
+            round(time.perf_counter() - checked, 3),
+            len(plan),
+            hashlib.sha256(plan).hexdigest(),
+        )
+
+
+def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, device: torch.device) -> None:
+    """Build what is missing for the GPU `device`, and let the stages compute with the engines.
+
+    Raises TensorRTError or ExecutorError; the stages then are as they were.
+    """
+    capability = compute_capability(device)
+    runners = {}
+    for graph, plan, _ in build_engines(codec, store, library, capability):
+        key = engine_key(graph, codec.weights, library, capability)
+        runner = EngineRunner(graph, plan, library, device, store.load_compiled(key))
+        try_out(graph, runner)
+        if (compiled := runner.compiled()) is not None:
+            store.save_compiled(key, compiled)
+        runners[graph.name] = (graph, runner)
+    token2mel, vocoder = codec.token2mel, codec.vocoder
+    token2mel.estimator.engine = EngineEstimator(token2mel.estimator, runners["estimator"][1])
+    tokenizer = codec.speech_tokenizer
+    tokenizer.step = EngineSpeechEncoder(tokenizer.model, runners["speech_encoder"][1])
+    if isinstance(network := vocoder.network, BigVGANWindows):
+        context = (vocoder.left_context_frames, vocoder.right_context_frames)
+        vocoder.network = EngineWindows(network, context, runners["vocoder_start"], runners["vocoder"])
+    else:
+        assert isinstance(network, HiFT)
+        vocoder.network = EngineHiFT(network, *runners["vocoder"])
+
+
+def try_out(graph: Graph, runner: Callable[..., Sequence[torch.Tensor]]) -> float:
+    """Run an engine once; how far it is from torch. Raises ExecutorError as `Graph.check_outputs` does."""
+    inputs = graph.examples("usual")
+    with torch.inference_mode():
+        return graph.check_outputs(runner(*inputs), graph.module(*inputs))
+
+
+def compute_capability(device: torch.device) -> str:
+    """That of a GPU, such as "8.9"."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{major}.{minor}"
+
+
+def use_engines(codec: Codec, folder: Path | None, device: torch.device) -> str:
+    """Run the codec on engines if that can be; one line that says what runs it, and why. Whether it is on
+    engines: `is_on_engines`."""
+    if device.type != "cuda":
+        return "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
+    try:
+        library = runtime_library()
+        run_on_engines(codec, EngineStore(folder), library, device)
+    except (TensorRTError, ExecutorError) as error:
+        return f"The codec runs in torch: {error}"
+    return f"The codec runs on {library.label}."
+
+
+def is_on_engines(codec: Codec) -> bool:
+    """Whether `use_engines` succeeded."""
+    return codec.token2mel.estimator.engine is not None

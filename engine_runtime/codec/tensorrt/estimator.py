@@ -1,0 +1,107 @@
+"""The flow's estimator as a graph: one Euler step on one packet, caches in and out.
+
+In: the prepared estimator of a loaded flow. Out: its `Graph`, and `EngineEstimator`, which gives the
+streaming flow the velocity that a runner computes. The rows of the causal convolutions, the keys and values
+of the past and the mask are inputs, the new ones outputs, so a stream stays exactly what it is: the caches
+lie in its `RingCache` as ever. The convolution over what does not change between Euler steps, the guidance
+and the step itself stay in torch, the last two in float32. Runs in the thread of its caller.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from engine_runtime.codec.flow_estimator_steps import EstimatorState, EstimatorSteps
+from engine_runtime.codec.ring_cache import RingCache
+from engine_runtime.codec.tensorrt.attention import GivenPast
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec, packet_axis
+from engine_runtime.errors import ExecutorError
+
+USUAL_PAST_CODES = 128
+"""Past for which an engine is made fastest: with a voice prompt, a reply of some seconds."""
+
+
+class EstimatorStep(nn.Module):
+    """The velocity of one Euler step with all its state in the arguments."""
+
+    def __init__(self, steps: EstimatorSteps) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def forward(
+        self,
+        x: Tensor,
+        convolved: Tensor,
+        skipped: Tensor,
+        time: Tensor,
+        mask: Tensor,
+        past: Tensor,
+        *rows: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Velocity [B, n, n_mels], new keys and values, new rows. See `estimator_graph` for the shapes."""
+        cache, replaced = GivenPast(past, mask), list(rows)
+        velocity = self._steps.velocity_at(time.unbind(0), replaced, cache, 0, x, convolved, skipped)
+        return velocity, cache.collected(), *replaced
+
+
+def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
+    """The graph of an estimator for packets of these sizes, which are whole chunks."""
+    config, dtype, rate = steps.config, steps.prepare.dtype, steps.config.upsample
+    frames = Axis("frames", *packet_axis([size * rate for size in packet_codes]))
+    most = config.max_frames + frames.most
+    past = Axis("past", rate, min(USUAL_PAST_CODES * rate, most), most)
+    batch, levels = steps.batch, len(steps.levels)
+    kv = (steps.blocks, 2, batch, config.heads)
+    rows = [tuple(row.shape) for row in steps.new_state(1).rows[0]]
+
+    def spec(name: str, *shape: int | Axis) -> TensorSpec:
+        return TensorSpec(name, shape, dtype)
+
+    return Graph(
+        "estimator",
+        EstimatorStep(steps),
+        inputs=(
+            spec("x", 1, frames, config.n_mels),
+            spec("convolved", batch, frames, config.channels),
+            spec("skipped", batch, frames, config.channels),
+            spec("time", levels, config.channels),
+            TensorSpec("mask", (frames, past + frames), dtype),
+            spec("past", *kv, past, config.head_dim),
+            *(spec(f"rows_{index}", *shape) for index, shape in enumerate(rows)),
+        ),
+        outputs=(
+            spec("velocity", batch, frames, config.n_mels),
+            spec("new", *kv, frames, config.head_dim),
+            *(spec(f"new_rows_{index}", *shape) for index, shape in enumerate(rows)),
+        ),
+        device=steps.prepare.device,
+        example_values={"mask": torch.zeros},
+    )
+
+
+class EngineEstimator:
+    """Implements `Velocity` with a runner of `estimator_graph`, for caches of a fixed size."""
+
+    def __init__(self, steps: EstimatorSteps, runner: Runner) -> None:
+        self._runner, self._blocks = runner, steps.blocks
+
+    def __call__(
+        self, state: EstimatorState, step: int, x: Tensor, convolved: Tensor, skipped: Tensor
+    ) -> Tensor:
+        """See `Velocity`."""
+        cache, first = state.cache, step * self._blocks
+        if not isinstance(cache, RingCache):
+            raise ExecutorError("An engine of the flow needs caches of a fixed size. Use --device cuda.")
+        velocity, new, *rows = self._runner(
+            x,
+            convolved,
+            skipped,
+            torch.stack([table[step] for table in state.schedule.times]),
+            cache.mask_over_past_and_new(),
+            cache.past(first, self._blocks),
+            *state.rows[step],
+        )
+        cache.put_layers(first, new)
+        state.rows[step] = rows
+        return velocity

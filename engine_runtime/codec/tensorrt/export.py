@@ -1,0 +1,139 @@
+"""A part of the codec as an ONNX file, and the proof that it computes what torch computes.
+
+In: a `Graph`. Out: a file (with a .data file beside it where the weights are large), exported with every axis
+that may change left open. `OnnxRunner` runs it with onnxruntime on the CPU. Needs the packages onnx and
+onnxscript, which torch's exporter uses. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine_runtime.codec.tensorrt.graph import Extent, Graph
+from engine_runtime.trtllm.runtime_library import TensorRTError
+
+OPSET = 20
+"""The first with Gelu, after Mish (18) and LayerNormalization (17); all parsers in use read it."""
+
+
+def require_exporter() -> None:
+    """Raise TensorRTError unless torch can export."""
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise TensorRTError(
+            f"Exporting the codec needs {' and '.join(missing)}. Install them with "
+            "pip install 'moss-voice[trt-codec]'."
+        )
+
+
+def export_onnx(graph: Graph, file: Path) -> None:
+    """Write the graph to a file. Raises TensorRTError where the packages are missing or torch cannot export
+    it."""
+    require_exporter()
+    # Each dimension is left open by itself: that `mask` is as long as `past` and `x` together is found anew.
+    dynamic = tuple(
+        {
+            place: torch.export.Dim.DYNAMIC(min=size.at("least"), max=size.at("most"))
+            for place, size in spec.dynamic.items()
+        }
+        or None
+        for spec in graph.inputs
+    )
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.export.export(
+                _AnyNumber(graph.module), graph.examples("usual"), dynamic_shapes=(dynamic,), strict=False
+            )
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=[spec.name for spec in graph.inputs],
+                output_names=[spec.name for spec in graph.outputs],
+                verbose=False,
+            )
+            assert exported is not None
+            exported.save(file)
+    except (RuntimeError, ValueError, TypeError, OSError) as error:  # torch's export errors are RuntimeErrors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise TensorRTError(
+            f"The {graph.name} of this bundle cannot be exported: {reason}. Run the codec in torch, without "
+            "--trt-codec."
+        ) from error
+
+
+class _AnyNumber(nn.Module):
+    """A module with all its arguments in one tuple, so that their shapes are told in one way."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.module(*inputs)
+
+
+class OnnxRunner:
+    """Runs an exported file with onnxruntime on the CPU; implements `Runner`. One thread by default, as the
+    codec runs beside the language model."""
+
+    def __init__(self, graph: Graph, file: Path, threads: int = 1) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors
+        self._graph = graph
+        self._session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """See `Runner`. Raises ExecutorError for inputs that do not fit the graph."""
+        self._graph.check_inputs(inputs)
+        named = {
+            spec.name: value.cpu().contiguous().numpy()
+            for spec, value in zip(self._graph.inputs, inputs, strict=True)
+        }
+        outputs = self._session.run([spec.name for spec in self._graph.outputs], named)
+        return tuple(torch.from_numpy(value) for value in outputs)
+
+
+def check_onnx(graph: Graph, file: Path) -> float | None:
+    """Run a file and the module on the least and the usual size; the largest difference, as a share of the
+    largest value, None in bfloat16, which onnxruntime has not. Raises ExecutorError where they differ by more
+    than the graph allows."""
+    if any(spec.dtype == torch.bfloat16 for spec in graph.inputs):
+        return None
+    runner, worst = OnnxRunner(graph, file), 0.0
+    extents: tuple[Extent, ...] = ("least", "usual")
+    for seed, extent in enumerate(extents):
+        inputs = graph.examples(extent, seed)
+        with torch.no_grad():
+            want = [value.cpu() for value in graph.module(*inputs)]
+        worst = max(worst, graph.check_outputs(runner(*inputs), want))
+    return worst
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's own progress and its remarks on packages that are not there."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

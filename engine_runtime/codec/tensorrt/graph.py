@@ -1,0 +1,192 @@
+"""What an exported part of the codec is: a module, and the names, number formats and sizes of its tensors.
+
+In: a module whose arguments and results are tensors. Out: one description that the export, the optimisation
+profile of an engine, the check of a loaded engine and the checks of every call read, so that no size is
+written down twice. A size is a number, or a sum of multiples of axes that may change from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from engine_runtime.errors import ExecutorError
+
+Extent = Literal["least", "usual", "most"]
+Runner = Callable[..., tuple[Tensor, ...]]
+"""Runs a graph: takes its inputs and gives its outputs, in the order of the description."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """constant + the sum of factor * axis. The axes must be larger than zero: an engine takes no tensor
+    without values."""
+
+    terms: tuple[tuple[Axis, int], ...] = ()
+    constant: int = 0
+
+    def __add__(self, other: Size | Axis | int) -> Size:
+        if isinstance(other, int):
+            return Size(self.terms, self.constant + other)
+        added = _size(other)
+        return Size(self.terms + added.terms, self.constant + added.constant)
+
+    def __mul__(self, factor: int) -> Size:
+        return Size(tuple((axis, own * factor) for axis, own in self.terms), self.constant * factor)
+
+    def at(self, extent: Extent) -> int:
+        """The number, every axis being at its least, usual or most."""
+        return self.constant + sum(factor * axis.at(extent) for axis, factor in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A number that changes from call to call, and its range."""
+
+    name: str
+    least: int
+    usual: int
+    most: int
+
+    def at(self, extent: Extent) -> int:
+        """The number at one end or in the usual case."""
+        return {"least": self.least, "usual": self.usual, "most": self.most}[extent]
+
+    def __mul__(self, factor: int) -> Size:
+        return Size(((self, factor),))
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Size | Axis | int) -> Size:
+        return _size(self) + other
+
+
+def packet_axis(sizes: Sequence[int], before: int = 0) -> tuple[int, int, int]:
+    """Least, usual and most frames of packets of these sizes. With `before` frames from earlier; where all
+    packets are alike, up to twice their size, so that the axis stays one."""
+    ordered = sorted(sizes)
+    usual, most = ordered[len(ordered) // 2], max(ordered[-1], 2 * ordered[0])
+    return ordered[0] + before, usual + before, most + before
+
+
+def _size(value: Size | Axis) -> Size:
+    return value if isinstance(value, Size) else Size(((value, 1),))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output."""
+
+    name: str
+    shape: tuple[int | Axis | Size, ...]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def dynamic(self) -> dict[int, Size]:
+        """The dimensions that change, by their place."""
+        return {place: _size(size) for place, size in enumerate(self.shape) if not isinstance(size, int)}
+
+    @property
+    def engine_shape(self) -> tuple[int, ...]:
+        """As an engine states it: -1 where a dimension changes."""
+        return tuple(size if isinstance(size, int) else -1 for size in self.shape)
+
+    def agrees(self, shape: tuple[int, ...], is_output: bool) -> bool:
+        """Whether an engine may state this shape. Of outputs it may leave open (-1) what is a number here: a
+        parser does not always find out, and the number is looked at after every call."""
+        return len(shape) == len(self.shape) and all(
+            stated == own or (is_output and stated == -1)
+            for stated, own in zip(shape, self.engine_shape, strict=True)
+        )
+
+    def at(self, extent: Extent) -> tuple[int, ...]:
+        """The shape with every axis at its least, usual or most."""
+        return tuple(size if isinstance(size, int) else _size(size).at(extent) for size in self.shape)
+
+    def fits(self, value: Tensor) -> bool:
+        """Whether a tensor is of this format and within the range."""
+        least, most = self.at("least"), self.at("most")
+        return (
+            value.dtype == self.dtype
+            and value.ndim == len(least)
+            and all(low <= size <= high for low, size, high in zip(least, value.shape, most, strict=True))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A part of the codec. `name` is that of its files. `tolerance`: how far another implementation in
+    float32 may be from the module, as a share of the largest value."""
+
+    name: str
+    module: nn.Module
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    tolerance: float = 1e-3
+    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    """Where the module's weights are."""
+    example_values: dict[str, Callable[[tuple[int, ...]], Tensor]] = field(default_factory=dict)
+    """For inputs that cannot be any number: makes one of a shape."""
+
+    @property
+    def axes(self) -> dict[str, Axis]:
+        """What changes from call to call, by name."""
+        sizes = [size for spec in self.inputs for size in spec.dynamic.values()]
+        return {axis.name: axis for size in sizes for axis, _ in size.terms}
+
+    def examples(self, extent: Extent = "usual", seed: int = 0) -> tuple[Tensor, ...]:
+        """Inputs of a size on the graph's device, the same every time."""
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(self._example(spec, extent, generator).to(self.device) for spec in self.inputs)
+
+    def _example(self, spec: TensorSpec, extent: Extent, generator: torch.Generator) -> Tensor:
+        shape = spec.at(extent)
+        if spec.name in self.example_values:
+            return self.example_values[spec.name](shape).to(spec.dtype)
+        return torch.randn(shape, generator=generator).to(spec.dtype)
+
+    def check_inputs(self, values: Sequence[Tensor]) -> None:
+        """Raise ExecutorError unless these tensors fit the description and its range."""
+        if len(values) != len(self.inputs):
+            raise ExecutorError(f"{self.name} takes {len(self.inputs)} tensors, got {len(values)}.")
+        for spec, value in zip(self.inputs, values, strict=True):
+            if not spec.fits(value):
+                raise ExecutorError(
+                    f"{self.name}: input {spec.name} is {value.dtype} {list(value.shape)}, and the engine "
+                    f"was built for {spec.dtype} {list(spec.at('least'))} to {list(spec.at('most'))}. "
+                    "Run without --trt-codec."
+                )
+
+    def fits(self, values: Sequence[Tensor]) -> bool:
+        """Whether these inputs are of a size and format that an engine of this graph takes."""
+        return all(spec.fits(value) for spec, value in zip(self.inputs, values, strict=True))
+
+    def check_outputs(self, got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
+        """The largest difference as a share of the largest value. Raises ExecutorError naming the first
+        output that has another shape, is not finite, or differs by more than the tolerance."""
+        worst = 0.0
+        for spec, value, reference in zip(self.outputs, got, want, strict=True):
+            if value.shape != reference.shape:
+                raise ExecutorError(
+                    f"{self.name}: output {spec.name} is {list(value.shape)}, torch makes "
+                    f"{list(reference.shape)}."
+                )
+            difference = (value.double() - reference.double()).abs().max()
+            share = float(difference / reference.double().abs().max().clamp(min=1e-6))
+            if not share <= self.allowed:
+                raise ExecutorError(
+                    f"{self.name}: output {spec.name} differs from torch's by {share:.2g} of its largest "
+                    f"value, more than {self.allowed:.2g}."
+                )
+            worst = max(worst, share)
+        return worst
+
+    @property
+    def allowed(self) -> float:
+        """`tolerance` in the number format of the graph."""
+        widest = {torch.float32: 1.0, torch.float16: 30.0, torch.bfloat16: 100.0}
+        return self.tolerance * max(widest.get(spec.dtype, 1.0) for spec in self.inputs)
