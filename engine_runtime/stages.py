@@ -47,6 +47,7 @@ from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
 
 if TYPE_CHECKING:
+    from engine_runtime.codec.tensorrt.engines import Codec
     from engine_runtime.trtllm.engine_directory import EngineDirectory
 
 _log = logging.getLogger(__name__)
@@ -159,6 +160,20 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
         dtype.itemsize * sum(tensor.numel() for tensor in network.state_dict().values())
         for network, dtype in zip((encoder, *chosen), dtypes, strict=True)
     )
+
+
+def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:
+    """Speech encoder, flow and vocoder alone, for building their engines; raises as `load_stages` does."""
+    from engine_runtime.codec.tensorrt.engines import codec_of
+
+    device = usable_device(options.device)
+    sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
+    loading = LoadProgress([section.weights for section in sections], progress)
+    runtime = CodecRuntime()
+    speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
+    token2mel = _load_token2mel(bundle, device, options, runtime, None, loading)
+    vocoder = _load_vocoder(bundle, device, options, runtime, loading)
+    return codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
 
 
 def _load_lm(

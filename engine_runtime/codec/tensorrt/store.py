@@ -8,6 +8,7 @@ thread; several programs may share the folder.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -94,7 +95,8 @@ class EngineStore:
             unfinished.write_bytes(content)
             unfinished.replace(file)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
             _log.warning("the engine cannot be kept in %s: %s", self._folder, error)
 
 

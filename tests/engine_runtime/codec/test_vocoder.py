@@ -107,13 +107,18 @@ def test_samples_come_as_soon_as_their_context(bigvgan: Vocoder) -> None:
     assert [len(part) for part in parts] == [9600 - held, 9600, 5760, held]
 
 
-def test_stored_bigvgan_in_chunks() -> None:
+def stored_bigvgan() -> tuple[Vocoder, dict[str, torch.Tensor]]:
+    """The stored network and its case tensors."""
     meta = json.loads((GOLDEN / "bigvgan_tiny.json").read_text())
     tensors = load_file(GOLDEN / "bigvgan_tiny.safetensors")
     network = build_bigvgan(meta["config"])
     cases = ("mel", "wave", "internal.")
     network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(cases)})
-    stage = Vocoder(network, SPEC)
+    return Vocoder(network, SPEC), tensors
+
+
+def test_stored_bigvgan_in_chunks() -> None:
+    stage, tensors = stored_bigvgan()
     assert (stage.left_context_frames, stage.right_context_frames) == (28, 28)
     for sizes in ([48], [20], [1, 9]):
         pcm = np.concatenate(run(stage.stream(), tensors["mel"].numpy(), sizes))

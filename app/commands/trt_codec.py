@@ -1,0 +1,115 @@
+"""moss-voice trt codec: build the codec's TensorRT engines ahead of time, for `--trt-codec`.
+
+Exports flow estimator, speech encoder and vocoder to ONNX, compares each file with torch, builds an engine
+and keeps it in the user's cache, where the next start finds it. TensorRT for RTX builds for the GPU of
+another machine as well (--compute-capability); TensorRT builds for the one that is here. --onnx writes the
+ONNX files to a folder and builds nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app import paths
+from app.commands.engine_options import add_engine_options, start_settings
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.options import EngineOptions
+
+if TYPE_CHECKING:
+    from engine_runtime.bundle import Bundle
+    from engine_runtime.codec.tensorrt.engines import Codec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_engine_options(parser)
+    parser.add_argument(
+        "--compute-capability",
+        metavar="X.Y",
+        help="that of the GPU to build for, 8.9 for an RTX 4090 (default: the GPU of --device cuda)",
+    )
+    parser.add_argument("--onnx", type=Path, metavar="DIR", help="write ONNX files there, build nothing")
+    parser.add_argument(
+        "--engines", type=Path, metavar="DIR", help="folder of engines (default: the one that is looked in)"
+    )
+    parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export, compare, build, print."""
+    settings = start_settings(arguments)
+    from engine_runtime.codec.tensorrt.export import require_exporter
+
+    require_exporter()
+    codec = _codec(_open(settings.bundle, settings.engine), settings.engine)
+    if arguments.onnx is not None:
+        rows = _exported(codec, arguments.onnx)
+    else:
+        folder = arguments.engines or paths.engines_dir()
+        rows = _built(codec, folder, _capability(arguments.compute_capability, settings.engine.device))
+    done = []
+    for row in rows:
+        done.append(row)
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    if arguments.json:
+        print(json.dumps({"bundle": str(settings.bundle), "engines": done}))
+    return 0
+
+
+def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
+    from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MossVoiceError(f"{folder} cannot be made: {error.strerror}. Choose another folder.") from None
+    for graph in codec.graphs():
+        start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
+        export_onnx(graph, file)
+        seconds = round(time.perf_counter() - start, 3)
+        yield {"name": graph.name, "file": str(file), "s": seconds, "difference": check_onnx(graph, file)}
+
+
+def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, Any]]:
+    from engine_runtime.codec.tensorrt.engines import build_engines
+    from engine_runtime.codec.tensorrt.store import EngineStore
+    from engine_runtime.trtllm.runtime_library import runtime_library
+
+    for _, _, report in build_engines(codec, EngineStore(folder), runtime_library(), capability):
+        row = asdict(report)
+        del row["plan_sha256"]
+        yield row
+
+
+def _capability(chosen: str | None, device: str) -> str:
+    """The compute capability to build for. Raises MossVoiceError where nothing says which."""
+    if chosen is not None:
+        return chosen
+    if device == "cpu":
+        raise MossVoiceError(
+            "There is no telling which GPU to build for. Add --device cuda, or --compute-capability 8.9 for "
+            "an RTX 4090."
+        )
+    from engine_runtime.codec.tensorrt.engines import compute_capability
+    from engine_runtime.hardware import usable_device
+
+    return compute_capability(usable_device(device))
+
+
+def _open(folder: Path, options: EngineOptions) -> Bundle:
+    from engine_runtime.bundle import Bundle
+    from engine_runtime.released.full_size import describe
+
+    return Bundle.open(folder) if options.random_weights is None else describe(folder)
+
+
+def _codec(bundle: Bundle, options: EngineOptions) -> Codec:
+    from engine_runtime.stages import load_codec
+
+    return load_codec(bundle, options)

@@ -1,0 +1,74 @@
+"""moss-voice trt codec: what it asks for, what it prints. The graphs are tested with the engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import paths
+from app.commands import trt_codec
+from engine_runtime.codec.tensorrt import engines, export
+from engine_runtime.codec.tensorrt.store import EngineReport
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.trtllm import runtime_library
+
+
+def command(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    trt_codec.add_arguments(parser)
+    defaults = argparse.Namespace(
+        voice=None, seed=None, device="cpu", dtype=None, flow_steps=None, weights="native", kv="native",
+        kernels="auto", no_graphs=False, gpu_memory_gb=None, random_weights=None, flow_schedule=None,
+        codec_dtype=None, trt_codec=False,
+    )  # fmt: skip
+    return trt_codec.run(parser.parse_args(words, defaults))
+
+
+def test_without_a_gpu_it_asks_which_one(random_bundle: Path) -> None:
+    with pytest.raises(MossVoiceError, match=r"--compute-capability 8\.9 for an RTX 4090"):
+        command("--bundle", str(random_bundle))
+
+
+def test_it_prints_a_line_for_each_engine(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def build(codec: engines.Codec, store: Any, library: str, capability: str) -> Iterator[Any]:
+        asked.extend((library, capability, store._folder))
+        for graph in codec.graphs():
+            yield graph, b"", EngineReport(graph.name, "double", capability, 0.0, 1.0, 2.0, 3, "hash")
+
+    monkeypatch.setattr(engines, "build_engines", build)
+    monkeypatch.setattr(runtime_library, "runtime_library", lambda: "double")
+    words = ["--bundle", str(random_bundle), "--compute-capability", "8.9", "--json"]
+    assert command(*words) == 0
+    assert asked == ["double", "8.9", paths.engines_dir()]
+    *lines, document = capsys.readouterr().out.splitlines()
+    names = [engine["name"] for engine in json.loads(document)["engines"]]
+    assert names == ["estimator", "speech_encoder", "vocoder_start", "vocoder"]
+    assert [line.split()[1] for line in lines] == names
+    assert "plan_bytes 3" in lines[0]
+    assert command(*words, "--engines", str(tmp_path)) == 0
+    assert asked[-1] == tmp_path
+
+
+def test_onnx_files_are_written_and_compared(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(export, "export_onnx", lambda graph, file: file.write_bytes(b"graph"))
+    monkeypatch.setattr(export, "check_onnx", lambda graph, file: 1e-6)
+    assert command("--bundle", str(random_bundle), "--onnx", str(tmp_path / "onnx")) == 0
+    assert len(list((tmp_path / "onnx").glob("*.onnx"))) == 4
+    assert "difference 1e-06" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_made_is_said(random_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(MossVoiceError, match="cannot be made"):
+        command("--bundle", str(random_bundle), "--onnx", str(tmp_path / "file"))

@@ -1,0 +1,80 @@
+"""Exported files of the stored tiny networks, made once per run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.tensorrt.export import export_onnx
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, TensorSpec
+from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.codec.vocoder import Vocoder
+from tests.engine_runtime.codec.test_hift_stream import hift
+from tests.engine_runtime.codec.test_speech_tokenizer import GOLDEN, make_tokenizer
+from tests.engine_runtime.codec.test_token2mel import SPEC, make_flow
+from tests.engine_runtime.codec.test_vocoder import stored_bigvgan
+
+Exported = Callable[[str, Graph], Path]
+PACKETS = (5, 10)
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The file of a graph, exported once for each name of a network."""
+    folder = tmp_path_factory.mktemp("onnx")
+
+    def export(name: str, graph: Graph) -> Path:
+        file = folder / f"{name}.onnx"
+        if not file.is_file():
+            export_onnx(graph, file)
+        return file
+
+    return export
+
+
+@pytest.fixture
+def flow() -> Token2Mel:
+    """The stored flow with guidance on buffers of a fixed size, two Euler steps."""
+    return Token2Mel(make_flow(1200)[0], SPEC, steps=2, packet_codes=PACKETS, static_bytes=1 << 30)
+
+
+@pytest.fixture
+def tokenizer() -> SpeechTokenizer:
+    return make_tokenizer(load_file(GOLDEN / "encoder_tiny.safetensors"), "running_max")
+
+
+@pytest.fixture
+def bigvgan() -> Vocoder:
+    return stored_bigvgan()[0]
+
+
+@pytest.fixture
+def hift_vocoder() -> Vocoder:
+    return Vocoder(hift()[0], SPEC)
+
+
+class ScaledSum(nn.Module):
+    """A small network with a cache: what is new, scaled, plus the sum of the past."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor([factor]), requires_grad=False)
+
+    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        return self.factor * x + past.sum(dim=0), torch.cat((past, x[0]))
+
+
+def scaled_sum(factor: float = 2.0) -> Graph:
+    frames, past = Axis("frames", 2, 4, 8), Axis("past", 1, 4, 16)
+    return Graph(
+        "scaled_sum",
+        ScaledSum(factor),
+        (TensorSpec("x", (1, frames, 4)), TensorSpec("past", (past, 4))),
+        (TensorSpec("y", (1, frames, 4)), TensorSpec("kept", (past + frames, 4))),
+    )

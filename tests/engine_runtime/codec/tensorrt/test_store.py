@@ -1,0 +1,74 @@
+"""Kept engines: found again, never mistaken, never in the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from engine_runtime.codec.tensorrt.graph import Axis, TensorSpec
+from engine_runtime.codec.tensorrt.store import EngineReport, EngineStore, engine_key
+from tests.engine_runtime.codec.tensorrt.conftest import scaled_sum
+from tests.tensorrt_double import double_library
+
+PLAN = b"a plan"
+REPORT = EngineReport(
+    "scaled_sum", "double", "8.9", 0.0, 1.0, 2.0, len(PLAN), hashlib.sha256(PLAN).hexdigest()
+)
+
+
+def test_an_engine_is_found_again(tmp_path: Path) -> None:
+    store = EngineStore(tmp_path / "engines")
+    assert store.load("key") is None
+    store.save("key", PLAN, REPORT)
+    assert EngineStore(tmp_path / "engines").load("key") == (PLAN, REPORT)
+    assert store.load_compiled("key") is None
+    store.save_compiled("key", b"kernels")
+    assert store.load_compiled("key") == b"kernels"
+    assert sorted(file.name for file in (tmp_path / "engines").iterdir()) == [
+        "key.jit",
+        "key.json",
+        "key.plan",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("key.plan", b"a pla"), ("key.json", b"{"), ("key.json", b"{}")]
+)
+def test_a_damaged_engine_is_built_anew(tmp_path: Path, name: str, content: bytes) -> None:
+    store = EngineStore(tmp_path)
+    store.save("key", PLAN, REPORT)
+    (tmp_path / name).write_bytes(content)
+    assert store.load("key") is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = EngineStore(tmp_path / "file")
+    store.save("key", PLAN, REPORT)
+    assert "cannot be kept" in caplog.text
+    nothing = EngineStore(None)
+    nothing.save("key", PLAN, REPORT)
+    nothing.save_compiled("key", PLAN)
+    assert (nothing.load("key"), nothing.load_compiled("key")) == (None, None)
+
+
+def test_the_key_knows_all_that_matters() -> None:
+    graph, library = scaled_sum(), double_library()
+    key = engine_key(graph, "weights", library, "8.9")
+    assert key.startswith("scaled_sum-")
+    assert key == engine_key(scaled_sum(factor=3.0), "weights", library, "8.9")  # the weights stand for it
+    wider = dataclasses.replace(
+        graph, inputs=(TensorSpec("x", (1, Axis("frames", 2, 4, 9), 4)), graph.inputs[1])
+    )
+    others = {
+        engine_key(graph, "other", library, "8.9"),
+        engine_key(graph, "weights", library, "12.0"),
+        engine_key(graph, "weights", double_library(is_rtx=False), "8.9"),
+        engine_key(wider, "weights", library, "8.9"),
+    }
+    assert len(others | {key}) == 5
