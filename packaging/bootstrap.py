@@ -34,6 +34,15 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # torchaudio. None of that is used: of bigvgan the network, of silero-vad the ONNX file. What they do need
 # is in pyproject.toml.
 WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3")
+# Builds the codec's engines without a GPU. For the tests alone, which go without where it cannot be had: its
+# wheel (90 MB) is for Linux on x86-64.
+TENSORRT_RTX = "tensorrt-rtx==1.7.1.116"
+
+# The shipped bundle's codec for an RTX 4090: exported, compared with torch, built, its tensors checked.
+BUILD_ENGINES = (
+    *("-m", "app", "trt", "codec", "--compute-capability", "8.9"),
+    *("--engines", str(ROOT / "build" / "engines")),
+)
 
 # Debian package -> the shared library that tells whether it is there already.
 RUN_LIBRARIES = {
@@ -159,6 +168,8 @@ def install_packages(with_tests: bool, gpu: bool) -> None:
     target = f"{ROOT}[dev]" if with_tests else str(ROOT)
     _pip("install", "--no-build-isolation", "--editable", target)
     _pip("install", "--no-deps", *WITHOUT_DEPENDENCIES)
+    if with_tests and _pip("install", TENSORRT_RTX, check=False, quiet=True) != 0:
+        _say("TensorRT for RTX cannot be installed here; no engines are built in the tests.")
     marks = [wanted] if not with_tests else [wanted, _fingerprint(False, gpu)]
     MARK.write_text("\n".join(marks) + "\n", encoding="utf-8")
 
@@ -226,6 +237,8 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
         "architecture": [str(VENV / "bin" / "lint-imports")],
         "tests": [python, "-m", "pytest", *pytest_arguments],
     }
+    if _run([python, "-c", "import tensorrt_rtx"], quiet=True, check=False) == 0:
+        steps["engines"] = [python, *BUILD_ENGINES]
     results = {}
     for name, command in steps.items():
         _say(f"== {name}: {' '.join(Path(part).name if part == python else part for part in command)}")

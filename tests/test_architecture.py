@@ -105,6 +105,12 @@ def test_tensorrt_llm_behind_one_door(file: Path) -> None:
         assert "tensorrt_llm" not in _top_imports(file)
 
 
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_tensorrt_only_through_its_door(file: Path) -> None:
+    """Nothing names it in an import: the one module that gets it does so when it is asked."""
+    assert not _top_imports(file) & {"tensorrt", "tensorrt_rtx"}
+
+
 def _is_tested_by_name(file: Path) -> bool:
     """app/audio/ring.py -> tests/app/audio/test_ring.py, or a test file beside its package's tests."""
     folder = ROOT / "tests" / file.relative_to(ROOT).parent

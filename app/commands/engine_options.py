@@ -169,7 +169,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             backend=arguments.backend,
             engine=arguments.engine,
             trt_codec=arguments.trt_codec,
-            engine_cache=paths.engines_dir(),
+            engine_cache=paths.engines_dir() if arguments.trt_codec else None,
         ),
         seed=arguments.seed,
         voice=arguments.voice,

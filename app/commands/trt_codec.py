@@ -3,7 +3,7 @@
 Exports flow estimator, speech encoder and vocoder to ONNX, compares each file with torch, builds an engine
 and keeps it in the user's cache, where the next start finds it. TensorRT for RTX builds for the GPU of
 another machine as well (--compute-capability); TensorRT builds for the one that is here. --onnx writes the
-ONNX files to a folder and builds nothing.
+ONNX files to a folder, times them on the CPU beside torch, and builds nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
-    from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
+    from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx, times_against_torch
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,12 @@ def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
         start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
         export_onnx(graph, file)
         seconds = round(time.perf_counter() - start, 3)
-        yield {"name": graph.name, "file": str(file), "s": seconds, "difference": check_onnx(graph, file)}
+        difference = check_onnx(graph, file)
+        row = {"name": graph.name, "file": str(file), "export_seconds": seconds, "difference": difference}
+        if difference is not None:
+            torch_ms, onnxruntime_ms = times_against_torch(graph, file)
+            row |= {"torch_ms": round(torch_ms, 3), "onnxruntime_ms": round(onnxruntime_ms, 3)}
+        yield row
 
 
 def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, Any]]:

@@ -126,3 +126,9 @@ def test_a_reader_that_stops_early_is_no_error(repository: Path, random_bundle: 
         assert process.stderr is not None
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
+
+
+def test_engines_of_the_codec_are_kept_in_the_users_cache() -> None:
+    engine = start_settings(build_parser().parse_args(["talk", "--trt-codec"])).engine
+    assert engine.trt_codec
+    assert engine.engine_cache == paths.engines_dir()

@@ -85,6 +85,35 @@ def test_without_a_gpu_the_cpu_build_is_asked_for_first(
     assert asked[-1] == ("install", "torch==2.13.0")
 
 
+def test_a_library_for_engines_that_cannot_be_had_is_said_and_left_out(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bootstrap, "MARK", tmp_path / "mark")
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.setattr(bootstrap, "_install_torch", lambda gpu: None)
+    monkeypatch.setattr(bootstrap, "_pip", lambda *words, **_: int(bootstrap.TENSORRT_RTX in words))
+    bootstrap.install_packages(with_tests=True, gpu=False)
+    assert "no engines are built in the tests" in capsys.readouterr().out
+    assert (tmp_path / "mark").is_file()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_engines_are_built_where_they_can_be(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    ran: list[str] = []
+
+    def run(command: list[str], *_: object, **__: object) -> int:
+        ran.append(" ".join(command[1:]))
+        return 0 if is_there or "import tensorrt_rtx" not in command else 1
+
+    monkeypatch.setattr(bootstrap, "_run", run)
+    assert bootstrap.run_tests([]) == 0
+    assert ran[-1].startswith("-m app trt codec --compute-capability 8.9" if is_there else "-m pytest")
+
+
 def test_pins_agree_with_the_constraints(bootstrap: ModuleType) -> None:
     pins = set(re.findall(r"^[\w.-]+==[^\s;]+", bootstrap.CONSTRAINTS.read_text(), re.MULTILINE))
-    assert {bootstrap.TORCH, *bootstrap.WITHOUT_DEPENDENCIES} <= pins
+    assert {bootstrap.TORCH, bootstrap.TENSORRT_RTX, *bootstrap.WITHOUT_DEPENDENCIES} <= pins

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import io
 import logging
+import statistics
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine_runtime.bench.clock import times_ms
 from engine_runtime.codec.tensorrt.graph import Extent, Graph
 from engine_runtime.trtllm.runtime_library import TensorRTError
 
@@ -121,6 +123,17 @@ def check_onnx(graph: Graph, file: Path) -> float | None:
             want = [value.cpu() for value in graph.module(*inputs)]
         worst = max(worst, graph.check_outputs(runner(*inputs), want))
     return worst
+
+
+def times_against_torch(graph: Graph, file: Path, repeats: int = 10) -> tuple[float, float]:
+    """Median milliseconds of the usual size: the graph in torch, where it is, and onnxruntime with as many
+    threads on the CPU."""
+    inputs = graph.examples("usual")
+    runner = OnnxRunner(graph, file, torch.get_num_threads())
+    with torch.inference_mode():
+        in_torch = times_ms(lambda: graph.module(*inputs), graph.device, repeats, warm_up=2)
+        in_onnx = times_ms(lambda: runner(*inputs), torch.device("cpu"), repeats, warm_up=2)
+    return statistics.median(in_torch), statistics.median(in_onnx)
 
 
 @contextlib.contextmanager

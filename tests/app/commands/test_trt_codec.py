@@ -63,9 +63,10 @@ def test_onnx_files_are_written_and_compared(
 ) -> None:
     monkeypatch.setattr(export, "export_onnx", lambda graph, file: file.write_bytes(b"graph"))
     monkeypatch.setattr(export, "check_onnx", lambda graph, file: 1e-6)
+    monkeypatch.setattr(export, "times_against_torch", lambda graph, file: (2.0, 3.0))
     assert command("--bundle", str(random_bundle), "--onnx", str(tmp_path / "onnx")) == 0
     assert len(list((tmp_path / "onnx").glob("*.onnx"))) == 4
-    assert "difference 1e-06" in capsys.readouterr().out
+    assert "difference 1e-06  torch_ms 2.0  onnxruntime_ms 3.0" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_made_is_said(random_bundle: Path, tmp_path: Path) -> None:

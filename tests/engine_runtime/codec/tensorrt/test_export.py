@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_runtime.codec.tensorrt.export import OnnxRunner, check_onnx, export_onnx
+from engine_runtime.codec.tensorrt.export import OnnxRunner, check_onnx, export_onnx, times_against_torch
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
 from engine_runtime.errors import ExecutorError
 from engine_runtime.trtllm.runtime_library import TensorRTError
@@ -31,6 +31,12 @@ def test_a_file_of_other_weights_is_noticed(exported: Exported) -> None:
     assert check_onnx(graph, file) <= 1e-6
     with pytest.raises(ExecutorError, match="output y differs from torch's"):
         check_onnx(scaled_sum(factor=2.1), file)
+
+
+def test_both_are_timed(exported: Exported) -> None:
+    graph = scaled_sum()
+    times = times_against_torch(graph, exported("scaled_sum", graph), repeats=3)
+    assert all(0 < milliseconds < 1000 for milliseconds in times)
 
 
 def test_what_torch_cannot_export_is_said_in_one_sentence(tmp_path: Path) -> None:
