@@ -23,6 +23,7 @@ _HOW_TO_GET = {
     ),
     "tensorrt_rtx": "TensorRT for RTX is not installed. Install it with pip install 'moss-voice[trt-codec]'.",
 }
+_LONGEST = 200
 _log = logging.getLogger(__name__)
 
 
@@ -84,6 +85,12 @@ def _module(name: LibraryName) -> Any:
             f"{name} is installed and cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
             "libraries of its own version; `moss-voice doctor` lists what is there."
         ) from None
+
+
+def first_line(words: str) -> str:
+    """What a library said, as part of a sentence: it may print whole tensors."""
+    line = (words.strip().splitlines() or ["no reason given"])[0]
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + "..."
 
 
 @cache

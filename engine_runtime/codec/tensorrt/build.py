@@ -13,12 +13,17 @@ from typing import Any
 import torch
 
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, logger
+from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, first_line, logger
 
 
 def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capability: str) -> bytes:
     """Build an engine for a compute capability ("8.9"). Raises TensorRTError naming the step that failed."""
     trt = library.module
+    if any(spec.dtype == torch.bfloat16 for spec in graph.inputs):
+        raise TensorRTError(
+            f"{library.label} cannot build the {graph.name} in bfloat16, in which it has neither Mish nor "
+            "transposed convolutions. Use --codec-dtype float16 or float32."
+        )
     log = logger(library)
     log.last_error = ""
 
@@ -26,7 +31,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         if done is None or done is False:
             raise TensorRTError(
                 f"{library.label} cannot build the {graph.name}: {what} failed "
-                f"({log.last_error or 'no reason given'}). Run the codec in torch, without --trt-codec."
+                f"({first_line(log.last_error)}). Run the codec in torch, without --trt-codec."
             )
         return done
 

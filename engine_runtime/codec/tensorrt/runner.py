@@ -19,7 +19,7 @@ from torch import Tensor
 from engine_runtime.codec.tensorrt.build import check_tensor
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
 from engine_runtime.errors import ExecutorError
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, logger
+from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, first_line, logger
 
 _log = logging.getLogger(__name__)
 
@@ -153,14 +153,14 @@ class EngineRunner:
         if made is None:
             raise TensorRTError(
                 f"{self._library.label} cannot run the {self._graph.name}: {what} failed "
-                f"({self._log.last_error or 'no reason given'}). Run without --trt-codec."
+                f"({first_line(self._log.last_error)}). Run without --trt-codec."
             )
         return made
 
     def _failure(self, what: str) -> ExecutorError:
-        reason = f" ({self._log.last_error})" if self._log.last_error else ""
         return ExecutorError(
-            f"The {self._graph.name} failed in {self._library.label}: {what}{reason}. Run without "
+            f"The {self._graph.name} failed in {self._library.label}: {what} "
+            f"({first_line(self._log.last_error)}). Run without "
             "--trt-codec."
         )
 

@@ -71,6 +71,12 @@ def test_a_broken_installation_is_named(monkeypatch: pytest.MonkeyPatch, error: 
         library.tensorrt()
 
 
+def test_what_a_library_said_becomes_part_of_a_sentence() -> None:
+    assert library.first_line("out of memory\n  at line 3") == "out of memory"
+    assert library.first_line("") == "no reason given"
+    assert len(library.first_line("x" * 5000)) < 210
+
+
 def test_what_the_library_says_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     class ILogger:
         INTERNAL_ERROR, ERROR, WARNING, INFO = range(4)

@@ -64,6 +64,13 @@ def test_a_file_of_another_graph_is_refused(
         build_engine(other, file, double_library(), "8.9")
 
 
+def test_bfloat16_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    graph = scaled_sum()
+    specs = tuple(dataclasses.replace(spec, dtype=torch.bfloat16) for spec in graph.inputs)
+    with pytest.raises(TensorRTError, match="Use --codec-dtype float16 or float32"):
+        build_engine(dataclasses.replace(graph, inputs=specs), tmp_path / "no.onnx", double_library(), "8.9")
+
+
 def test_number_formats_are_compared(exported: Exported) -> None:
     graph = scaled_sum()
     lower = [dataclasses.replace(spec, dtype=torch.float16) for spec in graph.inputs]

@@ -125,3 +125,23 @@ def test_the_weights_decide(random_bundle: Path, nano_bundle: Path) -> None:
     seen = {weights_of(tiny, None), weights_of(nano, None), weights_of(nano, 0), weights_of(nano, 1)}
     assert len(seen) == 4
     assert weights_of(nano, None) == weights_of(Bundle.open(nano_bundle), None)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_of_a_codec_on_a_gpu(exported: Exported, tmp_path: Path) -> None:
+    """Weights on the device are exported as they are; the state of a stream stays on the device."""
+    from engine_runtime.codec.tensorrt.estimator import EngineEstimator
+    from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
+    from tests.engine_runtime.codec.test_token2mel import SPEC, make_flow
+
+    stage = Token2Mel(
+        make_flow(1200)[0], SPEC, steps=2, packet_codes=PACKETS, device="cuda", static_bytes=1 << 30
+    )
+    graph = engines.estimator_graph(stage.estimator, list(PACKETS))
+    assert graph.device.type == "cuda"
+    export_onnx(graph, tmp_path / "estimator.onnx")
+    assert check_onnx(graph, tmp_path / "estimator.onnx") <= 1e-3
+    want = stage.convert(codes_of(33))
+    stage.estimator.engine = EngineEstimator(stage.estimator, graph.module)
+    assert np.abs(stage.convert(codes_of(33)) - want).max() <= 1e-3
