@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from app import paths
-from app.commands import trt_codec
+from app.cli import build_parser
 from engine_runtime.codec.tensorrt import engines, export
 from engine_runtime.codec.tensorrt.store import EngineReport
 from engine_runtime.errors import MossVoiceError
@@ -19,14 +18,8 @@ from engine_runtime.trtllm import runtime_library
 
 
 def command(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    trt_codec.add_arguments(parser)
-    defaults = argparse.Namespace(
-        voice=None, seed=None, device="cpu", dtype=None, flow_steps=None, weights="native", kv="native",
-        kernels="auto", no_graphs=False, gpu_memory_gb=None, random_weights=None, flow_schedule=None,
-        codec_dtype=None, trt_codec=False,
-    )  # fmt: skip
-    return trt_codec.run(parser.parse_args(words, defaults))
+    arguments = build_parser().parse_args(["trt", "codec", *words])
+    return int(arguments.run(arguments))
 
 
 def test_without_a_gpu_it_asks_which_one(random_bundle: Path) -> None:
