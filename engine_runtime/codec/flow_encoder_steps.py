@@ -8,7 +8,7 @@ thread of its caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -90,9 +90,7 @@ class _Block:
         )
         keys, values = cache.put(layer, parts[2:])
         if isinstance(cache, RingCache):
-            self.reach(cache.bucket)
-            table = self.distances[:, :, self.farthest - cache.bucket + 1 :]
-            scores = cache.over_keys(parts[1] @ table) + cache.mask
+            scores = cache.over_keys(parts[1] @ self.over_distances(cache.bucket)) + cache.mask
         else:
             total = cache.length + count
             self.reach(total)
@@ -104,6 +102,12 @@ class _Block:
         x = x + self.out(out.transpose(1, 2).reshape(1, count, -1))
         return x + self.outer(F.silu(self.inner(self.norm_ff(x))))
 
+    def over_distances(self, total: int) -> Tensor:
+        """What a query is multiplied with for its scores over the distances total - 1 ... 1 - chunk: [H, d,
+        distances]."""
+        self.reach(total)
+        return self.distances[:, :, self.farthest - total + 1 :]
+
     def reach(self, total: int) -> None:
         """Project the distances from total - 1 down to 1 - chunk, if that was not done. What was recorded in
         a graph must not be made anew: reach for the largest total before."""
@@ -113,6 +117,10 @@ class _Block:
             table = relative_positions(self.farthest, 1 - self.chunk, dim, self.position.weight.device)
             projected = self.position(table.to(self.position.weight.dtype))
             self.distances = projected.view(-1, self.heads, self.head_dim).permute(1, 2, 0).contiguous()
+
+
+RunBlocks = Callable[[Sequence[_Block], Tensor, "ChunkCache | RingCache"], Tensor]
+"""See `run_blocks`."""
 
 
 class EncoderSteps:
@@ -164,19 +172,20 @@ class EncoderSteps:
             ahead = F.pad(ahead, (0, 0, 0, needed - ahead.shape[1]))
         return self.encode_ahead(state, ahead)
 
-    def encode_ahead(self, state: EncoderState, ahead: Tensor) -> Tensor:
+    def encode_ahead(self, state: EncoderState, ahead: Tensor, run: RunBlocks | None = None) -> Tensor:
         """mu of embedded codes [1, n + look_ahead, D], whose last ones are context only: [1, n * upsample,
-        n_mels]."""
+        n_mels]. `run` stands in for `run_blocks`."""
+        run = run or run_blocks
         count = ahead.shape[1] - self.config.look_ahead_codes
         x = ahead[:, :count]
         h = torch.cat((state.ahead, F.leaky_relu(self.ahead(ahead.contiguous()))), dim=1)
         state.ahead = h[:, -2:]
-        x = _run(self.blocks, x + self.behind(h), state.codes)
+        x = run(self.blocks, x + self.behind(h), state.codes)
 
         x = torch.cat((state.before_up, x), dim=1)
         state.before_up = x[:, -2:]
         x = self.up_embed(self.up(x).view(1, count * self.config.upsample, -1))
-        x = _run(self.up_blocks, x, state.frames)
+        x = run(self.up_blocks, x, state.frames)
         return self.project(self.after_norm(x))
 
 
@@ -184,7 +193,8 @@ def _blocks(blocks: Iterable[nn.Module], chunk: int, prepare: Preparation) -> li
     return [_Block(block, chunk, prepare) for block in blocks if isinstance(block, ConformerBlock)]
 
 
-def _run(blocks: list[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
+def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
+    """x [1, n, D] through all blocks; their keys and values stay in the cache."""
     cache.reserve(x.shape[1])
     for layer, block in enumerate(blocks):
         x = block(x, layer, cache)

@@ -186,6 +186,18 @@ class EstimatorSteps:
         config = self.config
         return (self.blocks * steps, 2, self.batch, config.heads, frames, config.head_dim)
 
+    def condition(
+        self, state: EstimatorState, mu: Tensor, speaker: Tensor, cond: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What mu, speaker and prompt frames add to the first convolution and to the sum behind it: [B, n,
+        channels] each. Arguments as those of `sample`."""
+        condition = torch.cat((mu, speaker.unsqueeze(1).expand(-1, mu.shape[1], -1), cond), dim=2)
+        if self.batch == 2:
+            condition = torch.cat((condition, torch.zeros_like(condition)))
+        rows = torch.cat((state.condition, condition), dim=1)
+        state.condition = rows[:, -PAST:]
+        return self.condition_conv(rows), self.condition_skip(condition)
+
     def sample(
         self, state: EstimatorState, noise: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor
     ) -> Tensor:
@@ -193,13 +205,8 @@ class EstimatorSteps:
 
         noise float32, mu and cond [1, n, n_mels]; speaker [1, n_mels]. All Euler steps are made.
         """
+        convolved, skipped = self.condition(state, mu, speaker, cond)
         count = mu.shape[1]
-        condition = torch.cat((mu, speaker.unsqueeze(1).expand(-1, count, -1), cond), dim=2)
-        if self.batch == 2:
-            condition = torch.cat((condition, torch.zeros_like(condition)))
-        rows = torch.cat((state.condition, condition), dim=1)
-        state.condition = rows[:, -PAST:]
-        convolved, skipped = self.condition_conv(rows), self.condition_skip(condition)
         state.cache.reserve(count)
         x, velocity_of = noise, self.engine or self.velocity
         for step, (_, dt) in enumerate(state.schedule.span):

@@ -37,6 +37,15 @@ class RingCache:
         """Memory of the buffers, in bytes."""
         return self._buffer.nbytes
 
+    @property
+    def slots(self) -> Tensor:
+        """Where in a layer the positions of the packet lie: int64 [count]."""
+        return self._slots
+
+    def entry(self, layer: int) -> Tensor:
+        """All of a layer: [2, B, H, capacity, d]."""
+        return self._buffer[layer]
+
     def place(self, start: Tensor, end: Tensor, count: int, bucket: int) -> None:
         """What `put` and the attention need for the positions [start, start + count), of which those from
         `end` on are padding. start, end: int64 scalars on the device; start + count exceeds a `bucket` only
@@ -59,11 +68,21 @@ class RingCache:
         distance = (queries.unsqueeze(1) - keys).clamp(1 - self._chunk, bucket - 1)
         self._columns = bucket - 1 - distance
 
+    def place_as(self, other: RingCache) -> None:
+        """As `place` with what the other cache was given; it must be of the same size."""
+        self.bucket, self.mask = other.bucket, other.mask
+        self._slots, self._columns = other._slots, other._columns
+
     def put(self, layer: int, kv: Tensor) -> Tensor:
         """Write kv [2, B, H, count, d] of a layer; returns its bucket [2, B, H, bucket, d]."""
-        entry = self._buffer[layer]
+        entry = self.entry(layer)
         entry.index_copy_(3, self._slots, kv)
         return entry[:, :, :, : self.bucket]
+
+    @property
+    def distance_of(self) -> Tensor:
+        """Which column of distances belongs to a query and a slot: int64 [count, bucket], see `over_keys`."""
+        return self._columns
 
     def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
         """Put kv, and let query [B, H, count, d] attend to the layer's bucket -> [B, H, count, d]."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.flow_encoder_steps import EncoderState
-from engine_runtime.codec.flow_estimator_steps import EstimatorState
+from engine_runtime.codec.flow_encoder_steps import EncoderState, RunBlocks
+from engine_runtime.codec.flow_estimator_steps import PAST, EstimatorState
 from engine_runtime.codec.flow_parts import FlowParts
 from engine_runtime.codec.ring_cache import RingCache
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -30,6 +30,9 @@ from engine_runtime.types import Codes
 
 FIRST_BUCKET = 64
 """Codes of the smallest bucket; each further one is twice as wide."""
+
+_OTHER_ROWS = 3
+"""Rows of a slot that are not those of an Euler step; they come first."""
 
 
 @dataclass(slots=True)
@@ -58,16 +61,31 @@ class StaticFlow:
     """Implements `FlowPath`.
 
     `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks); `cache_codes`
-    is how many codes the caches hold, prompt included. Raises BundleError where the prompt does not fit.
+    is how many codes the caches hold, prompt included; `triton` runs the estimator with kernels. Raises
+    BundleError where the prompt does not fit.
     """
 
     def __init__(
-        self, parts: FlowParts, packets: Sequence[int], cache_codes: int, calls: GraphedCalls | None = None
+        self,
+        parts: FlowParts,
+        packets: Sequence[int],
+        cache_codes: int,
+        calls: GraphedCalls | None = None,
+        *,
+        triton: bool = False,
     ) -> None:
         config = parts.config
         chunk, prompt = config.chunk_codes, len(parts.prompt_codes)
         self._parts = parts
         self._calls = GraphedCalls(parts.device, enabled=False) if calls is None else calls
+        self._run_blocks: RunBlocks | None = None
+        self._sample = parts.estimator.sample
+        if triton and config.chunk_frames >= PAST:
+            from engine_runtime.codec.triton_encoder import TritonEncoder
+            from engine_runtime.codec.triton_estimator import TritonEstimator
+
+            self._run_blocks = TritonEncoder()
+            self._sample = TritonEstimator(parts.estimator).sample
         self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
         """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""
@@ -168,18 +186,23 @@ class StaticFlow:
         start, end, codes = numbers[0], numbers[1], numbers[2:]
         encoder, estimator = slot.encoder, slot.estimator
         assert isinstance(encoder.codes, RingCache)
+        assert isinstance(encoder.frames, RingCache)
+        assert isinstance(estimator.cache, RingCache)
         encoder.codes.place(start, end, shape, bucket)
-        for cache in (encoder.frames, estimator.cache):
-            assert isinstance(cache, RingCache)
-            cache.place(start * rate, end * rate, shape * rate, bucket * rate)
+        encoder.frames.place(start * rate, end * rate, shape * rate, bucket * rate)
+        estimator.cache.place_as(encoder.frames)
         ahead = parts.encoder.embedded(codes)
         is_there = start + torch.arange(codes.shape[0], device=codes.device) < end
-        mu = parts.encoder.encode_ahead(encoder, ahead * is_there[None, :, None].to(ahead.dtype))
+        ahead = ahead * is_there[None, :, None].to(ahead.dtype)
+        mu = parts.encoder.encode_ahead(encoder, ahead, self._run_blocks)
         frames = start * rate + torch.arange(shape * rate, device=codes.device)
         noise = parts.noise[frames.clamp(max=len(parts.noise) - 1)]
         cond = self._notes[frames.clamp(max=len(self._notes) - 1)]
-        mel = parts.estimator.sample(estimator, noise[None], mu, parts.speaker, cond[None])
-        torch._foreach_copy_(slot.rows, _rows(encoder, estimator))
+        mel = self._sample(estimator, noise[None], mu, parts.speaker, cond[None])
+        rows = _rows(encoder, estimator)
+        # apart, since only tensors that all lie alike in memory are copied by a few kernels
+        torch._foreach_copy_(slot.rows[:_OTHER_ROWS], rows[:_OTHER_ROWS])
+        torch._foreach_copy_(slot.rows[_OTHER_ROWS:], rows[_OTHER_ROWS:])
         _put_rows(encoder, estimator, slot.rows)
         return mel
 

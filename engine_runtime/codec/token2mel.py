@@ -71,6 +71,7 @@ class Token2Mel:
         device: torch.device | str = "cpu",
         static_bytes: int | None = None,
         calls: GraphedCalls | None = None,
+        triton: bool = False,
     ) -> None:
         config = flow.config
         if mel.n_mels != config.n_mels:
@@ -108,7 +109,7 @@ class Token2Mel:
             self._path = GrowingFlow(parts)
         else:
             cache_codes = static_bytes // bytes_per_code(parts, self.steps)
-            self._path = StaticFlow(parts, self.packet_codes, cache_codes, calls)
+            self._path = StaticFlow(parts, self.packet_codes, cache_codes, calls, triton=triton)
         self._path.start(self.steps)
 
     def stream(self, n_steps: int | None = None) -> Token2MelStream:
