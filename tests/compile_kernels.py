@@ -17,6 +17,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from engine_runtime.cuda.kernels.attention import attend_row
+from engine_runtime.cuda.kernels.flow import (
+    attend_rows,
+    conv_rows,
+    inner_rows,
+    linear_add_rows,
+    project_rows,
+    skip_rows,
+    step_rows,
+)
 from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
 from engine_runtime.cuda.kernels.pick import best_of_stretch, pick_one
 from engine_runtime.cuda.kernels.rows import (
@@ -27,6 +36,7 @@ from engine_runtime.cuda.kernels.rows import (
     norm_rows,
     turn_and_write_rows,
 )
+from engine_runtime.cuda.kernels.snake import snake_values
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
 HIDDEN, INNER, HEADS, KV_HEADS, DIM, TOKENS = 4096, 12288, 32, 8, 128, 16
@@ -43,10 +53,20 @@ HEAD_SIZES = {"HEADS": HEADS, "KV_HEADS": KV_HEADS, "DIM": DIM, "TOKENS": TOKENS
 TABLES = {"q_norm": BF16, "k_norm": BF16, "cos": BF16, "sin": BF16, "table": "*i32"}
 OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 
+INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances")
+WEIGHTS = ("norm", "norm_bias", "weight", "bias", "q", "q_out", "cache", "seen", "distances")
+STAGES = {"linear_add_rows": 4, "attend_rows": 2}
+"""Of those kernels that are not run with the usual number."""
+SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
+"""Bytes that a program can have."""
+
+WIDE_LOADS = r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10"
+"""To registers, and to shared memory."""
+
 Case = tuple[Any, dict[str, str], dict[str, object], int]
 
 
-def cases() -> Iterator[Case]:
+def cases(*, overlaps: bool) -> Iterator[Case]:
     """Kernel, types of its arguments, constants, warps."""
     down = {"COLUMNS": INNER, "WIDTH": 16384, "HAS_NORM": False, "HAS_RESIDUAL": True}
     for weight in (BF16, FP8, "*u8"):
@@ -89,6 +109,45 @@ def cases() -> Iterator[Case]:
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
+    # float32 where it is tightest: what keeps several pieces in shared memory
+    for dtype in ("*fp16", FP32):
+        for case in codec_cases(dtype, overlaps=overlaps):
+            if dtype != FP32 or case[0].__name__ in STAGES:
+                yield case
+
+
+def codec_cases(dtype: str, *, overlaps: bool) -> Iterator[Case]:
+    """The kernels of the codec, at its released sizes."""
+    width, heads, dim, bands = 256, 8, 64, 80
+    counts = dict.fromkeys(INTEGERS, "i32")
+    rows = dict.fromkeys(("x", "other", "past", "new_past", "time", "add", "out", "h", "residual"), dtype)
+    weights = dict.fromkeys(WEIGHTS, dtype)
+    scalars = dict.fromkeys(("eps", "softmax_scale", "guidance", "dt"), "fp32")
+    types = counts | rows | weights | scalars | {"slots": "*i64", "distance_of": "*i64"}
+    sizes: dict[str, object] = {"ROWS": 16, "COLUMNS": 16, "OVERLAPS": overlaps}
+    plain: dict[str, object] = sizes | {"IN": width, "OUT": width, "TILE": width}
+    heads_of = {"HEADS": heads, "DIM": dim, "COLUMNS": 32}
+    yield project_rows, types, plain | heads_of | {"QUERIES": 1, "HAS_BIAS": False}, 4
+    encoder = {"IN": 2 * width, "TILE": 2 * width, "QUERIES": 2, "HAS_BIAS": True}
+    yield project_rows, types, plain | heads_of | encoder, 4
+    half = 2 if dtype == FP32 else 1
+    attention = {"HEADS": heads, "DIM": dim, "DIM_TILE": dim, "KEYS": 128 // half}
+    for has in (False, True):
+        yield attend_rows, types, attention | {"ROWS": 16, "OVERLAPS": overlaps, "HAS_DISTANCES": has}, 4
+    yield linear_add_rows, types, plain | {"IN": 4 * width, "BLOCK": 256 // half}, 4
+    yield inner_rows, types, plain | {"OUT": 4 * width, "IS_GELU": True, "COLUMNS": 32}, 4
+    flags = {"IS_SHARED": False, "HAS_NORM": False, "HAS_BIAS": True, "HAS_ADD": False, "PARTS": 1}
+    first = {"IS_SHARED": True, "HAS_BIAS": False, "HAS_ADD": True, "IN": bands, "TILE": 128}
+    for more in (flags, flags | {"HAS_NORM": True}, flags | {"PARTS": 2}, flags | first):
+        noisy = {"x": FP32, "other": FP32} if more["IS_SHARED"] else {}
+        yield conv_rows, types | noisy, plain | {"TAPS": 3} | more, 4
+        if not more["HAS_NORM"]:
+            yield skip_rows, types | noisy, plain | {"OUT_TILE": width} | more, 4
+    yield step_rows, types | {"x": FP32, "out": FP32}, plain | {"OUT": bands, "BATCH": 2}, 4
+    values = dict.fromkeys(("x", "residual", "bias", "alpha", "total_out", "out"), dtype)
+    switches = dict.fromkeys(("HAS_BIAS", "HAS_RESIDUAL", "HAS_TOTAL", "HAS_SNAKE"), True)
+    lengths = dict.fromkeys(("size", "length"), "i32")
+    yield snake_values, values | lengths, {"CHANNELS": 256, "BLOCK": 1024} | switches, 4
 
 
 def compile_for(capability: int, case: Case) -> str:
@@ -99,23 +158,28 @@ def compile_for(capability: int, case: Case) -> str:
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(names)
-        if signature[name].startswith("*")
+        if signature[name].startswith("*") or name == "size"
     }
-    source = ASTSource(
-        kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned
-    )
-    target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": warps})
+    values = {(index,): constants[name] for index, name in enumerate(names) if name in constants}
+    source = ASTSource(kernel, signature, values, aligned)
+    options: dict[str, object] = {"num_warps": warps}
+    if kernel.__name__ in STAGES:
+        options["num_stages"] = STAGES[kernel.__name__]
+    if constants.get("OVERLAPS"):
+        options["launch_pdl"] = True
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
+    if kernel.__module__.endswith("flow"):
+        assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
     return str(compiled.asm["ptx"])
 
 
 def main(capabilities: list[int]) -> None:
     """Compile all; one line a kernel: whether it has loads of 16 bytes."""
     for capability in capabilities:
-        for case in cases():
+        for case in cases(overlaps=capability >= 90):
             ptx = compile_for(capability, case)
-            is_wide = re.search(r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10", ptx)
+            is_wide = re.search(WIDE_LOADS, ptx)
             sys.stdout.write(f"sm_{capability} {case[0].__name__} {'v4.b32' if is_wide else 'narrow'}\n")
 
 

@@ -55,7 +55,8 @@ class Vocoder:
     `left_context_frames` and `right_context_frames` default to what the kind needs: BigVGAN's receptive
     field, HiFT's overlap. Less than BigVGAN's receptive field sounds earlier and is no longer exact
     (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. `recorded` tells which chunks
-    are recorded, if any. Raises BundleError where network and mel do not fit.
+    are recorded, if any; `triton` lets HiFT use a kernel. Raises BundleError where network and mel do not
+    fit.
     """
 
     def __init__(
@@ -69,18 +70,23 @@ class Vocoder:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         recorded: RecordedFrames | None = None,
+        triton: bool = False,
     ) -> None:
         self.mel, self.sample_rate = mel, mel.sample_rate
         self.kind: Literal["bigvgan", "hift"] = "hift" if isinstance(network, HiFT) else "bigvgan"
         self._seed = seed
         network = network.to(device).eval()
-        self._whole = network.lower(dtype) if isinstance(network, HiFT) else network.to(dtype)
+        self._whole = network.fold().lower(dtype) if isinstance(network, HiFT) else network.to(dtype)
         self._recorded = recorded
         self.like = torch.zeros(0, dtype=dtype, device=device)
         """Has the number format and the device of the network."""
         self.network: Windows | HiFTNetwork
         """What streams call; engines may take its place, `vocode` does not use them."""
         if isinstance(network, HiFT):
+            if triton:
+                from engine_runtime.codec.triton_hift import use_kernels
+
+                use_kernels(network)
             self.network = network
             stated = {"in_channels": mel.n_mels, "sampling_rate": mel.sample_rate, "hop": mel.hop}
             _check_network({key: getattr(network.config, key) for key in stated}, stated)
@@ -120,11 +126,11 @@ class Vocoder:
         self.check(torch.as_tensor(mel))
         if mel.shape[1] == 0:
             return np.zeros(0, dtype=np.float32)
-        frames = torch.as_tensor(mel).to(self.like)[None]
+        frames = torch.as_tensor(mel).to(self.like.device)[None]
         if isinstance(self._whole, HiFT):
             wave = self._whole(frames, self._draws()(mel.shape[1]))
         else:
-            wave = self._whole(frames)[0]
+            wave = self._whole(frames.to(self.like))[0]
         return wave[0].float().cpu().numpy()  # type: ignore[no-any-return]
 
     def stream(self) -> VocoderStream:

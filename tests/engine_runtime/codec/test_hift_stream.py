@@ -99,3 +99,15 @@ def test_noise_follows_the_seed() -> None:
     assert run(stage.stream(), mel[:, :0], [5]).shape == (0,)
     assert np.array_equal(stage.vocode(mel), stage.vocode(mel))
     assert not np.array_equal(stage.vocode(mel), Vocoder(network, SPEC, seed=4).vocode(mel))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 1e-4), (torch.bfloat16, 5e-3)])
+def test_lower_number_formats_keep_the_phase(dtype: torch.dtype, most: float) -> None:
+    """A mel that is rounded before its fundamental is estimated would let the phases drift apart."""
+    mel = np.random.default_rng(0).normal(-5.0, 2.0, (80, 60)).astype(np.float32)
+    whole, lower = (Vocoder(hift()[0], SPEC, dtype=kind) for kind in (torch.float32, dtype))
+    for wanted, got in (
+        (whole.vocode(mel), lower.vocode(mel)),
+        (run(whole.stream(), mel, [20]), run(lower.stream(), mel, [20])),
+    ):
+        assert np.square(got - wanted).mean() <= most * np.square(wanted).mean()
