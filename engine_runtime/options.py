@@ -38,7 +38,8 @@ class EngineOptions:
     kv_dtype: KVDtype = "native"
     """How keys and values are stored; native is `dtype`."""
     kernels: Kernels = "auto"
-    """What runs the language model on a GPU: Triton kernels, plain torch, or the former where it works."""
+    """What runs language model and codec on a GPU: Triton kernels, plain torch, or the former where they
+    work."""
     graphs: bool = True
     """Whether repeated work on a GPU is recorded once as a CUDA graph."""
     gpu_memory_gb: float | None = None
@@ -48,7 +49,8 @@ class EngineOptions:
     flow_schedule: FlowSchedule | None = None
     """Where in time those steps stand; None is cosine, upstream's and the reference."""
     codec_dtype: Dtype | None = None
-    """Number format of the flow and the vocoder; None is float32. What is delicate in them stays in it."""
+    """Number format of the flow and the vocoder; None is float16 on a GPU and float32 elsewhere. What is
+    delicate in them stays in float32."""
     trt_codec: bool = False
     """Whether flow, vocoder and speech encoder run on TensorRT engines where that can be."""
     engine_cache: Path | None = None
@@ -72,3 +74,9 @@ class EngineOptions:
     def lm_dtype(self) -> Dtype:
         """`dtype`, or what suits the device: a GPU of 24 GB has no room for the released model in float32."""
         return self.dtype or ("bfloat16" if self.device.startswith("cuda") else "float32")
+
+    @property
+    def voice_dtype(self) -> Dtype:
+        """`codec_dtype`, or what suits the device. float16 and not bfloat16: the values are small, and three
+        more bits of each are heard."""
+        return self.codec_dtype or ("float16" if self.device.startswith("cuda") else "float32")

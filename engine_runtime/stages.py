@@ -329,10 +329,11 @@ def _load_token2mel(
         schedule=options.flow_schedule or "cosine",
         packet_codes=section.packets,
         prompt=prompt or random_prompt,
-        dtype=getattr(torch, options.codec_dtype or "float32"),
+        dtype=getattr(torch, options.voice_dtype),
         device=device,
         static_bytes=runtime.static_bytes,
         calls=runtime.calls,
+        triton=runtime.triton,
     )
 
 
@@ -362,9 +363,10 @@ def _load_vocoder(
         section.mel,
         left_context_frames=section.left_context_frames,
         right_context_frames=section.right_context_frames,
-        dtype=getattr(torch, options.codec_dtype or "float32"),
+        dtype=getattr(torch, options.voice_dtype),
         device=device,
         recorded=runtime.recorded,
+        triton=runtime.triton,
     )
     vocoder.require(bundle.flow.mel)
     return vocoder

@@ -72,7 +72,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         "--codec-dtype",
         default=default(None),
         choices=get_args(Dtype),
-        help="number format of flow and vocoder (default: float32)",
+        help="number format of flow and vocoder (default: float16 on cuda, float32 on cpu)",
     )
     parser.add_argument(
         "--trt-codec",
@@ -97,7 +97,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         "--kernels",
         default=default("auto"),
         choices=get_args(Kernels),
-        help="what runs the language model on a GPU (default: auto, Triton where it works)",
+        help="what runs language model and codec on a GPU (default: auto, Triton where it works)",
     )
     parser.add_argument(
         "--no-graphs",

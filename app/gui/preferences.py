@@ -46,7 +46,7 @@ class Preferences:
     seed: int | None = None
     flow_steps: int | None = None
     flow_schedule: FlowSchedule = "cosine"
-    codec_dtype: Dtype = "float32"
+    codec_dtype: Dtype | None = None
     bundle: str = ""
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
@@ -107,7 +107,7 @@ class PreferenceStore:
             seed=self._number("seed", 0, LARGEST_SEED),
             flow_steps=self._number("flow_steps", *FLOW_STEPS_RANGE),
             flow_schedule=_known(get_args(FlowSchedule), self._text("flow_schedule"), default.flow_schedule),
-            codec_dtype=_known(get_args(Dtype), self._text("codec_dtype"), default.codec_dtype),
+            codec_dtype=_known((*get_args(Dtype), None), self._text("codec_dtype"), default.codec_dtype),
             bundle=self._text("bundle"),
         )
 

@@ -135,6 +135,7 @@ class SettingsDialog(QDialog):
         self.language_box.addItem("简体中文", "zh_CN")
         for schedule in get_args(FlowSchedule):
             self.schedule_box.addItem(schedule, schedule)
+        self.codec_box.addItem("auto", None)
         for dtype in get_args(Dtype):
             self.codec_box.addItem(dtype, dtype)
 

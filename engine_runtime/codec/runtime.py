@@ -15,6 +15,7 @@ import torch
 from engine_runtime.bundle_sections import FlowSection
 from engine_runtime.codec.lane import HostLane, NewLane, StreamLane
 from engine_runtime.codec.recorded import RecordedFrames
+from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.options import EngineOptions
 
@@ -31,6 +32,7 @@ class CodecRuntime:
     static_bytes: int | None = None
     calls: GraphedCalls | None = None
     recorded: RecordedFrames | None = None
+    triton: bool = False
 
     def hold_recordings(self) -> None:
         """Run everything as it is from now on: an engine is launched with one call, and what it changes at
@@ -55,7 +57,11 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
     memory = torch.cuda.get_device_properties(device).total_memory if memory_gb is None else memory_gb * 1e9
     frames = frozenset(packet_frames(flow))
     return CodecRuntime(
-        partial(StreamLane, stream), int(memory) // CACHE_SHARE, calls, RecordedFrames(calls, frames)
+        partial(StreamLane, stream),
+        int(memory) // CACHE_SHARE,
+        calls,
+        RecordedFrames(calls, frames),
+        uses_triton(options.kernels, device),
     )
 
 

@@ -59,7 +59,7 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preferences, "default_file", lambda: tmp_path / "window.ini")
-    codec = EngineOptions(flow_schedule="cosine", codec_dtype="float32")  # what the boxes say
+    codec = EngineOptions(flow_schedule="cosine")  # what the boxes say
     assert stored_start_settings(StartSettings()) == dataclasses.replace(StartSettings(), engine=codec)
     PreferenceStore().save(Preferences(bundle="/a/bundle", flow_steps=5))
     wanted = dataclasses.replace(
