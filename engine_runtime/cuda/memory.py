@@ -122,13 +122,16 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
 
 
 def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
-    """Let torch take no more than `gpu_memory_gb`; returns the bytes that can be had now."""
+    """Let torch take at most `gpu_memory_gb` (None: all there is); returns the bytes that can be had now."""
+    index = torch.cuda.current_device() if device.index is None else device.index
     free, total = torch.cuda.mem_get_info(device)
     if gpu_memory_gb is None:
+        torch.cuda.set_per_process_memory_fraction(
+            1.0, index
+        )  # an engine before this one may have had a bound
         return free
     limit = int(gpu_memory_gb * 1e9)
     if limit <= 0:
         raise AcceleratorError(f"--gpu-memory-gb {gpu_memory_gb} leaves no memory. Give the size in GB.")
-    index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), index)
     return min(free, limit)

@@ -126,12 +126,14 @@ def test_recording_leaves_no_trace(nano_bundle: Path) -> None:
 @pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
 def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: str) -> None:
     bundle = Bundle.open(nano_bundle)
-    on_gpu = EngineOptions(device="cuda", weight_format=weight_format, gpu_memory_gb=8.0)
+    on_gpu = EngineOptions(device="cuda", dtype="float32", weight_format=weight_format, gpu_memory_gb=8.0)
     lms = [Engine.load(bundle, options).stages.lm for options in (on_gpu, replace(on_gpu, device="cpu"))]
     found = [lm.prefill(Sequence(), list(range(30, 60))).text for lm in lms]
     assert found[0] is not None
     assert found[1] is not None
-    torch.testing.assert_close(found[0], found[1], atol=5e-3, rtol=0)
+    # The kernels round a row to 16 bits of its largest number where weights are whole numbers.
+    tolerance = 5e-2 if weight_format in ("int8", "int4") else 5e-3
+    torch.testing.assert_close(found[0], found[1], atol=tolerance, rtol=0)
     executor = lms[0].executor
     assert isinstance(executor, CudaExecutor)
     assert executor.num_recordings > 0
