@@ -25,6 +25,9 @@ from engine_runtime.types import Modality
 
 REPLACEMENT = "\ufffd"
 """What a tokenizer gives for bytes that are no whole character yet."""
+PLACEHOLDERS = ("<|empty|>", "<|end_empty|>")
+"""Tokens that stand where the model has no word to write. MOSS-Speech's own processor shows them as "." and
+":", which nobody said; a tokenizer need not mark them as special, so they are known by their names."""
 
 
 class TextTokenizer:
@@ -46,7 +49,8 @@ class TextTokenizer:
         # Text that looks like a special token stays text.
         self._tokenizer.encode_special_tokens = True
         ids = (special.endoftext, special.im_start, special.im_end, special.sosp, special.modality_pad)
-        self._silent = frozenset(ids) | ({special.empty} if special.empty is not None else set())
+        named = (special.empty, *map(self._tokenizer.token_to_id, PLACEHOLDERS))
+        self._silent = frozenset(ids) | {token_id for token_id in named if token_id is not None}
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text."""
@@ -54,13 +58,13 @@ class TextTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; special ids say nothing."""
+        """Text of ids; special ids and placeholders say nothing."""
         said = [token_id for token_id in ids if token_id not in self._silent]
         text: str = self._tokenizer.decode(said, skip_special_tokens=True)
         return text
 
     def is_silent(self, token_id: int) -> bool:
-        """Whether the id is special, so that it adds no text."""
+        """Whether the id is special or a placeholder, so that it adds no text."""
         return token_id in self._silent
 
 

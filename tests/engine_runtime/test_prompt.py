@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import BundleError
@@ -86,6 +88,21 @@ def test_special_ids_say_nothing(bundle: Bundle, tokenizer: TextTokenizer) -> No
     ]
     assert said[0] == said[2] == ""
     assert "".join(said) == "seven apples"
+
+
+def test_placeholders_that_are_not_marked_as_special_say_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    """As a released tokenizer may hold them, under ids that no manifest names."""
+    library = Tokenizer.from_file(str(bundle.text_tokenizer))
+    library.add_tokens([AddedToken(f"<|{name}|>", special=False) for name in ("end_empty", "note")])
+    library.save(str(tmp_path / "tokenizer.json"))
+    special = dataclasses.replace(bundle.lm.special_ids, empty=None)
+    tokenizer = TextTokenizer(tmp_path / "tokenizer.json", special, library.get_vocab_size())
+    empty, end_empty, note = (library.token_to_id(f"<|{name}|>") for name in ("empty", "end_empty", "note"))
+    words = tokenizer.encode("seven apples")
+    ids = [empty, words[0], empty, end_empty, *words[1:], note, end_empty]
+    assert tokenizer.decode(ids) == "seven apples<|note|>"
+    incremental = IncrementalText(tokenizer)
+    assert "".join([*map(incremental.push, ids), incremental.finish()]) == "seven apples<|note|>"
 
 
 def test_half_a_character_is_left_out_at_the_end(tokenizer: TextTokenizer) -> None:
