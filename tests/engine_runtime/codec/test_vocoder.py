@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from engine_runtime.bundle import Bundle
+from engine_runtime.codec.features import CodecMel
 from engine_runtime.codec.vocoder import Vocoder, VocoderStream
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.types import Mel, MelSpec, Pcm
+from engine_runtime.voice_prompt import resample
+from engine_runtime.weights import load_weights
 from tests.engine_runtime.codec.test_hift_stream import hift
 
-GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+DATA = Path(__file__).parents[2] / "data"
+GOLDEN = DATA / "golden"
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
 CONFIG = {
     "resblock": "1",
@@ -49,6 +56,16 @@ def bigvgan() -> Vocoder:
 
 def mel_of(frames: int, seed: int = 0) -> Mel:
     return np.random.default_rng(seed).normal(size=(80, frames)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def question_mel() -> Mel:
+    """40 frames out of the middle of a spoken question."""
+    with wave.open(str(DATA / "speech" / "question.wav")) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / 2**15
+        pcm = resample(samples, file.getframerate(), SPEC.sample_rate)
+    frames = CodecMel(SPEC)(torch.from_numpy(pcm)).numpy()
+    return frames[:, 20:60]
 
 
 def run(stream: VocoderStream, mel: Mel, sizes: list[int]) -> list[Pcm]:
@@ -99,6 +116,33 @@ def test_every_activation_of_the_package(activation: str, logscale: bool) -> Non
     stage, mel = Vocoder(network, SPEC), mel_of(50)
     for sizes in ([20], [3, 15]):
         assert np.abs(np.concatenate(run(stage.stream(), mel, sizes)) - stage.vocode(mel)).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least_snr_db", "most_mel_error"), [(torch.bfloat16, 25.0, 0.1), (torch.float16, 45.0, 0.02)]
+)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, needs_cuda])])
+def test_half_precision_is_near_float32_on_speech(
+    nano_bundle: Path,
+    question_mel: Mel,
+    dtype: torch.dtype,
+    least_snr_db: float,
+    most_mel_error: float,
+    device: str,
+) -> None:
+    """The trained vocoder in chunks against float32 in one call, both on a spoken question: noise below the
+    speech by at least `least_snr_db`, and a log-mel within `most_mel_error` on average. On a CPU bfloat16
+    reaches 30 dB and 0.07, float16 51 dB and 0.01."""
+    section = Bundle.open(nano_bundle).vocoder
+    network = build_bigvgan(section.config)
+    load_weights(network, section.weights, torch.float32, torch.device("cpu"))
+    exact = Vocoder(network, section.mel).vocode(question_mel)
+    half = Vocoder(network, section.mel, dtype=dtype, device=device)
+    noise = np.concatenate(run(half.stream(), question_mel, [20])) - exact
+    assert 10 * np.log10(np.square(exact).mean() / np.square(noise).mean()) >= least_snr_db
+    log_mel = CodecMel(section.mel)
+    told, wanted = (log_mel(torch.from_numpy(pcm)) for pcm in (exact + noise, exact))
+    assert float((told - wanted).abs().mean()) <= most_mel_error
 
 
 def test_samples_come_as_soon_as_their_context(bigvgan: Vocoder) -> None:
