@@ -22,9 +22,11 @@ def mend_interpreter() -> None:
     if original.__name__ == "with_item":
         return
 
-    # Since numpy 2.4 int() refuses the arrays of one element that Triton 3.6 keeps its scalars in.
-    def with_item(tensor: Any, scope: Any) -> None:
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+    # Since numpy 2.4 int() refuses the arrays of one element that Triton keeps its scalars in. From 3.6 on it
+    # notes what it sets, to take it away again.
+    def with_item(tensor: Any, *scope: Any) -> None:
+        original(tensor, *scope)
+        set_attribute = scope[0].set_attr if scope else setattr
+        set_attribute(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = with_item

@@ -28,6 +28,16 @@ Tiny = tuple[MossLM, dict[str, torch.Tensor]]
 FP8_KV = torch.float8_e4m3fn
 
 
+def has_scaled_rows() -> bool:
+    """Whether torch multiplies fp8 with a scale for each row on a CPU; 2.9 does so on a GPU only."""
+    ones, scale = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(16, 1)
+    try:
+        torch._scaled_mm(ones, ones.t(), scale_a=scale, scale_b=scale.t(), out_dtype=torch.bfloat16)
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.fixture(scope="module")
 def tiny() -> Tiny:
     return load_tiny()
@@ -66,6 +76,7 @@ def test_every_block_may_be_rounded(tiny: Tiny) -> None:
         assert torch.cosine_similarity(mine, other, dim=0) > 0.99
 
 
+@pytest.mark.skipif(not has_scaled_rows(), reason="this torch has no fp8 product with a scale a row on a CPU")
 def test_products_of_fp8_rows_and_weights_stay_close(tiny: Tiny) -> None:
     model, cases = tiny
     ids = as_ids(cases["a.rows"], model)

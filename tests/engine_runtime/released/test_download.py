@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
+import huggingface_hub.file_download
 import pytest
 
 from engine_runtime.errors import FetchError
@@ -35,7 +36,8 @@ def hub(released_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
         # What the library makes of HF_ENDPOINT when it is imported.
         template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for module in (huggingface_hub.constants, huggingface_hub.file_download):  # 0.x copies it
+            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield server
 
