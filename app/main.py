@@ -37,7 +37,7 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
             else describe(settings.bundle)
         )
         if settings.voice is not None:
-            from engine_runtime.voice_prompt import VoiceSource
+            from engine_runtime.voice_recording import VoiceSource
 
             voice = VoiceSource(*read_wav(settings.voice), cache=paths.voices_dir())
         with progress_bar("load") as progress:

@@ -38,7 +38,7 @@ from engine_runtime.stages import Stages, load_stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.turn import Turn
 from engine_runtime.types import Modality
-from engine_runtime.voice_prompt import VoiceSource
+from engine_runtime.voice_recording import VoiceSource
 from engine_runtime.weights import Progress
 
 T = TypeVar("T")

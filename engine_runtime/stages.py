@@ -43,7 +43,8 @@ from engine_runtime.prompt import Prompt, TextTokenizer
 from engine_runtime.random_weights import fill_random, random_source, random_voice
 from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.trtllm.torch_network import load_paged
-from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt
+from engine_runtime.voice_prompt import make_voice_prompt
+from engine_runtime.voice_recording import VoiceSource
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass
-from math import ceil, gcd
+from dataclasses import asdict, replace
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +31,13 @@ from engine_runtime.codec.features import CodecMel
 from engine_runtime.codec.speaker_encoder import SpeakerEncoder
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer, check_pcm
 from engine_runtime.codec.token2mel import VoicePrompt
-from engine_runtime.errors import AudioInputError, BundleError
+from engine_runtime.errors import BundleError
 from engine_runtime.types import Pcm
+from engine_runtime.voice_recording import VoiceSource, cut_speech, voice_section
 
 _log = logging.getLogger(__name__)
 _VERSION = 1
 """Of the way from a recording to a prompt; a change makes what is kept void."""
-_SILENCE_RMS = 0.003
-"""About -50 dB of full scale: quieter than any speech, louder than the noise of a fair microphone."""
-_FRAME_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class VoiceSource:
-    """Speech of the voice to speak with, and the folder in which what is made of it is kept, if in any."""
-
-    pcm: Pcm
-    sample_rate: int
-    cache: Path | None = None
 
 
 def make_voice_prompt(source: VoiceSource, bundle: Bundle, tokenizer: SpeechTokenizer) -> VoicePrompt:
@@ -57,13 +46,8 @@ def make_voice_prompt(source: VoiceSource, bundle: Bundle, tokenizer: SpeechToke
     Raises BundleError for a bundle without a speaker encoder, AudioInputError for a recording that is silent
     or too short.
     """
-    section = bundle.voice
-    if section is None:
-        raise BundleError(
-            f"Bundle {bundle.name} has no speaker encoder, so it has one voice only. "
-            "Leave out --voice, or use a bundle whose voice can be chosen."
-        )
-    speech = _cut(source, bundle, section, tokenizer)
+    section = voice_section(bundle)
+    speech = cut_speech(replace(source, pcm=check_pcm(source.pcm)), bundle)
     kept = None if source.cache is None else source.cache / f"{_key(source, bundle, section)}.safetensors"
     if kept is not None and (prompt := _read(kept)) is not None:
         return prompt
@@ -81,33 +65,6 @@ def resample(pcm: Pcm, rate: int, to: int) -> Pcm:
         return pcm
     common = gcd(rate, to)
     return np.asarray(resample_poly(pcm, to // common, rate // common), dtype=np.float32)
-
-
-def _cut(source: VoiceSource, bundle: Bundle, section: VoiceSection, tokenizer: SpeechTokenizer) -> Pcm:
-    """The piece of speech that becomes the prompt: whole chunks, no silence at its ends."""
-    rate = source.sample_rate
-    pcm = _without_silence(check_pcm(source.pcm), rate)
-    chunk_s = bundle.flow.chunk_codes * tokenizer.samples_per_code / tokenizer.sample_rate
-    # What a limit in seconds means in chunks; the slack is for 3.2 / 0.4 and its like.
-    least = ceil(section.least_s / chunk_s - 1e-6)
-    most = max(least, int(section.most_s / chunk_s + 1e-6))
-    chunks = min(most, int(pcm.size / rate / chunk_s + 1e-6))
-    if pcm.size == 0:
-        raise AudioInputError("The recording of the voice is silent. Record it again, or choose another one.")
-    if chunks < least:
-        raise AudioInputError(
-            f"The recording of the voice holds {pcm.size / rate:.1f} s of speech, and at least "
-            f"{least * chunk_s:.1f} s are needed. Choose a longer one."
-        )
-    return pcm[: round(chunks * chunk_s * rate)]
-
-
-def _without_silence(pcm: Pcm, rate: int) -> Pcm:
-    """From the first to the last frame that is not silent; empty if all are."""
-    width = max(1, round(_FRAME_S * rate))
-    frames = np.pad(pcm, (0, -pcm.size % width)).reshape(-1, width)
-    loud = np.flatnonzero(np.sqrt(np.square(frames, dtype=np.float64).mean(axis=1)) > _SILENCE_RMS)
-    return pcm[loud[0] * width : (loud[-1] + 1) * width] if loud.size else pcm[:0]
 
 
 def _make(

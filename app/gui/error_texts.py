@@ -40,6 +40,16 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "There is no file %1."),
     QT_TRANSLATE_NOOP("Errors", "Check the name."),
     QT_TRANSLATE_NOOP("Errors", "%1 is not a WAV file."),
+    QT_TRANSLATE_NOOP("Errors", "%1 is a folder."),
+    QT_TRANSLATE_NOOP("Errors", "Name a WAV file in it."),
+    QT_TRANSLATE_NOOP("Errors", "Bundle %1 has no speaker encoder, so it has one voice only."),
+    QT_TRANSLATE_NOOP("Errors", "Choose no voice, or use a bundle whose voice can be chosen."),
+    QT_TRANSLATE_NOOP("Errors", "The recording of the voice is silent."),
+    QT_TRANSLATE_NOOP("Errors", "Record it again, or choose another one."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "The recording of the voice holds %1 s of speech, and at least %2 s are needed."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "Choose a longer one."),
     QT_TRANSLATE_NOOP("Errors", "%1 was not written: the disk is full."),
     QT_TRANSLATE_NOOP("Errors", "Free some space or choose another folder."),
     QT_TRANSLATE_NOOP("Errors", "%1 was not written: no permission."),

@@ -48,6 +48,7 @@ class Preferences:
     flow_schedule: FlowSchedule = "cosine"
     codec_dtype: Dtype | None = None
     bundle: str = ""
+    voice: str = ""
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
         """The settings of a session with these choices; all else, and a seed that is set, as in `base`."""
@@ -71,10 +72,14 @@ class Preferences:
         )
 
     def start_settings(self, given: StartSettings) -> StartSettings:
-        """Complete what the command line left open: bundle, and steps, schedule and numbers of the codec."""
-        bundle = given.bundle
-        if self.bundle and bundle == StartSettings().bundle:
-            bundle = Path(self.bundle)
+        """Complete what the command line left open: bundle, voice, and what concerns flow and codec.
+
+        The voice was chosen for the bundle of these preferences, so it is left out with another one.
+        """
+        bundle, voice = given.bundle, given.voice
+        if bundle == StartSettings().bundle:
+            bundle = Path(self.bundle).expanduser() if self.bundle else bundle
+            voice = Path(self.voice).expanduser() if self.voice and voice is None else voice
         engine = given.engine
         engine = dataclasses.replace(
             engine,
@@ -82,7 +87,7 @@ class Preferences:
             flow_schedule=engine.flow_schedule or self.flow_schedule,
             codec_dtype=engine.codec_dtype or self.codec_dtype,
         )
-        return dataclasses.replace(given, bundle=bundle, engine=engine)
+        return dataclasses.replace(given, bundle=bundle, voice=voice, engine=engine)
 
 
 class PreferenceStore:
@@ -109,6 +114,7 @@ class PreferenceStore:
             flow_schedule=_known(get_args(FlowSchedule), self._text("flow_schedule"), default.flow_schedule),
             codec_dtype=_known((*get_args(Dtype), None), self._text("codec_dtype"), default.codec_dtype),
             bundle=self._text("bundle"),
+            voice=self._text("voice"),
         )
 
     def save(self, preferences: Preferences) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
@@ -13,10 +14,7 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QFileDialog,
     QFormLayout,
-    QHBoxLayout,
     QLabel,
-    QLineEdit,
-    QPushButton,
     QSizePolicy,
     QSpinBox,
     QTabWidget,
@@ -24,6 +22,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app import paths
+from app.audio.wav import read_wav
+from app.gui.error_texts import in_words
+from app.gui.file_field import FileField
 from app.gui.preferences import (
     ENDPOINTING_RANGE_MS,
     FLOW_STEPS_RANGE,
@@ -33,8 +35,11 @@ from app.gui.preferences import (
 )
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
+from engine_runtime.bundle import Bundle
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
+from engine_runtime.voice_recording import VoiceSource, cut_speech
 
 
 class SettingsDialog(QDialog):
@@ -60,13 +65,16 @@ class SettingsDialog(QDialog):
             FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
         )
         self.schedule_box, self.codec_box = QComboBox(), QComboBox()
-        self.bundle = QLineEdit()
-        self.browse = QPushButton(self.tr("Browse …"))
-        self.browse.clicked.connect(self._choose_bundle)
-        self.warning = QLabel()
-        self.warning.setProperty("role", "banner-title")
-        self.warning.setWordWrap(True)
-        self.bundle.textChanged.connect(self._check_bundle)
+        self.bundle = FileField(
+            self.tr("Folder of the model bundle"),
+            self.tr("The bundle that came with the program"),
+            self._browse_bundles,
+        )
+        self.voice = FileField(
+            self.tr("Recording of the voice to speak with"),
+            self.tr("The voice of the bundle"),
+            self._browse_recordings,
+        )
         self._fill_boxes()
         self.buttons = QDialogButtonBox(
             QDialogButtonBox.StandardButton.Ok
@@ -79,6 +87,9 @@ class SettingsDialog(QDialog):
         restore.clicked.connect(lambda: self.show_preferences(Preferences()))
         self._lay_out()
         self.show_preferences(preferences)
+        self._check_files()
+        self.bundle.changed.connect(self._check_files)
+        self.voice.changed.connect(self._check_files)
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the dialog."""
@@ -101,7 +112,7 @@ class SettingsDialog(QDialog):
         self.flow_steps.setValue(
             self.flow_steps.minimum() if preferences.flow_steps is None else preferences.flow_steps
         )
-        self.bundle.setText(preferences.bundle)
+        self.bundle.path, self.voice.path = preferences.bundle, preferences.voice
 
     def preferences(self) -> Preferences:
         """What the dialog shows."""
@@ -119,8 +130,14 @@ class SettingsDialog(QDialog):
             flow_steps=None if steps == self.flow_steps.minimum() else steps,
             flow_schedule=self.schedule_box.currentData(),
             codec_dtype=self.codec_box.currentData(),
-            bundle=self.bundle.text().strip(),
+            bundle=self.bundle.path,
+            voice=self.voice.path,
         )
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Give the pages the height that their text takes at this width."""
+        super().resizeEvent(event)
+        self._fit_pages()
 
     def _fill_boxes(self) -> None:
         for latency in LATENCIES_MS:
@@ -172,33 +189,26 @@ class SettingsDialog(QDialog):
             ),
             self.tr("Conversation"),
         )
-        folder = QWidget()
-        row = QHBoxLayout()
-        row.addWidget(self.bundle, 1)
-        row.addWidget(self.browse)
-        column = QVBoxLayout(folder)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.addLayout(row)
-        column.addWidget(self.warning)
-        at_next_start = self.tr("Used at the next start.")
         tabs.addTab(
             self._page(
-                (self.tr("Model &bundle"), folder, at_next_start),
+                (self.tr("Model &bundle"), self.bundle, ""),
+                (
+                    self.tr("&Voice"),
+                    self.voice,
+                    self.tr("A WAV file with 3 to 6 s of speech, for bundles that can take on a voice."),
+                ),
                 (
                     self.tr("&Flow steps"),
                     self.flow_steps,
-                    self.tr("More steps sound cleaner and take longer.") + " " + at_next_start,
+                    self.tr("More steps sound cleaner and take longer."),
                 ),
                 (
                     self.tr("Flow sc&hedule"),
                     self.schedule_box,
-                    self.tr("Where in time the steps stand; cosine is the reference.") + " " + at_next_start,
+                    self.tr("Where in time the steps stand; cosine is the reference."),
                 ),
-                (
-                    self.tr("&Codec numbers"),
-                    self.codec_box,
-                    self.tr("Half precision saves GPU memory.") + " " + at_next_start,
-                ),
+                (self.tr("&Codec numbers"), self.codec_box, self.tr("Half precision saves GPU memory.")),
+                ("", QLabel(self.tr("All of this is used at the next start.")), ""),
             ),
             self.tr("Model"),
         )
@@ -208,8 +218,6 @@ class SettingsDialog(QDialog):
             ),
             self.tr("Appearance"),
         )
-        self.bundle.setPlaceholderText(self.tr("The bundle that came with the program"))
-        self.bundle.setAccessibleName(self.tr("Folder of the model bundle"))
         self.tabs = tabs
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 14, 16, 14)
@@ -258,19 +266,41 @@ class SettingsDialog(QDialog):
         box.setSpecialValueText(special)
         return box
 
-    def _choose_bundle(self) -> None:
-        folder = QFileDialog.getExistingDirectory(
-            self, self.tr("Folder of the model bundle"), self.bundle.text()
-        )
-        if folder:
-            self.bundle.setText(folder)
+    def _browse_bundles(self, start: str) -> str:
+        return QFileDialog.getExistingDirectory(self, self.tr("Folder of the model bundle"), start)
 
-    def _check_bundle(self, text: str) -> None:
-        is_usable = not text.strip() or (Path(text.strip()).expanduser() / "bundle.toml").is_file()
-        self.warning.setText(
-            "" if is_usable else self.tr("This folder holds no bundle.toml. Choose another one.")
+    def _browse_recordings(self, start: str) -> str:
+        title, kinds = self.tr("Recording of the voice to speak with"), self.tr("Recordings (*.wav)")
+        return QFileDialog.getOpenFileName(self, title, start, kinds)[0]
+
+    def _check_files(self) -> None:
+        """Say what is wrong with bundle and voice; nothing is accepted that would not load."""
+        chosen = Path(self.bundle.path).expanduser() if self.bundle.path else paths.default_bundle()
+        has_bundle = not self.bundle.path or (chosen / "bundle.toml").is_file()
+        self.bundle.say(
+            "" if has_bundle else self.tr("This folder holds no bundle.toml. Choose another one."),
+            is_usable=has_bundle,
         )
-        self.warning.setVisible(not is_usable)
-        button = self.buttons.button(QDialogButtonBox.StandardButton.Ok) if hasattr(self, "buttons") else None
-        if button is not None:
-            button.setEnabled(is_usable)
+        self._check_voice(chosen)
+        self._fit_pages()
+        okay = self.buttons.button(QDialogButtonBox.StandardButton.Ok)
+        okay.setEnabled(self.bundle.is_usable and self.voice.is_usable)
+
+    def _fit_pages(self) -> None:
+        # NOTE: Qt asks the pages of tabs for their height without telling the width, and cuts off what wraps.
+        for page in filter(None, map(self.tabs.widget, range(self.tabs.count()))):
+            page.setMinimumHeight(max(0, page.heightForWidth(page.width())))
+
+    def _check_voice(self, bundle: Path) -> None:
+        if not self.voice.path or not self.bundle.is_usable:
+            self.voice.say("", is_usable=True)
+            return
+        try:
+            source = VoiceSource(*read_wav(Path(self.voice.path).expanduser()))
+            speech = cut_speech(source, Bundle.open(bundle, verify="none"))
+        except MossVoiceError as error:
+            words = [in_words(part) for part in (error.what_is_wrong, error.what_to_do) if part]
+            self.voice.say(" ".join(words), is_usable=False)
+        else:
+            seconds = f"{speech.size / source.sample_rate:.1f}"
+            self.voice.say(self.tr("%1 s of its speech are used.").replace("%1", seconds), is_usable=True)

@@ -396,6 +396,38 @@
         <translation>%1 不是 WAV 文件。</translation>
     </message>
     <message>
+        <source>%1 is a folder.</source>
+        <translation>%1 是文件夹。</translation>
+    </message>
+    <message>
+        <source>Name a WAV file in it.</source>
+        <translation>请指定其中的 WAV 文件。</translation>
+    </message>
+    <message>
+        <source>Bundle %1 has no speaker encoder, so it has one voice only.</source>
+        <translation>模型包 %1 没有说话人编码器，因此只有一种声音。</translation>
+    </message>
+    <message>
+        <source>Choose no voice, or use a bundle whose voice can be chosen.</source>
+        <translation>请不要选择声音，或使用可以选择声音的模型包。</translation>
+    </message>
+    <message>
+        <source>The recording of the voice is silent.</source>
+        <translation>声音录音是无声的。</translation>
+    </message>
+    <message>
+        <source>Record it again, or choose another one.</source>
+        <translation>请重新录制，或选择另一个。</translation>
+    </message>
+    <message>
+        <source>The recording of the voice holds %1 s of speech, and at least %2 s are needed.</source>
+        <translation>声音录音含有 %1 秒语音，至少需要 %2 秒。</translation>
+    </message>
+    <message>
+        <source>Choose a longer one.</source>
+        <translation>请选择更长的录音。</translation>
+    </message>
+    <message>
         <source>%1 was not written: the disk is full.</source>
         <translation>%1 未能写入：磁盘已满。</translation>
     </message>
@@ -449,6 +481,13 @@
     <message>
         <source>Latency view as PNG</source>
         <translation>延迟视图导出为 PNG</translation>
+    </message>
+</context>
+<context>
+    <name>FileField</name>
+    <message>
+        <source>Browse …</source>
+        <translation>浏览……</translation>
     </message>
 </context>
 <context>
@@ -671,7 +710,7 @@
         <translation>试试</translation>
     </message>
     <message>
-        <source>Feed this recording through the microphone's path: %1</source>
+        <source>Feed this recording through the microphone&apos;s path: %1</source>
         <translation>把这段录音送入麦克风通路：%1</translation>
     </message>
     <message>
@@ -712,10 +751,6 @@
     <message>
         <source>as the bundle says</source>
         <translation>按模型包设定</translation>
-    </message>
-    <message>
-        <source>Browse …</source>
-        <translation>浏览……</translation>
     </message>
     <message>
         <source>%1 ms</source>
@@ -794,12 +829,16 @@
         <translation>对话</translation>
     </message>
     <message>
-        <source>Used at the next start.</source>
-        <translation>下次启动时生效。</translation>
-    </message>
-    <message>
         <source>Model &amp;bundle</source>
         <translation>模型包(&amp;B)</translation>
+    </message>
+    <message>
+        <source>&amp;Voice</source>
+        <translation>声音(&amp;V)</translation>
+    </message>
+    <message>
+        <source>A WAV file with 3 to 6 s of speech, for bundles that can take on a voice.</source>
+        <translation>含有 3 至 6 秒语音的 WAV 文件，用于可以换声音的模型包。</translation>
     </message>
     <message>
         <source>&amp;Flow steps</source>
@@ -826,6 +865,10 @@
         <translation>半精度可节省显存。</translation>
     </message>
     <message>
+        <source>All of this is used at the next start.</source>
+        <translation>以上设置在下次启动时生效。</translation>
+    </message>
+    <message>
         <source>Model</source>
         <translation>模型</translation>
     </message>
@@ -842,12 +885,28 @@
         <translation>外观</translation>
     </message>
     <message>
+        <source>%1 s of its speech are used.</source>
+        <translation>使用其中 %1 秒语音。</translation>
+    </message>
+    <message>
         <source>The bundle that came with the program</source>
         <translation>程序自带的模型包</translation>
     </message>
     <message>
         <source>Folder of the model bundle</source>
         <translation>模型包文件夹</translation>
+    </message>
+    <message>
+        <source>Recording of the voice to speak with</source>
+        <translation>用来说话的声音的录音</translation>
+    </message>
+    <message>
+        <source>The voice of the bundle</source>
+        <translation>模型包自带的声音</translation>
+    </message>
+    <message>
+        <source>Recordings (*.wav)</source>
+        <translation>录音 (*.wav)</translation>
     </message>
     <message>
         <source>This folder holds no bundle.toml. Choose another one.</source>

@@ -18,7 +18,8 @@ from engine_runtime.errors import AudioInputError, BundleError
 from engine_runtime.released.assembly import assemble
 from engine_runtime.released.layout import find_released, locate
 from engine_runtime.types import Modality, Pcm, ReplyDone
-from engine_runtime.voice_prompt import VoiceSource, make_voice_prompt, resample
+from engine_runtime.voice_prompt import make_voice_prompt, resample
+from engine_runtime.voice_recording import VoiceSource
 from tests.onnx_bytes import mean_and_project
 
 

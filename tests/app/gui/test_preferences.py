@@ -29,6 +29,7 @@ EVERYTHING = Preferences(
     flow_schedule="uniform",
     codec_dtype="bfloat16",
     bundle="/somewhere/else",
+    voice="/somewhere/me.wav",
 )
 
 
@@ -109,5 +110,11 @@ def test_the_next_start_uses_what_was_chosen() -> None:
     assert start == dataclasses.replace(
         StartSettings(),
         bundle=Path("/somewhere/else"),
+        voice=Path("/somewhere/me.wav"),
         engine=EngineOptions(flow_steps=6, flow_schedule="uniform", codec_dtype="bfloat16"),
     )
+
+
+def test_a_voice_stays_with_the_bundle_that_it_was_chosen_for() -> None:
+    assert EVERYTHING.start_settings(StartSettings(bundle=Path("given"))).voice is None
+    assert EVERYTHING.start_settings(StartSettings(voice=Path("other.wav"))).voice == Path("other.wav")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from PySide6.QtWidgets import QDialogButtonBox
+from PySide6.QtWidgets import QDialogButtonBox, QFileDialog
 from pytestqt.qtbot import QtBot
 
+from app.audio.wav import WavWriter
 from app.gui.preferences import Preferences
 from app.gui.settings_dialog import SettingsDialog
 from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
+from engine_runtime.released.assembly import assemble
+from engine_runtime.released.layout import find_released, locate
 from engine_runtime.types import Modality
 
 DEVICES = DevicesChanged(("pulse", "USB"), ("pulse",), "pulse", "pulse")
@@ -41,6 +45,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         flow_schedule="quadratic",
         codec_dtype="float16",
         bundle=str(tmp_path),
+        voice=str(tmp_path / "me.wav"),
     )
     assert make(qtbot, preferences, devices).preferences() == preferences
 
@@ -60,13 +65,77 @@ def test_restore_defaults(qtbot: QtBot) -> None:
 def test_a_folder_without_a_bundle_cannot_be_chosen(qtbot: QtBot, tmp_path: Path) -> None:
     dialog = make(qtbot, Preferences())
     okay = dialog.buttons.button(QDialogButtonBox.StandardButton.Ok)
-    dialog.bundle.setText(str(tmp_path))
+    dialog.bundle.path = str(tmp_path)
     assert not okay.isEnabled()
-    assert "bundle.toml" in dialog.warning.text()
+    assert "bundle.toml" in dialog.bundle.note.text()
     (tmp_path / "bundle.toml").write_text("")
-    dialog.bundle.setText(f"{tmp_path}/")
+    dialog.bundle.path = f"{tmp_path}/"
     assert okay.isEnabled()
-    assert dialog.warning.text() == ""
+    assert dialog.bundle.note.text() == ""
+
+
+@pytest.fixture
+def voiced(released_folder: Path, tmp_path: Path) -> Path:
+    """A bundle that can take on a voice: speech from 3.2 s on, in steps of 0.4 s."""
+    assemble(find_released(*locate(released_folder)), tmp_path / "voiced")
+    return tmp_path / "voiced"
+
+
+def recording(file: Path, seconds: float, level: float = 0.1) -> str:
+    with WavWriter(file, 16000) as writer:
+        writer.write(np.random.default_rng(0).normal(0, level, round(16000 * seconds)).astype(np.float32))
+    return str(file)
+
+
+def test_a_voice_is_chosen_and_shown(
+    qtbot: QtBot, voiced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialog = make(qtbot, Preferences(bundle=str(voiced)))
+    file = recording(tmp_path / "me.wav", 4.7)
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (file, ""))
+    dialog.voice.button.click()
+    assert dialog.preferences().voice == file
+    assert dialog.voice.note.text() == "4.4 s of its speech are used."
+    assert dialog.buttons.button(QDialogButtonBox.StandardButton.Ok).isEnabled()
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # cancelled
+    dialog.voice.button.click()
+    assert dialog.preferences().voice == file
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level", "reason"),
+    [
+        (2.0, 0.1, "holds 2.0 s of speech, and at least 3.2 s are needed. Choose a longer one."),
+        (4.0, 0.0, "The recording of the voice is silent. Record it again, or choose another one."),
+    ],
+)
+def test_a_recording_that_gives_no_voice_cannot_be_chosen(
+    qtbot: QtBot, voiced: Path, tmp_path: Path, seconds: float, level: float, reason: str
+) -> None:
+    dialog = make(qtbot, Preferences(bundle=str(voiced)))
+    okay = dialog.buttons.button(QDialogButtonBox.StandardButton.Ok)
+    dialog.voice.path = recording(tmp_path / "me.wav", seconds, level)
+    assert dialog.voice.note.text().endswith(reason)
+    assert not okay.isEnabled()
+    dialog.voice.path = ""
+    assert okay.isEnabled()
+    dialog.voice.path = str(tmp_path / "nowhere.wav")
+    assert "There is no file" in dialog.voice.note.text()
+    assert not okay.isEnabled()
+
+
+def test_a_bundle_with_one_voice_takes_no_other(qtbot: QtBot, random_bundle: Path, tmp_path: Path) -> None:
+    dialog = make(qtbot, Preferences(bundle=str(random_bundle)))
+    dialog.voice.path = recording(tmp_path / "me.wav", 4.0)
+    assert "has no speaker encoder" in dialog.voice.note.text()
+    assert not dialog.buttons.button(QDialogButtonBox.StandardButton.Ok).isEnabled()
+
+
+def test_a_voice_that_is_kept_but_gone_is_told_when_the_dialog_opens(qtbot: QtBot, tmp_path: Path) -> None:
+    dialog = make(qtbot, Preferences(voice=str(tmp_path / "gone.wav")))
+    assert "There is no file" in dialog.voice.note.text()
+    dialog.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults).click()
+    assert dialog.buttons.button(QDialogButtonBox.StandardButton.Ok).isEnabled()
 
 
 def test_every_shortcut_has_words(qtbot: QtBot) -> None:

@@ -1,0 +1,62 @@
+"""A path to type or to browse for, with one line below that says how it is used or why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QPushButton, QVBoxLayout, QWidget
+
+
+class FileField(QWidget):
+    """`browse` opens a dialog at a path and gives the one chosen there, "" for none.
+
+    Signals:
+        changed: another path stands there; whoever knows what it is for calls `say`.
+    """
+
+    changed = Signal()
+
+    def __init__(self, name: str, placeholder: str, browse: Callable[[str], str]) -> None:
+        super().__init__()
+        self._browse = browse
+        self.is_usable = True
+        self.line = QLineEdit()
+        self.line.setPlaceholderText(placeholder)
+        self.line.setAccessibleName(name)
+        self.setAccessibleName(name)
+        self.setFocusProxy(self.line)
+        self.button = QPushButton(self.tr("Browse …"))
+        self.note = QLabel()
+        self.note.setWordWrap(True)
+        self.note.setVisible(False)
+        self.button.clicked.connect(self._choose)
+        self.line.textChanged.connect(self.changed)
+        row = QHBoxLayout()
+        row.addWidget(self.line, 1)
+        row.addWidget(self.button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addLayout(row)
+        column.addWidget(self.note)
+
+    @property
+    def path(self) -> str:
+        """The path that stands there, "" for none."""
+        return self.line.text().strip()
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self.line.setText(path)
+
+    def say(self, text: str, *, is_usable: bool) -> None:
+        """Show a line below the path, "" for none."""
+        self.is_usable = is_usable
+        self.note.setProperty("role", "small" if is_usable else "banner-title")
+        self.note.style().polish(self.note)
+        self.note.setText(text)
+        self.note.setVisible(bool(text))
+
+    def _choose(self) -> None:
+        if chosen := self._browse(self.path):
+            self.path = chosen
