@@ -3,7 +3,6 @@ hot path."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 from importlib import metadata
@@ -64,12 +63,13 @@ def accelerators() -> list[str]:
 
 def torch_build() -> str:
     """Version of torch and what it was built for."""
-    return f"{torch.__version__} ({'CUDA ' + torch.version.cuda if torch.version.cuda else 'CPU build'})"
+    cuda = torch_cuda()
+    return f"{torch.__version__} ({f'CUDA {cuda}' if cuda else 'CPU build'})"
 
 
-def has_tensorrt_llm() -> bool:
-    """Whether TensorRT-LLM is installed (it is not imported: that takes seconds)."""
-    return importlib.util.find_spec("tensorrt_llm") is not None
+def torch_cuda() -> str | None:
+    """The CUDA version that torch was built for, such as "13.0"; None for a CPU build."""
+    return torch.version.cuda
 
 
 def _why() -> str:

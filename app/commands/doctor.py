@@ -1,4 +1,4 @@
-"""moss-voice doctor: what is there, what is missing, what to do about it.
+"""moss-voice doctor: what is there, what is missing, what to do about it; and a report of it to send.
 
 Every check stands alone: one that fails does not hide the others. Exit status 1 if something is missing
 that the program cannot do without (a sound card, a GPU and a display are not of that kind).
@@ -14,9 +14,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 from app import paths
+from app.commands.doctor_report import write_report
 from app.commands.window import find_display
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
@@ -46,6 +48,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "doctor", help="tell what is there, what is missing and what to do", description=__doc__
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="also write what is needed to find out why something fails; it says itself what it holds",
+    )
+    parser.add_argument(
+        "--about",
+        type=Path,
+        metavar="DIR",
+        nargs="+",
+        default=[],
+        help="with --report: folders of TensorRT-LLM checkpoints or engines to describe in it",
+    )
     parser.set_defaults(run=run)
 
 
@@ -53,15 +69,28 @@ def run(arguments: argparse.Namespace) -> int:
     """Make all checks and print them."""
     findings = list(examine())
     missing = [finding for finding in findings if finding.status == "missing"]
+    lines = [*_lines(findings), _summary(missing)]
+    if arguments.report is not None:
+        write_report(arguments.report, lines, arguments.about)
+        lines.append(
+            f"The report is in {arguments.report}. Its first lines say what it holds: read it first."
+        )
     if arguments.json:
-        print(json.dumps({"findings": [asdict(finding) for finding in findings], "missing": len(missing)}))
-        return 1 if missing else 0
-    for finding in findings:
-        print(f"{_MARKS[finding.status]} {finding.what:<12} {finding.detail}")
-        if finding.what_to_do:
-            print(f"{'':21}-> {finding.what_to_do}")
-    print(f"Missing: {', '.join(f.what for f in missing)}." if missing else "Everything needed is there.")
+        lines = [json.dumps({"findings": [asdict(finding) for finding in findings], "missing": len(missing)})]
+    print("\n".join(lines))
     return 1 if missing else 0
+
+
+def _lines(findings: Iterable[Finding]) -> Iterator[str]:
+    for finding in findings:
+        yield f"{_MARKS[finding.status]} {finding.what:<12} {finding.detail}"
+        if finding.what_to_do:
+            yield f"{'':21}-> {finding.what_to_do}"
+
+
+def _summary(missing: Iterable[Finding]) -> str:
+    names = ", ".join(finding.what for finding in missing)
+    return f"Missing: {names}." if names else "Everything needed is there."
 
 
 def examine() -> Iterator[Finding]:
@@ -73,6 +102,7 @@ def examine() -> Iterator[Finding]:
         ("sound", _sound),
         ("display", _display),
         ("GPU", _gpu),
+        ("TensorRT-LLM", _tensorrt_llm),
     )
     for name, check in checks:
         try:
@@ -164,7 +194,27 @@ def _gpu() -> Iterator[Finding]:
         )
     else:
         yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
-    if hardware.has_tensorrt_llm():
-        yield Finding("ok", "TensorRT-LLM", metadata.version("tensorrt_llm"))
-    else:
-        yield Finding("note", "TensorRT-LLM", "not installed; needed only for large models on NVIDIA GPUs")
+
+
+def _tensorrt_llm() -> Iterator[Finding]:
+    """Needed by nobody but those who run engines; then its own versions of much else are needed, too."""
+    from engine_runtime import hardware
+    from engine_runtime.trtllm import environment
+
+    name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
+    found = [
+        f"{clash.package} {clash.installed or 'missing'} (wants {clash.required})"
+        for clash in environment.clashes()
+    ]
+    if sys.version_info[:2] != (3, 12):
+        found.append(f"Python {sys.version_info.major}.{sys.version_info.minor} (wants 3.12)")
+    if not (cuda := hardware.torch_cuda() or "no CUDA").startswith("13."):
+        found.append(f"torch for {cuda} (wants CUDA 13)")
+    if version is None:
+        clash = f"; it would clash with {', '.join(found)}" if found else ""
+        detail = f"not installed, needed only for engines of large models on NVIDIA GPUs{clash}"
+        yield Finding("note", name, detail, "Its own environment: packaging/TENSORRT.md.")
+        return
+    yield Finding("ok", name, version)
+    for clash in found:
+        yield Finding("note", name, f"{version} clashes with {clash}", "See packaging/TENSORRT.md.")

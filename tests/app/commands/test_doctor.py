@@ -9,6 +9,9 @@ import pytest
 from app import paths
 from app.cli import main
 from app.commands import doctor
+from engine_runtime import hardware
+from engine_runtime.trtllm import environment
+from engine_runtime.trtllm.environment import Clash
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +85,42 @@ def test_fetched_bundles_are_listed(random_bundle: Path, capsys: pytest.CaptureF
     main(["doctor", "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert any(str(fetched) in finding["detail"] for finding in findings if finding["what"] == "bundle")
+
+
+def _tensorrt_llm_findings(monkeypatch: pytest.MonkeyPatch, version: str | None) -> list[doctor.Finding]:
+    found = [Clash("numpy", "2.4.6", "<2"), Clash("openai", None, "any version")]
+    monkeypatch.setattr(environment, "clashes", lambda: found)
+    monkeypatch.setattr(environment, "installed_version", lambda package: version)
+    monkeypatch.setattr(hardware, "torch_cuda", lambda: "12.8")
+    return [finding for finding in doctor.examine() if finding.what == "TensorRT-LLM"]
+
+
+def test_what_tensorrt_llm_would_clash_with_is_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = _tensorrt_llm_findings(monkeypatch, None)
+    assert finding.status == "note"
+    assert "numpy 2.4.6 (wants <2), openai missing (wants any version)" in finding.detail
+    assert "torch for 12.8 (wants CUDA 13)" in finding.detail
+
+
+def test_what_an_installed_tensorrt_llm_clashes_with_is_named_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, *others = _tensorrt_llm_findings(monkeypatch, "1.2.1")
+    assert (first.status, first.detail) == ("ok", "1.2.1")
+    assert [finding.detail for finding in others][:2] == [
+        "1.2.1 clashes with numpy 2.4.6 (wants <2)",
+        "1.2.1 clashes with openai missing (wants any version)",
+    ]
+    assert all("TENSORRT.md" in finding.what_to_do for finding in others)
+
+
+def test_the_report_is_written_beside_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.txt"
+    assert main(["doctor", "--report", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert f"The report is in {file}" in printed
+    assert printed.splitlines()[0] in file.read_text(encoding="utf-8")
+    assert main(["doctor", "--report", str(tmp_path / "nowhere" / "report.txt")]) == 1
+    assert "no folder" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""The file of `moss-voice doctor --report`: what someone needs who is to find out why a step failed.
+
+In: the findings of the doctor, and folders of engines or checkpoints. Out: one text file, which says itself
+what it holds. No sound, no words of a conversation (neither is ever logged); the home folder is written as ~
+and the user's name as USER. Every section stands alone: one that fails says so.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from app import paths
+from app.export import ExportFile
+from engine_runtime.bundle import Bundle
+from engine_runtime.errors import MossVoiceError
+
+_LOG_LINES = 200
+_TEXT_FILES = ("config.json", "moss_voice.json")
+"""What an engine or a checkpoint of TensorRT-LLM tells of itself."""
+_LARGEST_TEXT = 100_000
+_GPU_QUESTION = "name,driver_version,compute_cap,memory.total,memory.used,pstate,power.limit"
+_VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|PYTHONPATH|PYTORCH|TLLM|TRT)")
+_CREDENTIALS = re.compile(r"://[^/@\s]*@")
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD")
+_HEADER = """\
+Report of moss-voice doctor. It holds: what doctor found, the system and its GPU, versions of all Python
+packages, some variables of the environment (no tokens), names, sizes and hashes of the model files, the
+settings of the engines and checkpoints that were named, and the last {lines} lines of the log. It holds no
+sound, nothing that was said or written in a conversation, and no name of yours: your home folder is ~, your
+user name USER. Look through it before you send it.
+"""
+
+
+def write_report(file: Path, findings: Sequence[str], folders: Sequence[Path]) -> None:
+    """Write the report of `findings` (lines) and `folders` (engines, checkpoints). Raises ExportError."""
+    sections: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
+        ("doctor", lambda: iter(findings)),
+        ("system", _system),
+        ("driver and GPU", _driver),
+        ("environment", _variables),
+        ("packages", _packages),
+        ("bundles", _bundles),
+        *((f"folder {folder}", _in_folder(folder)) for folder in folders),
+        ("log", _log),
+    )
+    lines = [_HEADER.format(lines=_LOG_LINES)]
+    for title, content in sections:
+        lines.append(f"== {title}")
+        try:
+            lines += content()
+        except Exception as error:  # the other sections are worth having all the same
+            lines.append(f"{type(error).__name__}: {error}")
+        lines.append("")
+    with ExportFile(file) as export:
+        export.write(anonymous("\n".join(lines)).encode())
+
+
+def anonymous(text: str) -> str:
+    """Text without the home folder and the user's name in paths."""
+    text = text.replace(str(Path.home()), "~")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without an entry, as in some containers
+        return text
+    return re.sub(rf"(?<=/){re.escape(user)}(?=/|\b)", "USER", text)
+
+
+def _system() -> Iterator[str]:
+    yield f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield from _lines_of("/etc/os-release", "PRETTY_NAME")
+    yield f"Python {platform.python_version()}, {os.cpu_count()} processors"
+    yield from _lines_of("/proc/meminfo", "MemTotal", "MemAvailable", "SwapTotal")
+    for folder in dict.fromkeys((Path.home(), paths.user_bundles_dir(), Path.cwd())):
+        there = next(path for path in (folder, *folder.parents) if path.is_dir())
+        yield f"{shutil.disk_usage(there).free / 1e9:.0f} GB free for {folder}"
+
+
+def _driver() -> Iterator[str]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        yield "no nvidia-smi"
+    else:
+        yield from _output(program, f"--query-gpu={_GPU_QUESTION}", "--format=csv")
+        yield from (line for line in _output(program)[:6] if "CUDA" in line)
+    compiler = shutil.which("nvcc")
+    yield from (_output(compiler, "--version")[-2:] if compiler else ["no nvcc"])
+
+
+def _variables() -> Iterator[str]:
+    for name, value in sorted(os.environ.items()):
+        if _VARIABLES.match(name) and not _SECRET.search(name):
+            yield f"{name}={_CREDENTIALS.sub('://', value)}"
+
+
+def _packages() -> Iterator[str]:
+    yield from sorted({f"{found.name}=={found.version}" for found in metadata.distributions()}, key=str.lower)
+
+
+def _bundles() -> Iterator[str]:
+    fetched = sorted(file.parent for file in paths.user_bundles_dir().glob("*/bundle.toml"))
+    for folder in dict.fromkeys((paths.default_bundle(), *fetched)):
+        try:
+            bundle = Bundle.open(folder, verify="none")
+        except MossVoiceError as error:
+            yield str(error)
+            continue
+        yield f"{bundle.name} in {bundle.path}"
+        for name, entry in bundle.files.items():
+            there = bundle.path / name
+            size = there.stat().st_size if there.is_file() else None
+            yield f"{name}: {size} of {entry.size} bytes, stated SHA-256 {entry.sha256}"
+
+
+def _in_folder(folder: Path) -> Callable[[], Iterator[str]]:
+    def describe() -> Iterator[str]:
+        for file in sorted(folder.iterdir()):
+            yield f"{file.name}: {file.stat().st_size} bytes"
+        for name in _TEXT_FILES:
+            file = folder / name
+            if file.is_file():
+                yield f"-- {name}"
+                yield file.read_text("utf-8", errors="replace")[:_LARGEST_TEXT]
+
+    return describe
+
+
+def _log() -> Iterator[str]:
+    file = paths.log_file()
+    if not file.is_file():
+        yield f"no log at {file}"
+        return
+    yield from file.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+
+
+def _lines_of(file: str, *starts: str) -> Iterator[str]:
+    path = Path(file)
+    if path.is_file():
+        yield from (line for line in path.read_text("utf-8").splitlines() if line.startswith(starts))
+
+
+def _output(*command: str) -> list[str]:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return (result.stdout or result.stderr).splitlines()

@@ -1,0 +1,59 @@
+"""Whether what is installed here is what TensorRT-LLM asks for.
+
+In: the metadata of the installed packages; what the library requires is read from its own metadata where it
+is installed, else from requirements.txt beside this file. Out: every package that is of another version, or
+missing. Nothing of it is imported. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, resources
+
+from packaging.requirements import Requirement
+
+_LIBRARY = "tensorrt-llm"
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """An installed package (`installed` is its version, None if it is missing) that is not as required."""
+
+    package: str
+    installed: str | None
+    required: str
+
+
+def requirements() -> list[Requirement]:
+    """What TensorRT-LLM requires of this environment."""
+    try:
+        lines = metadata.requires(_LIBRARY) or []
+    except metadata.PackageNotFoundError:
+        text = resources.files("engine_runtime.trtllm").joinpath("requirements.txt").read_text("utf-8")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = [Requirement(line) for line in lines]
+    return [wanted for wanted in found if wanted.marker is None or wanted.marker.evaluate({"extra": ""})]
+
+
+def clashes() -> list[Clash]:
+    """Every requirement that is not met; what is missing counts only where the library is installed."""
+    return list(_clashes(is_installed=installed_version(_LIBRARY) is not None))
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _clashes(is_installed: bool) -> Iterator[Clash]:
+    for wanted in requirements():
+        version = installed_version(wanted.name)
+        if version is None:
+            if is_installed:
+                yield Clash(wanted.name, None, str(wanted.specifier) or "any version")
+        elif not wanted.specifier.contains(version, prereleases=True):
+            yield Clash(wanted.name, version, str(wanted.specifier))

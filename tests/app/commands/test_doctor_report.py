@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import getpass
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from app import paths
+from app.commands import doctor_report
+from app.commands.doctor_report import anonymous, write_report
+
+
+@pytest.fixture(autouse=True)
+def _bundle(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(random_bundle))
+
+
+def _sections(file: Path) -> dict[str, list[str]]:
+    _, *parts = file.read_text(encoding="utf-8").split("\n== ")
+    return {lines[0]: lines[1:] for lines in map(str.splitlines, parts)}
+
+
+def test_it_holds_what_it_says(tmp_path: Path, random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/usr/local/cuda")
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    (engine / "config.json").write_text(json.dumps({"version": "1.2.1"}))
+    (engine / "rank0.engine").write_bytes(bytes(1234))
+    log = paths.log_file()
+    log.parent.mkdir(parents=True)
+    log.write_text("\n".join(f"line {number}" for number in range(1000)))
+    write_report(tmp_path / "report.txt", ["ok   Python  3.12"], [engine])
+    text = (tmp_path / "report.txt").read_text(encoding="utf-8")
+    assert text.startswith("Report of moss-voice doctor. It holds: ")
+    sections = _sections(tmp_path / "report.txt")
+    assert sections["doctor"][0] == "ok   Python  3.12"
+    assert f"numpy=={metadata.version('numpy')}" in sections["packages"]
+    assert "CUDA_HOME=/usr/local/cuda" in sections["environment"]
+    hashes = [line for line in sections["bundles"] if "stated SHA-256" in line]
+    assert len(hashes) > 4
+    assert any(str(Path("lm.safetensors").name) in line for line in hashes)
+    described = sections[f"folder {engine}"]
+    assert "rank0.engine: 1234 bytes" in described
+    assert '{"version": "1.2.1"}' in described
+    assert [line for line in sections["log"] if line] == [f"line {number}" for number in range(800, 1000)]
+
+
+def test_nothing_of_the_user_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "anna"
+    home.mkdir()
+    monkeypatch.setattr(Path, "home", lambda: home)
+    monkeypatch.setattr(getpass, "getuser", lambda: "anna")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_ENDPOINT", "https://anna:word@mirror.example")
+    monkeypatch.setenv("CUDA_HOME", f"{home}/cuda")
+    write_report(tmp_path / "report.txt", [f"a file in {home}/voices", "another in /media/anna/disk"], [])
+    text = (tmp_path / "report.txt").read_text(encoding="utf-8")
+    assert "a file in ~/voices" in text
+    assert "another in /media/USER/disk" in text
+    assert "CUDA_HOME=~/cuda" in text
+    assert "HF_ENDPOINT=https://mirror.example" in text
+    for private in ("anna", "hf_secret", ":word"):
+        assert private not in text
+
+
+def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise OSError("no entry")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert anonymous(f"in {Path.home()}/models and /media/anna") == "in ~/models and /media/anna"
+
+
+def test_a_section_that_fails_says_so_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("cannot look")
+
+    monkeypatch.setattr(doctor_report, "_driver", broken)
+    write_report(tmp_path / "report.txt", [], [tmp_path / "nowhere"])
+    sections = _sections(tmp_path / "report.txt")
+    assert sections["driver and GPU"][0] == "RuntimeError: cannot look"
+    assert "FileNotFoundError" in sections[f"folder {tmp_path / 'nowhere'}"][0]
+    assert len(sections["packages"]) > 20
+    assert sections["log"][0].startswith("no log at ")
+
+
+def test_what_the_driver_says_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "$@"\necho "| NVIDIA-SMI 580.82  CUDA Version: 13.0 |"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    write_report(tmp_path / "report.txt", [], [])
+    found = _sections(tmp_path / "report.txt")["driver and GPU"]
+    assert found[0].startswith("--query-gpu=name,driver_version,")
+    assert "| NVIDIA-SMI 580.82  CUDA Version: 13.0 |" in found
