@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Show that this project and TensorRT-LLM 1.2.1 fit into one environment, without TensorRT-LLM itself.
+
+    python3 packaging/trt_environment.py resolve    let pip find versions for both, install nothing
+    python3 packaging/trt_environment.py test       install them into .venv-trt and run the tests on the CPU
+
+The wheels of TensorRT-LLM and TensorRT are on NVIDIA's index and are left out; everything else that it
+requires of packages both use (engine_runtime/trtllm/requirements.txt) counts. PyPI's torch 2.9.1 is the build
+for CUDA 12.8 (3 GB with its libraries); a workstation takes the one for CUDA 13. Needs Python 3.12. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / "engine_runtime" / "trtllm" / "requirements.txt"
+CONSTRAINTS = ROOT / "packaging" / "constraints-trt.txt"
+VENV = ROOT / ".venv-trt"
+MARK = VENV / "moss-voice-installed"
+PYTHON = "3.12"
+FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
+"""What PyPI has no wheel of, but a package that fetches one, if anything."""
+WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3")  # as in bootstrap.py, and for its reason
+OWN_EXTRA = "trt"
+"""The extra that stands for TensorRT-LLM itself."""
+CANNOT = 3
+"""Exit status where there is no Python 3.12 to try it with."""
+
+
+def main() -> int:
+    """Parse the command line and carry it out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("resolve", "test"))
+    parser.add_argument("rest", nargs="*", help="test: arguments for pytest (after --)")
+    arguments = parser.parse_args()
+    python = find_python()
+    if python is None:
+        print(f"There is no Python {PYTHON} here. Install it (python{PYTHON}) to try this.", file=sys.stderr)
+        return CANNOT
+    try:
+        if arguments.command == "resolve":
+            return resolve(python)
+        install(python)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"Set-up failed: {error}. The lines above tell why; start again to go on.", file=sys.stderr)
+        return 1
+    return run_tests(arguments.rest)
+
+
+def find_python() -> str | None:
+    """An interpreter of Python 3.12: this one, one on the path, or one that pyenv keeps."""
+    candidates = [sys.executable, f"python{PYTHON}"]
+    if pyenv := shutil.which("pyenv"):
+        kept = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False).stdout.strip()
+        candidates += map(str, sorted(Path(kept).glob(f"versions/{PYTHON}.*/bin/python")))
+    return next((name for name in candidates if _version_of(name) == PYTHON), None)
+
+
+def _version_of(python: str) -> str | None:
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return found.stdout.strip()
+
+
+def required(lines: Iterable[str]) -> list[str]:
+    """Requirements without remarks, and without what has no wheel on PyPI."""
+    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    return [line for line in found if _name(line) not in FROM_NVIDIA]
+
+
+def own_requirements() -> list[str]:
+    """What pyproject.toml asks for, with all extras but the one for TensorRT-LLM itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [line for name, group in extras.items() if name != OWN_EXTRA for line in group]
+    return [line for line in [*project["dependencies"], *lines] if _name(line) != project["name"]]
+
+
+def _name(requirement: str) -> str:
+    end = next((i for i, letter in enumerate(requirement) if letter in "<>=!~;[ "), len(requirement))
+    return requirement[:end].lower()
+
+
+def resolve(python: str) -> int:
+    """Let pip find versions that meet both; print those of the packages that TensorRT-LLM names."""
+    theirs = required(REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        options = ["--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", str(report)]
+        options += ["--constraint", str(CONSTRAINTS)]
+        status = _pip(python, "install", *options, *theirs, *required(own_requirements()), check=False)
+        if status != 0:
+            print("No versions meet both. pip tells above which requirements are at odds.", file=sys.stderr)
+            return 1
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+    versions = {entry["metadata"]["name"].lower(): entry["metadata"]["version"] for entry in found}
+    for line in theirs:
+        print(f"{_name(line):<20} {versions[_name(line)]:<12} meets {line}")
+    print(f"resolved: {len(versions)} packages for Python {PYTHON} meet this project and TensorRT-LLM 1.2.1")
+    return 0
+
+
+def install(python: str) -> None:
+    """Make .venv-trt with the versions of constraints-trt.txt, unless that was done before."""
+    wanted = _fingerprint()
+    if MARK.is_file() and MARK.read_text(encoding="utf-8").strip() == wanted:
+        return
+    print(f"Making {VENV.name} (about 8 GB)", flush=True)
+    subprocess.run([python, "-m", "venv", "--clear", str(VENV)], check=True)
+    own = str(VENV / "bin" / "python")
+    constraints = ["--constraint", str(CONSTRAINTS)]
+    _pip(own, "install", *constraints, "setuptools", "wheel", *own_requirements())
+    _pip(own, "install", "--no-deps", *WITHOUT_DEPENDENCIES)
+    _pip(own, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    MARK.write_text(wanted + "\n", encoding="utf-8")
+
+
+def run_tests(pytest_arguments: Sequence[str]) -> int:
+    """Every test on the CPU, with the versions that TensorRT-LLM asks for."""
+    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [str(VENV / "bin" / "python"), "-m", "pytest", *pytest_arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(str(ROOT).encode())
+    for file in (CONSTRAINTS, REQUIREMENTS, ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _pip(python: str, command: str, *arguments: str, check: bool = True) -> int:
+    options = ["-q", "--disable-pip-version-check", "--progress-bar", "off"]
+    return subprocess.run(
+        [python, "-m", "pip", command, *options, *arguments], cwd=ROOT, check=check
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

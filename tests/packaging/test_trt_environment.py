@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+@pytest.fixture
+def script(repository: Path) -> ModuleType:
+    file = repository / "packaging" / "trt_environment.py"
+    spec = importlib.util.spec_from_file_location("trt_environment", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _pins(script: ModuleType) -> dict[str, str]:
+    lines = script.CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def test_the_pinned_set_is_what_tensorrt_llm_requires(script: ModuleType) -> None:
+    pins = _pins(script)
+    theirs = script.required(script.REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    assert len(theirs) > 10
+    for wanted in map(Requirement, theirs):
+        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)]), wanted
+
+
+def test_the_pinned_set_is_within_our_own_ranges(script: ModuleType) -> None:
+    pins = _pins(script)
+    ours = [Requirement(line) for line in script.own_requirements()]
+    assert {"torch", "pytest", "transformers", "kaldi-native-fbank"} <= {wanted.name for wanted in ours}
+    for wanted in ours:
+        if wanted.marker is None or wanted.marker.evaluate({"python_version": "3.12"}):
+            assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)]), wanted
+
+
+def test_what_has_no_wheel_on_pypi_is_not_asked_for(script: ModuleType) -> None:
+    lines = ["# a remark", "", "torch>=2.9.1", "tensorrt~=10.14.1", "tensorrt-llm==1.2.1", "tensorrt-rtx"]
+    assert script.required(lines) == ["torch>=2.9.1"]
+    assert not [line for line in script.own_requirements() if line.startswith(("tensorrt-llm", "moss-voice"))]
+
+
+def test_without_a_python_312_it_says_so(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "_version_of", lambda python: "3.13")
+    monkeypatch.setattr(sys, "argv", ["trt_environment.py", "test"])
+    assert script.main() == script.CANNOT
+    assert "Python 3.12" in capsys.readouterr().err
+
+
+def test_it_tells_the_version_of_an_interpreter(script: ModuleType, tmp_path: Path) -> None:
+    assert script._version_of(sys.executable) == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert script._version_of(str(tmp_path / "nowhere")) is None
+
+
+def test_what_was_resolved_is_shown_and_a_conflict_is_told(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    statuses = [0, 1]
+    entries = [
+        {"metadata": {"name": Requirement(line).name, "version": "7.0"}}
+        for line in script.required(script.REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    ]
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        report = Path(command[command.index("--report") + 1])
+        report.write_text(json.dumps({"install": entries}))
+        return subprocess.CompletedProcess(command, statuses.pop(0))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert script.resolve("python") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["torch", "7.0", "meets", "torch>=2.9.1,<=2.10.0a0"]
+    assert lines[-1].startswith(f"resolved: {len(entries)} packages")
+    assert script.resolve("python") == 1
+    assert "at odds" in capsys.readouterr().err
