@@ -10,9 +10,10 @@ from torch import Tensor
 
 from engine_runtime.engine import Engine
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import GENERATION, ExecutorLimits, check_step, step_spec
+from engine_runtime.lm.executor import GENERATION, ExecutorLimits, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.step_check import check_step
 
 
 @dataclass

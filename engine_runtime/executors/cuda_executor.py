@@ -24,19 +24,11 @@ from engine_runtime.cuda.operations import Operations, TorchOperations
 from engine_runtime.cuda.picking import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE, DevicePicker
 from engine_runtime.cuda.prefill import Prefill, RowOperations, Span, TorchRowOperations, has_fp8_matmul
 from engine_runtime.errors import ExecutorError
-from engine_runtime.lm.executor import (
-    GENERATION,
-    StepLengths,
-    StepMemory,
-    StepTensors,
-    check_magnitude,
-    check_outputs,
-    check_step,
-    step_spec,
-)
+from engine_runtime.lm.executor import GENERATION, StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.pick import Picked, PickRequest
 from engine_runtime.lm.step import Tails
+from engine_runtime.lm.step_check import StepLengths, StepMemory, check_magnitude, check_outputs, check_step
 from engine_runtime.models.moss_lm import MossLMConfig
 
 if TYPE_CHECKING:

@@ -19,14 +19,9 @@ from torch import Tensor
 from engine_runtime.cuda.quantise import to_fp8
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.fused_layer import FusedLayer, FusedNetwork, fuse
-from engine_runtime.lm.executor import (
-    StepMemory,
-    StepTensors,
-    check_outputs,
-    check_step,
-    step_spec,
-)
+from engine_runtime.lm.executor import StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.step_check import StepMemory, check_outputs, check_step
 from engine_runtime.models.moss_lm import MossLM, rotary_tables
 from engine_runtime.options import WeightFormat
 

@@ -17,15 +17,9 @@ from torch import Tensor
 
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import EngineError, ExecutorError
-from engine_runtime.lm.executor import (
-    GENERATION,
-    StepMemory,
-    StepTensors,
-    check_outputs,
-    check_step,
-    step_spec,
-)
+from engine_runtime.lm.executor import GENERATION, StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.step_check import StepMemory, check_outputs, check_step
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.bindings import Memory, StepInputs, StepOutputs
 from engine_runtime.trtllm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import StepTensors, check_outputs, check_step, step_spec
+from engine_runtime.lm.executor import StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.step_check import check_outputs, check_step
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build

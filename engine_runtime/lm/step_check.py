@@ -1,0 +1,216 @@
+"""Whether a forward step, and what it gave, can be right.
+
+In: the named tensors of a step and what `step_spec` declares of them; the outputs of a step. Out: the lengths
+that the step is about, or an ExecutorError that names the tensor, where an engine would refuse the step or
+compute nonsense. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine_runtime.errors import ExecutorError
+from engine_runtime.lm.executor import CONTEXT, GENERATION, ExecutorLimits, StepTensors, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepLengths:
+    """What a checked step is about: rows in the cache before (`past`) and after (`total`), and each tail's
+    start."""
+
+    past: int
+    total: int
+    text_start: int
+    audio_start: int
+
+    @property
+    def num_new(self) -> int:
+        """Rows of this call."""
+        return self.total - self.past
+
+
+class StepMemory:
+    """Tensors that were found right: one that is the same and unchanged need not be looked through again.
+
+    For a long sequence the block table is hundreds of values, and most steps bring the same one as the last.
+    """
+
+    def __init__(self) -> None:
+        self._right: dict[str, tuple[Tensor, int, int]] = {}
+
+    def holds(self, name: str, value: Tensor, extent: int) -> bool:
+        """Whether the first `extent` values were found right, in this very tensor, as it still is."""
+        known = self._right.get(name)
+        return known is not None and known[0] is value and known[1] == value._version and extent <= known[2]
+
+    def note(self, name: str, value: Tensor, extent: int) -> None:
+        """The first `extent` values were found right."""
+        if not value.is_inference():  # such a tensor does not tell when it changes
+            self._right[name] = (value, value._version, extent)
+
+
+def check_step(
+    spec: tuple[TensorSpec, ...],
+    limits: ExecutorLimits,
+    tensors: StepTensors,
+    memory: StepMemory | None = None,
+) -> StepLengths:
+    """Refuse a step whose tensors are not as declared; the ExecutorError names the tensor.
+
+    With a `memory`, long tensors that did not change since the last step are not looked through again.
+    """
+    if len(tensors) > len(spec) or not tensors.keys() <= {entry.name for entry in spec}:
+        unknown = sorted(set(tensors) - {entry.name for entry in spec})
+        raise ExecutorError(
+            f"{unknown[0]}: no such input; the executor and its caller are of different versions"
+        )
+    for entry in spec:
+        _check_form(entry, tensors.get(entry.name))
+    lengths = _read_lengths(tensors, limits)
+    _check_rows(tensors, limits, lengths)
+    _check_cache(tensors, limits, lengths, memory or StepMemory())
+    return lengths
+
+
+def check_outputs(outputs: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
+    """Refuse a result with a missing output, a wrong shape, a value that is not finite, or nothing but
+    zeros."""
+    for name, width in widths.items():
+        value = outputs.get(name)
+        if value is None:
+            raise ExecutorError(f"{name}: the forward step gave no such output")
+        if value.shape != (1, width) or value.dtype != torch.float32:
+            raise ExecutorError(
+                f"{name}: expected float32 [1, {width}], got {value.dtype} {list(value.shape)}; "
+                "the weights or the engine do not belong to this bundle"
+            )
+        check_magnitude(name, float(value.abs().sum()))
+
+
+def check_magnitude(name: str, magnitude: float) -> None:
+    """Refuse an output by the sum of its absolute values.
+
+    One reduction tells all: NaN and infinity survive it, and it is zero only if every value is.
+    """
+    if magnitude != magnitude or magnitude == float("inf"):
+        raise ExecutorError(f"{name}: the forward step gave values that are not finite; check the weights")
+    if magnitude == 0.0:
+        raise ExecutorError(
+            f"{name}: the forward step gave only zeros; it did not run, or the weights are empty"
+        )
+
+
+def _check_form(entry: TensorSpec, value: Tensor | None) -> None:
+    if value is None:
+        if entry.optional:
+            return
+        raise ExecutorError(f"{entry.name}: address is not set; every input of a step must be given")
+    if value.dtype != entry.dtype:
+        raise ExecutorError(f"{entry.name}: expected {entry.dtype}, got {value.dtype}")
+    if value.dim() != len(entry.shape):
+        raise ExecutorError(f"{entry.name}: expected rank {len(entry.shape)}, got shape {list(value.shape)}")
+    for wanted, got in zip(entry.shape, value.shape, strict=True):
+        if got != wanted and (wanted is not None or got < 1):
+            raise ExecutorError(f"{entry.name}: expected shape {list(entry.shape)}, got {list(value.shape)}")
+    if entry.place == "host" and value.device.type != "cpu":
+        raise ExecutorError(f"{entry.name}: must lie in host memory, got {value.device}")
+
+
+def _read_lengths(tensors: StepTensors, limits: ExecutorLimits) -> StepLengths:
+    num_new = tensors["input_ids"].shape[0]
+    past_or_total = int(tensors["host_past_key_value_lengths"])
+    request_type = int(tensors["host_request_types"])
+    if request_type not in (CONTEXT, GENERATION):
+        raise ExecutorError(f"host_request_types: expected 0 (context) or 1 (generation), got {request_type}")
+    if request_type == GENERATION and num_new != 1:
+        raise ExecutorError(f"input_ids: a generation step takes exactly 1 row, got {num_new}")
+    if num_new > limits.max_num_tokens:
+        raise ExecutorError(f"input_ids: {num_new} rows exceed max_num_tokens {limits.max_num_tokens}")
+    # NOTE: in a context step this tensor holds the total including the new rows, in a generation step the
+    # past.
+    total = past_or_total if request_type == CONTEXT else past_or_total + 1
+    past = total - num_new
+    if past < 0 or total > limits.max_seq_len:
+        raise ExecutorError(
+            f"host_past_key_value_lengths: {past_or_total} does not fit {num_new} new rows "
+            f"and a sequence of at most {limits.max_seq_len}"
+        )
+    starts = tensors.get("host_tail_start")
+    text_start, audio_start = (past, past) if starts is None else (int(start) for start in starts.tolist())
+    for start in (text_start, audio_start):
+        if not (0 <= start <= past or start == total):
+            raise ExecutorError(
+                f"host_tail_start: {start} must lie in 0..{past}, or be {total} to leave the tail out"
+            )
+    return StepLengths(past, total, text_start, audio_start)
+
+
+def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths) -> None:
+    num_new, total = lengths.num_new, lengths.total
+    ids, positions = tensors["input_ids"], tensors["position_ids"]
+    if positions.shape[0] != num_new:
+        raise ExecutorError(
+            f"position_ids: expected {num_new} values as in input_ids, got {positions.shape[0]}"
+        )
+    if int(tensors["host_request_types"]) == CONTEXT:
+        _check_value(tensors, "host_context_lengths", num_new)
+    # NOTE: values in device memory are read only where that costs nothing; a GPU would have to wait for each.
+    if ids.device.type != "cpu":
+        return
+    low, high = min(ids.tolist()), max(ids.tolist())
+    if low < 0 or high >= limits.text_vocab + limits.audio_vocab:
+        raise ExecutorError(
+            f"input_ids: ids {low}..{high} leave the merged vocabulary of "
+            f"{limits.text_vocab} + {limits.audio_vocab}"
+        )
+    if int(positions[0]) != lengths.past or int(positions[-1]) != total - 1:
+        raise ExecutorError(f"position_ids: expected {lengths.past}..{total - 1}")
+    _check_value(tensors, "last_token_ids", num_new)
+    _check_value(tensors, "sequence_length", total)
+    _check_value(tensors, "context_lengths", int(tensors["host_context_lengths"]))
+
+
+def _check_value(tensors: StepTensors, name: str, wanted: int) -> None:
+    got = int(tensors[name])
+    if got != wanted:
+        raise ExecutorError(f"{name}: expected {wanted} for this step, got {got}")
+
+
+def _check_cache(
+    tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths, memory: StepMemory
+) -> None:
+    needed = -(-lengths.total // limits.tokens_per_block)
+    stride = limits.num_layers * 2
+    for name in ("host_kv_cache_block_offsets", "kv_cache_block_offsets"):
+        if tensors[name].device.type != "cpu" or memory.holds(name, tensors[name], needed):
+            continue
+        k_offsets, v_offsets = tensors[name][0, 0, :, :needed].tolist()
+        for k_offset, v_offset in zip(k_offsets, v_offsets, strict=True):
+            if (
+                not 0 <= k_offset < limits.num_blocks * stride
+                or k_offset % stride
+                or v_offset != k_offset + 1
+            ):
+                raise ExecutorError(
+                    f"{name}: ({k_offset}, {v_offset}) is no (K, V) offset of the {limits.num_blocks} blocks"
+                )
+        if len(set(k_offsets)) != needed:
+            raise ExecutorError(
+                f"{name}: a block is listed twice; K/V of different rows would overwrite each other"
+            )
+        memory.note(name, tensors[name], needed)
+    if int(tensors["host_kv_cache_pool_pointers"][0, 0]) == 0:
+        raise ExecutorError("host_kv_cache_pool_pointers: the address of the pool is not set")
+    name, mapping = "host_kv_cache_pool_mapping", tensors["host_kv_cache_pool_mapping"]
+    if not memory.holds(name, mapping, limits.num_layers):
+        if mapping.tolist() != [[0, layer] for layer in range(limits.num_layers)]:
+            raise ExecutorError(f"{name}: expected (0, layer) for every layer")
+        memory.note(name, mapping, limits.num_layers)
+    if min(tensors["host_max_attention_window_sizes"].tolist()) < lengths.total:
+        raise ExecutorError("host_max_attention_window_sizes: a window is shorter than the sequence")
+    if int(tensors["host_sink_token_length"]) != 0:
+        raise ExecutorError("host_sink_token_length: sink tokens are not supported, expected 0")
