@@ -56,6 +56,8 @@ def export_onnx(graph: Graph, file: Path) -> None:
             program = torch.export.export(
                 _AnyNumber(graph.module), graph.examples("usual"), dynamic_shapes=(dynamic,), strict=False
             )
+            # With examples at hand, torch 2.9 writes checks of them into the graph that it cannot run itself.
+            program.example_inputs = None
             exported = torch.onnx.export(
                 program,
                 dynamo=True,
