@@ -332,7 +332,7 @@ def _load_token2mel(
         prompt=prompt or random_prompt,
         dtype=getattr(torch, options.voice_dtype),
         device=device,
-        static_bytes=runtime.static_bytes,
+        static_bytes=runtime.cache_bytes(),
         calls=runtime.calls,
         triton=runtime.triton,
     )

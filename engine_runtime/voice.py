@@ -64,11 +64,17 @@ class ReplyVoice:
         return bool(self._pieces)
 
     def push(self, code: int) -> list[Pcm]:
-        """Add a code; PCM that became ready, mostly none."""
+        """Add a code; PCM that became ready, mostly none.
+
+        The first chunk is waited for: somebody waits to hear it, and decode steps beside it would only make
+        it late. Later ones have time.
+        """
+        is_first = self._chunk == 0
         with self._lane.stage() as span:
             mels = self._to_mel.push_tensors(np.array([code], dtype=np.int64))
         self._vocode(mels, span)
-        return self.take()
+        ready = self.take()
+        return self.wait() if is_first and not ready else ready
 
     def finish(self) -> list[Pcm]:
         """No code follows: all PCM that is ready. The rest comes from `wait`, while `is_pending`."""

@@ -15,6 +15,7 @@ import torch
 from engine_runtime.bench.clock import times_ms
 from engine_runtime.bench.replies import BenchError
 from engine_runtime.bench.section import Section
+from engine_runtime.cuda.memory import memory_of
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 2_000_000_000, 128_000_000
 GPU_MATRIX, CPU_MATRIX = 8192, 1024
@@ -58,7 +59,7 @@ def measure_ceilings(device: torch.device, repeats: int = 20) -> Ceilings:
     is_gpu = device.type == "cuda"
     size = GPU_COPY_BYTES if is_gpu else CPU_COPY_BYTES
     if is_gpu:  # a quarter of what is free for each of source and target, where memory is short
-        size = min(size, torch.cuda.mem_get_info(device)[0] // 32 * 8)
+        size = min(size, memory_of(device)[0] // 32 * 8)
     matrix, dtype = (GPU_MATRIX, torch.bfloat16) if is_gpu else (CPU_MATRIX, torch.float32)
     return Ceilings(
         copy_bytes_per_s=2 * size / _copy_s(device, size, repeats),

@@ -17,11 +17,13 @@ from engine_runtime.codec.lane import HostLane, NewLane, StreamLane
 from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.memory import memory_of
 from engine_runtime.options import EngineOptions
 
 CACHE_SHARE = 10
-"""The flow's caches get this part of the device's memory: 2.4 GB of 24 GB, beside 18 GB of language model in
-bfloat16."""
+"""The flow's caches get at most this part of the device's memory."""
+_RESERVE = 500_000_000
+"""Bytes that they leave for what comes after them: the vocoder, recorded graphs, activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,16 @@ class CodecRuntime:
     """What flow, vocoder and replies need to know."""
 
     new_lane: NewLane = HostLane
-    static_bytes: int | None = None
     calls: GraphedCalls | None = None
     recorded: RecordedFrames | None = None
     triton: bool = False
+
+    def cache_bytes(self) -> int | None:
+        """Bytes for the flow's caches, when it is loaded last of the large parts; None where they grow."""
+        if self.calls is None:
+            return None
+        free, total = memory_of(self.calls.device)
+        return max(0, min(total // CACHE_SHARE, free - _RESERVE))
 
     def hold_recordings(self) -> None:
         """Run everything as it is from now on: an engine is launched with one call, and what it changes at
@@ -53,12 +61,9 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
     # a higher priority than the language model's: its kernels are small, and what is heard waits for them
     stream = torch.cuda.Stream(device, priority=-1)
     calls = GraphedCalls(device, enabled=options.graphs, stream=stream)
-    memory_gb = options.gpu_memory_gb
-    memory = torch.cuda.get_device_properties(device).total_memory if memory_gb is None else memory_gb * 1e9
     frames = frozenset(packet_frames(flow))
     return CodecRuntime(
         partial(StreamLane, stream),
-        int(memory) // CACHE_SHARE,
         calls,
         RecordedFrames(calls, frames),
         uses_triton(options.kernels, device),

@@ -135,3 +135,11 @@ def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
         raise AcceleratorError(f"--gpu-memory-gb {gpu_memory_gb} leaves no memory. Give the size in GB.")
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), index)
     return min(free, limit)
+
+
+def memory_of(device: torch.device) -> tuple[int, int]:
+    """Bytes that torch can still have on this GPU, and all that it may have, within the bound that is set."""
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
+    held, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    return min(free + held - used, allowed - used), allowed

@@ -14,6 +14,7 @@ from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.prompt import TextTokenizer
+from engine_runtime.released.description import FLOW_PACKET_CODES
 from engine_runtime.released.full_size import describe
 from engine_runtime.weights import Uninitialised
 from tests.engine_runtime.released.test_description import _full_size
@@ -72,5 +73,6 @@ def test_its_dimensions_are_those_that_a_fetched_model_would_have() -> None:
     assert bundle.speech_encoder.normalisation == fetched["speech_encoder"]["normalisation"]
     assert fetched["flow"]["config"].items() <= bundle.flow.config.items()
     assert bundle.flow.steps == fetched["flow"]["steps"]
+    assert list(bundle.flow.packets) == FLOW_PACKET_CODES
     wanted = HiFTConfig.from_dict(fetched["vocoder"]["config"])
     assert HiFTConfig.from_dict(bundle.vocoder.config) == wanted
