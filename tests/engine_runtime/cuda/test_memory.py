@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import Bundle
-from engine_runtime.cuda.memory import _RESERVE, Demand, require, told_when_short
+from engine_runtime.codec.runtime import CodecRuntime
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.memory import _RESERVE, Demand, memory_of, require, told_when_short
 from engine_runtime.cuda.network import BlockFormats, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.hardware import AcceleratorError
@@ -121,3 +123,19 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     with pytest.raises(AcceleratorError, match=r"beside this engine \(CUDA out of .*trt quantize"):
         told_when_short(run, section, engine)
     assert told_when_short(lambda: 7, section, EngineOptions()) == 7
+
+
+def test_the_flow_takes_no_more_than_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, total, used = 100e9, 140e9, 22e9
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free), int(total)))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 24e9 / total)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: int(used))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: int(used + 1e9))
+    assert memory_of(torch.device("cuda")) == (int(2e9), pytest.approx(24e9))
+    runtime = CodecRuntime(calls=GraphedCalls("cuda", enabled=False))
+    assert runtime.cache_bytes() == pytest.approx(1.5e9, rel=1e-6)  # beside 22 GB, with something left over
+    used = 10e9
+    assert runtime.cache_bytes() == pytest.approx(2.4e9, rel=1e-6)  # a tenth
+    used = 23.9e9
+    assert runtime.cache_bytes() == 0
+    assert CodecRuntime().cache_bytes() is None
