@@ -110,7 +110,10 @@ class Bundle:
 def _read_toml(path: Path) -> dict[str, Any]:
     file = path / MANIFEST_NAME
     if not path.is_dir():
-        raise BundleError(f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}.")
+        raise BundleError(
+            f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}, or get the "
+            "released model with `moss-voice fetch moss-speech`."
+        )
     if not file.is_file():
         raise BundleError(
             f"{path} is not a bundle: it holds no {MANIFEST_NAME}. Give the folder that holds one."

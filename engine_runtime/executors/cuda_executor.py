@@ -106,8 +106,8 @@ class CudaExecutor:
         self._inputs.set_row(0, 0, 0)
         self._inputs.send(with_table=False)
         shapes = list(shapes)
-        # While the user speaks, rows are prefilled without a tail; on commit, with those of the first step.
-        tails = {(False, False), *((shape.text, shape.audio) for shape in shapes)}
+        # While the user speaks, rows are prefilled with both tails; on commit, with those of the first step.
+        tails = {(True, True), *((shape.text, shape.audio) for shape in shapes)}
         for bucket in sorted(buckets):
             for shape in shapes:
                 self._record_or_run(replace(shape, bucket=bucket))
