@@ -94,10 +94,11 @@ def cases(*, overlaps: bool) -> Iterator[Case]:
         yield best_of_stretch, types | between, flags, 8
         yield pick_one, between | picks, places | {"DO_SAMPLE": do_sample}, 8
     for pool in (BF16, FP8):
-        pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 32}
+        pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 64}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
         types = TABLES | OFFSETS | buffers | {"qkv": BF16, "pool": pool, "position": "*i64", "out": BF16}
-        yield attend_row, types, HEAD_SIZES | pieces, 4
+        for has_more in (False, True):
+            yield attend_row, types, HEAD_SIZES | pieces | {"HAS_MORE": has_more}, 4
         types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
         yield turn_and_write_rows, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
     yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4

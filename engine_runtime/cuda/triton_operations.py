@@ -29,9 +29,9 @@ from engine_runtime.lm.kv_cache import KVCache
 
 _TILE = 64
 """Rows of the sequence that an attention program looks at together."""
-_MOST_PIECES = 32
-"""Pieces of the sequence per K/V head: with eight such heads, two programs for each multiprocessor of a
-large GPU, which is what it takes to keep its memory busy."""
+_MOST_PIECES = 64
+"""Pieces of the sequence per K/V head. Up to 4,096 rows a piece is one tile. With eight such heads, 2,048
+rows give two programs to each multiprocessor of a large GPU, which is what keeps its memory busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,7 @@ class TritonOperations:
             TOKENS=cache.tokens_per_block,
             TILE=_TILE,
             PIECES=pieces,
+            HAS_MORE=pieces * _TILE < bucket,
             num_warps=4,
             num_stages=1,
         )

@@ -31,15 +31,39 @@ def to_stored(x, dtype: tl.constexpr):
     return x.to(dtype)
 
 
+@triton.jit
+def _as_dtype(x, dtype: tl.constexpr):
+    """By way of float32, since sm_89 can not turn fp8 into bf16 in one step."""
+    if x.dtype == dtype:
+        return x
+    return x.to(tl.float32).to(dtype)
+
+
+@triton.jit
+def _fold(q, k, v, is_old, top, total, sums, softmax_scale):
+    """Take a tile of rows into the highest scores, the sums of weights and the weighted sums so far."""
+    keys, values = _as_dtype(k, q.dtype), _as_dtype(v, q.dtype)
+    scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * softmax_scale
+    scores = tl.where(is_old[None, :], scores, -1e30)
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    shrink = tl.exp(top - new_top)
+    shares = tl.where(is_old[None, :], tl.exp(scores - new_top[:, None]), 0.0)
+    total = total * shrink + tl.sum(shares, axis=1)
+    sums = sums * shrink[:, None] + tl.dot(shares.to(q.dtype), values, input_precision="ieee")
+    return new_top, total, sums
+
+
 # A layer's offset would otherwise be compiled for again and again, by what divides it.
 @triton.jit(do_not_specialize=["layer_offset"])
 def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, tops, totals, arrived, out,
                layer_offset, eps, softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
                DIM: tl.constexpr, GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr,
-               TILE: tl.constexpr, PIECES: tl.constexpr):  # fmt: skip
+               TILE: tl.constexpr, PIECES: tl.constexpr, HAS_MORE: tl.constexpr):  # fmt: skip
     """Grid (KV_HEADS, PIECES). qkv [(HEADS + 2 KV_HEADS) * DIM], pool [.., KV_HEADS, TOKENS, DIM] in blocks
     (K, then V), table: K block of each block of rows for layer 0. partial [PIECES, HEADS, DIM], tops and
-    totals [PIECES, HEADS] float32, arrived [KV_HEADS] int32 (zeros, and zeros again afterwards)."""
+    totals [PIECES, HEADS] float32, arrived [KV_HEADS] int32 (zeros, and zeros again afterwards). HAS_MORE:
+    pieces may be longer than a TILE. Short code matters: between other kernels it is fetched anew every
+    time."""
     head, piece = tl.program_id(0), tl.program_id(1)
     dims = tl.arange(0, DIM)
     across = (dims + DIM // 2) % DIM
@@ -85,24 +109,16 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
         top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), axis=1) * softmax_scale
         total += 1.0
         sums += new_v.to(tl.float32)
-    for start in range(first, tl.minimum(first + piece_rows, last_row), TILE):
-        if start > first:
+    top, total, sums = _fold(q, k, v, is_old, top, total, sums, softmax_scale)
+    if HAS_MORE:
+        for start in range(first + TILE, tl.minimum(first + piece_rows, last_row), TILE):
             rows = start + tl.arange(0, TILE)
             is_old = rows < last_row
             block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
             place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
             k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
             v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
-        # By way of float32: sm_89 can not turn fp8 into bf16 in one step.
-        keys, values = k.to(tl.float32).to(q.dtype), v.to(tl.float32).to(q.dtype)
-        scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * softmax_scale
-        scores = tl.where(is_old[None, :], scores, -1e30)
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        shrink = tl.exp(top - new_top)
-        shares = tl.where(is_old[None, :], tl.exp(scores - new_top[:, None]), 0.0)
-        total = total * shrink + tl.sum(shares, axis=1)
-        sums = sums * shrink[:, None] + tl.dot(shares.to(q.dtype), values, input_precision="ieee")
-        top = new_top
+            top, total, sums = _fold(q, k, v, is_old, top, total, sums, softmax_scale)
 
     if num_pieces == 1:
         result = sums / total[:, None]
@@ -125,7 +141,7 @@ def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM
     """Join the pieces of one K/V head. Reads past the first cache (.cg): other programs wrote them."""
     dims = tl.arange(0, DIM)
     pieces = tl.arange(0, PIECES)
-    for member in tl.static_range(GROUP):
+    for member in range(GROUP):
         at = pieces * HEADS + head * GROUP + member
         is_there = pieces < num_pieces
         piece_tops = tl.load(tops + at, mask=is_there, other=-1e30, cache_modifier=".cg")

@@ -157,6 +157,14 @@ def test_attention_of_one_row(bench: Bench, position: int, bucket: int) -> None:
     check_attention(bench, position, bucket, 1e-5)
 
 
+@pytest.mark.parametrize("position", [1, 64, 128, 129, 200, 255])
+def test_attention_of_pieces_longer_than_a_tile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    monkeypatch.setattr(triton_operations, "_MOST_PIECES", 2)
+    check_attention(bench, position, 256, 1e-5)
+
+
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "tolerance"),
     [
