@@ -58,6 +58,7 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
     """The runtime of a device."""
     if device.type != "cuda":
         return CodecRuntime()
+    torch.backends.cudnn.allow_tf32 = False  # on by default for convolutions; float32 shall mean float32
     # a higher priority than the language model's: its kernels are small, and what is heard waits for them
     stream = torch.cuda.Stream(device, priority=-1)
     calls = GraphedCalls(device, enabled=options.graphs, stream=stream)

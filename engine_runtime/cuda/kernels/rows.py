@@ -48,7 +48,7 @@ def turn_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, posit
     kv_head = tl.where(is_v, heads[:, None] - HEADS - KV_HEADS, heads[:, None] - HEADS)
     place = ((block * KV_HEADS + kv_head) * TOKENS + position % TOKENS) * DIM + dims[None, :]
     stored = to_stored(tl.where(is_v, wide, turned), pool.dtype.element_ty)
-    tl.store(pool + place, stored, mask=inside & ~is_q & (found >= 0))
+    tl.store(pool + place, stored, mask=inside & ~is_q & (found + 0 * heads >= 0)[:, None])
 
 
 @triton.jit
