@@ -18,6 +18,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ from .codec.token2mel import VoicePrompt
 from .errors import BundleError
 from .models.flow import FlowConfig
 from .models.moss_lm import MossLM, MossLMConfig
-from .weights import Uninitialised
+from .options import EngineOptions
+from .weights import Progress, Uninitialised, load_weights
 
 VOICE_SECONDS = 4.0
 """Length of the voice prompt that a model with random weights speaks with."""
@@ -106,3 +108,29 @@ def fill_random(
                 "them. Build the network on the CPU to fill it with random weights."
             )
     module.to(device=device, dtype=dtype)
+
+
+def load_or_fill(
+    network: nn.Module,
+    files: Sequence[Path],
+    device: torch.device,
+    options: EngineOptions,
+    progress: Progress | None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+) -> None:
+    """Weights of the files, or random ones in their place."""
+    if options.random_weights is not None:
+        fill_random(network, options.random_weights, dtype, device)
+        return
+    load_weights(
+        network,
+        files,
+        dtype,
+        device,
+        either_weight_norm_style=either_weight_norm_style,
+        partial=partial,
+        progress=progress,
+    )

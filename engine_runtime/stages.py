@@ -8,21 +8,18 @@ rounded picks another code. Called once, in the thread that will use the engine.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
 import torch
-from bigvgan.bigvgan import BigVGAN
-from torch import nn
 
-from engine_runtime.bundle import Bundle, VocoderSection
-from engine_runtime.codec.features import Normalisation
+from engine_runtime.bundle import Bundle
 from engine_runtime.codec.lane import HostLane, NewLane
-from engine_runtime.codec.runtime import CodecRuntime, codec_runtime
+from engine_runtime.codec.loading import codec_bytes, load_speech_tokenizer, load_token2mel, load_vocoder
+from engine_runtime.codec.runtime import codec_runtime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
-from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.cuda.network import WeightSource
 from engine_runtime.cuda.quantise import FP8
@@ -33,22 +30,17 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.models.bigvgan import build_bigvgan
-from engine_runtime.models.flow import CausalFlow, FlowConfig
-from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
-from engine_runtime.random_weights import fill_random, random_source, random_voice
+from engine_runtime.random_weights import load_or_fill, random_source
 from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.trtllm.torch_network import load_paged
 from engine_runtime.voice_prompt import make_voice_prompt
 from engine_runtime.voice_recording import VoiceSource
-from engine_runtime.weights import LoadProgress, Progress, Uninitialised, load_weights
+from engine_runtime.weights import LoadProgress, Progress, Uninitialised
 
 if TYPE_CHECKING:
-    from engine_runtime.codec.tensorrt.engines import Codec
     from engine_runtime.trtllm.engine_directory import EngineDirectory
 
 _log = logging.getLogger(__name__)
@@ -121,13 +113,13 @@ def load_stages(
     files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
     loading = LoadProgress(files, progress)
     # First, since a recording that is no use as a voice should be told before the large ones are read.
-    speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
+    speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
     if options.trt_codec:
         runtime.hold_recordings()  # a recording of torch's work would be replayed in the engines' place
-    token2mel = _load_token2mel(bundle, device, options, runtime, prompt, loading)
-    vocoder = _load_vocoder(bundle, device, options, runtime, loading)
+    token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
+    vocoder = load_vocoder(bundle, device, options, runtime, loading)
     notes = []
     if options.trt_codec:
         from engine_runtime.codec.tensorrt.engines import codec_of, is_on_engines, use_engines
@@ -149,32 +141,6 @@ def load_stages(
         new_lane=runtime.new_lane,
         notes=(*lm.notes, *notes),
     )
-
-
-def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
-    """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone."""
-    with torch.device("meta"), Uninitialised():
-        encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
-        chosen = (CausalFlow(FlowConfig.from_dict(bundle.flow.config)), _vocoder_network(bundle.vocoder))
-    dtypes = (torch.float32, *(getattr(torch, options.codec_dtype or "float32") for _ in chosen))
-    return sum(
-        dtype.itemsize * sum(tensor.numel() for tensor in network.state_dict().values())
-        for network, dtype in zip((encoder, *chosen), dtypes, strict=True)
-    )
-
-
-def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:
-    """Speech encoder, flow and vocoder alone, for building their engines; raises as `load_stages` does."""
-    from engine_runtime.codec.tensorrt.engines import codec_of
-
-    device = usable_device(options.device)
-    sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
-    loading = LoadProgress([section.weights for section in sections], progress)
-    runtime = CodecRuntime()
-    speech_tokenizer = _load_speech_tokenizer(bundle, device, options, loading)
-    token2mel = _load_token2mel(bundle, device, options, runtime, None, loading)
-    vocoder = _load_vocoder(bundle, device, options, runtime, loading)
-    return codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
 
 
 def _load_lm(
@@ -250,7 +216,7 @@ def load_lm_weights(
         return _converted(bundle, config).language_model(
             config.modality_pad, dtype, device, progress=progress
         )
-    _fill(model, bundle.lm.weights, device, options, progress, dtype=dtype)
+    load_or_fill(model, bundle.lm.weights, device, options, progress, dtype=dtype)
     return model.eval()
 
 
@@ -259,121 +225,3 @@ def _converted(bundle: Bundle, config: MossLMConfig) -> Checkpoint:
     checkpoint = Checkpoint.open(bundle.lm.weights[0].parent)
     checkpoint.require(config)
     return checkpoint
-
-
-def _fill(
-    network: nn.Module,
-    files: Sequence[Path],
-    device: torch.device,
-    options: EngineOptions,
-    progress: Progress | None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    either_weight_norm_style: bool = False,
-    partial: bool = False,
-) -> None:
-    """Weights of the files, or random ones in their place."""
-    if options.random_weights is not None:
-        fill_random(network, options.random_weights, dtype, device)
-        return
-    load_weights(
-        network,
-        files,
-        dtype,
-        device,
-        either_weight_norm_style=either_weight_norm_style,
-        partial=partial,
-        progress=progress,
-    )
-
-
-def _load_speech_tokenizer(
-    bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
-) -> SpeechTokenizer:
-    section = bundle.speech_encoder
-    with Uninitialised():
-        model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
-    report = loading.next(section.weights)
-    _fill(model, section.weights, device, options, report, partial=section.weights_hold_more)
-    known = get_args(Normalisation)
-    if section.normalisation not in known:
-        raise BundleError(
-            f"[speech_encoder] has normalisation {section.normalisation!r}, which is none of "
-            f"{', '.join(known)}. Correct the bundle's manifest."
-        )
-    normalisation = cast(Normalisation, section.normalisation)
-    tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device)
-    eosp = bundle.lm.special_ids.eosp
-    if tokenizer.codebook_size > eosp:
-        raise BundleError(
-            f"The speech encoder of bundle {bundle.name} has {tokenizer.codebook_size} codes, and the "
-            f"language model's end of speech is {eosp}. Use parts of one model."
-        )
-    return tokenizer
-
-
-def _load_token2mel(
-    bundle: Bundle,
-    device: torch.device,
-    options: EngineOptions,
-    runtime: CodecRuntime,
-    prompt: VoicePrompt | None,
-    loading: LoadProgress,
-) -> Token2Mel:
-    section = bundle.flow
-    flow, random_prompt = load_flow(bundle, device, options, loading.next(section.weights))
-    return Token2Mel(
-        flow,
-        section.mel,
-        steps=options.flow_steps or section.steps,
-        cfg_rate=section.cfg_rate,
-        schedule=options.flow_schedule or "cosine",
-        packet_codes=section.packets,
-        prompt=prompt or random_prompt,
-        dtype=getattr(torch, options.voice_dtype),
-        device=device,
-        static_bytes=runtime.cache_bytes(),
-        calls=runtime.calls,
-        triton=runtime.triton,
-    )
-
-
-def load_flow(
-    bundle: Bundle, device: torch.device, options: EngineOptions, progress: Progress | None = None
-) -> tuple[CausalFlow, VoicePrompt | None]:
-    """The plain flow in float32, and, for random weights, a voice that fits it."""
-    with Uninitialised():
-        flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
-    _fill(flow, bundle.flow.weights, device, options, progress)
-    seed = options.random_weights
-    voice = None if seed is None else random_voice(flow.config, bundle.flow.mel.frame_rate, seed)
-    return flow.eval(), voice
-
-
-def _load_vocoder(
-    bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
-) -> Vocoder:
-    section = bundle.vocoder
-    with Uninitialised():
-        network = _vocoder_network(section)
-    report = loading.next(section.weights)
-    is_hift = isinstance(network, HiFT)
-    _fill(network, section.weights, device, options, report, either_weight_norm_style=is_hift)
-    vocoder = Vocoder(
-        network,
-        section.mel,
-        left_context_frames=section.left_context_frames,
-        right_context_frames=section.right_context_frames,
-        dtype=getattr(torch, options.voice_dtype),
-        device=device,
-        recorded=runtime.recorded,
-        triton=runtime.triton,
-    )
-    vocoder.require(bundle.flow.mel)
-    return vocoder
-
-
-def _vocoder_network(section: VocoderSection) -> HiFT | BigVGAN:
-    if section.kind == "hift":
-        return HiFT(HiFTConfig.from_dict(section.config))
-    return build_bigvgan(section.config)

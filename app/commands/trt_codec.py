@@ -115,6 +115,6 @@ def _open(folder: Path, options: EngineOptions) -> Bundle:
 
 
 def _codec(bundle: Bundle, options: EngineOptions) -> Codec:
-    from engine_runtime.stages import load_codec
+    from engine_runtime.codec.loading import load_codec
 
     return load_codec(bundle, options)

@@ -20,10 +20,11 @@ from engine_runtime.bench.clock import p50_p95, times_ms, wait_for
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.section import Cell, Section
 from engine_runtime.bench.transformers_twin import ComparisonError, TransformersLM
+from engine_runtime.codec.loading import load_flow
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.options import EngineOptions
-from engine_runtime.stages import Stages, load_flow, load_lm_weights
+from engine_runtime.stages import Stages, load_lm_weights
 
 PREFILL_ROWS = 512
 CACHED_ROWS = (512, 2048)

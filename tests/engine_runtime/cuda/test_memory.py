@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import Bundle
+from engine_runtime.codec.loading import codec_bytes
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.cuda.memory import _RESERVE, Demand, memory_of, require, told_when_short
@@ -22,7 +23,6 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.released.full_size import describe
-from engine_runtime.stages import codec_bytes
 from tests.tiny_lm import load_tiny
 
 RELEASED = MossLMConfig(

@@ -1,0 +1,152 @@
+"""Loads the codec's networks and wraps them in their streaming twins.
+
+In: an open bundle, the options, how the codec runs on the device. Out: speech tokenizer, token2mel, vocoder.
+Called once, in the thread that will use the engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast, get_args
+
+import torch
+from bigvgan.bigvgan import BigVGAN
+
+from engine_runtime.bundle import Bundle, VocoderSection
+from engine_runtime.codec.features import Normalisation
+from engine_runtime.codec.runtime import CodecRuntime
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
+from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.errors import BundleError
+from engine_runtime.hardware import usable_device
+from engine_runtime.models.bigvgan import build_bigvgan
+from engine_runtime.models.flow import CausalFlow, FlowConfig
+from engine_runtime.models.hift import HiFT, HiFTConfig
+from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.random_weights import load_or_fill, random_voice
+from engine_runtime.weights import LoadProgress, Progress, Uninitialised
+
+if TYPE_CHECKING:
+    from engine_runtime.codec.tensorrt.engines import Codec
+
+
+def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
+    """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone."""
+    with torch.device("meta"), Uninitialised():
+        encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
+        chosen = (CausalFlow(FlowConfig.from_dict(bundle.flow.config)), _vocoder_network(bundle.vocoder))
+    dtypes = (torch.float32, *(getattr(torch, options.voice_dtype) for _ in chosen))
+    return sum(
+        dtype.itemsize * sum(tensor.numel() for tensor in network.state_dict().values())
+        for network, dtype in zip((encoder, *chosen), dtypes, strict=True)
+    )
+
+
+def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:
+    """Speech encoder, flow and vocoder alone, for building their engines; raises as `load_stages` does."""
+    from engine_runtime.codec.tensorrt.engines import codec_of
+
+    device = usable_device(options.device)
+    sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
+    loading = LoadProgress([section.weights for section in sections], progress)
+    runtime = CodecRuntime()
+    speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
+    token2mel = load_token2mel(bundle, device, options, runtime, None, loading)
+    vocoder = load_vocoder(bundle, device, options, runtime, loading)
+    return codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
+
+
+def load_speech_tokenizer(
+    bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
+) -> SpeechTokenizer:
+    """The speech encoder, in float32. Raises BundleError for parts that do not belong together."""
+    section = bundle.speech_encoder
+    with Uninitialised():
+        model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
+    report = loading.next(section.weights)
+    load_or_fill(model, section.weights, device, options, report, partial=section.weights_hold_more)
+    known = get_args(Normalisation)
+    if section.normalisation not in known:
+        raise BundleError(
+            f"[speech_encoder] has normalisation {section.normalisation!r}, which is none of "
+            f"{', '.join(known)}. Correct the bundle's manifest."
+        )
+    normalisation = cast(Normalisation, section.normalisation)
+    tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device)
+    eosp = bundle.lm.special_ids.eosp
+    if tokenizer.codebook_size > eosp:
+        raise BundleError(
+            f"The speech encoder of bundle {bundle.name} has {tokenizer.codebook_size} codes, and the "
+            f"language model's end of speech is {eosp}. Use parts of one model."
+        )
+    return tokenizer
+
+
+def load_token2mel(
+    bundle: Bundle,
+    device: torch.device,
+    options: EngineOptions,
+    runtime: CodecRuntime,
+    prompt: VoicePrompt | None,
+    loading: LoadProgress,
+) -> Token2Mel:
+    """The flow, in the dtype of the voice, with the voice prompt in its caches."""
+    section = bundle.flow
+    flow, random_prompt = load_flow(bundle, device, options, loading.next(section.weights))
+    return Token2Mel(
+        flow,
+        section.mel,
+        steps=options.flow_steps or section.steps,
+        cfg_rate=section.cfg_rate,
+        schedule=options.flow_schedule or "cosine",
+        packet_codes=section.packets,
+        prompt=prompt or random_prompt,
+        dtype=getattr(torch, options.voice_dtype),
+        device=device,
+        static_bytes=runtime.cache_bytes(),
+        calls=runtime.calls,
+        triton=runtime.triton,
+    )
+
+
+def load_flow(
+    bundle: Bundle, device: torch.device, options: EngineOptions, progress: Progress | None = None
+) -> tuple[CausalFlow, VoicePrompt | None]:
+    """The plain flow in float32, and, for random weights, a voice that fits it."""
+    with Uninitialised():
+        flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
+    load_or_fill(flow, bundle.flow.weights, device, options, progress)
+    seed = options.random_weights
+    voice = None if seed is None else random_voice(flow.config, bundle.flow.mel.frame_rate, seed)
+    return flow.eval(), voice
+
+
+def load_vocoder(
+    bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
+) -> Vocoder:
+    """The vocoder. Raises BundleError if it was made for another mel than the flow's."""
+    section = bundle.vocoder
+    with Uninitialised():
+        network = _vocoder_network(section)
+    report = loading.next(section.weights)
+    is_hift = isinstance(network, HiFT)
+    load_or_fill(network, section.weights, device, options, report, either_weight_norm_style=is_hift)
+    vocoder = Vocoder(
+        network,
+        section.mel,
+        left_context_frames=section.left_context_frames,
+        right_context_frames=section.right_context_frames,
+        dtype=getattr(torch, options.voice_dtype),
+        device=device,
+        recorded=runtime.recorded,
+        triton=runtime.triton,
+    )
+    vocoder.require(bundle.flow.mel)
+    return vocoder
+
+
+def _vocoder_network(section: VocoderSection) -> HiFT | BigVGAN:
+    if section.kind == "hift":
+        return HiFT(HiFTConfig.from_dict(section.config))
+    return build_bigvgan(section.config)
