@@ -66,7 +66,7 @@ WIDE_LOADS = r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10"
 Case = tuple[Any, dict[str, str], dict[str, object], int]
 
 
-def cases(*, overlaps: bool) -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     """Kernel, types of its arguments, constants, warps."""
     down = {"COLUMNS": INNER, "WIDTH": 16384, "HAS_NORM": False, "HAS_RESIDUAL": True}
     for weight in (BF16, FP8, "*u8"):
@@ -112,12 +112,12 @@ def cases(*, overlaps: bool) -> Iterator[Case]:
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
     # float32 where it is tightest: what keeps several pieces in shared memory
     for dtype in ("*fp16", FP32):
-        for case in codec_cases(dtype, overlaps=overlaps):
+        for case in codec_cases(dtype):
             if dtype != FP32 or case[0].__name__ in STAGES:
                 yield case
 
 
-def codec_cases(dtype: str, *, overlaps: bool) -> Iterator[Case]:
+def codec_cases(dtype: str) -> Iterator[Case]:
     """The kernels of the codec, at its released sizes."""
     width, heads, dim, bands = 256, 8, 64, 80
     counts = dict.fromkeys(INTEGERS, "i32")
@@ -125,7 +125,7 @@ def codec_cases(dtype: str, *, overlaps: bool) -> Iterator[Case]:
     weights = dict.fromkeys(WEIGHTS, dtype)
     scalars = dict.fromkeys(("eps", "softmax_scale", "guidance", "dt"), "fp32")
     types = counts | rows | weights | scalars | {"slots": "*i64", "distance_of": "*i64"}
-    sizes: dict[str, object] = {"ROWS": 16, "COLUMNS": 16, "OVERLAPS": overlaps}
+    sizes: dict[str, object] = {"ROWS": 16, "COLUMNS": 16}
     plain: dict[str, object] = sizes | {"IN": width, "OUT": width, "TILE": width}
     heads_of = {"HEADS": heads, "DIM": dim, "COLUMNS": 32}
     yield project_rows, types, plain | heads_of | {"QUERIES": 1, "HAS_BIAS": False}, 4
@@ -134,7 +134,7 @@ def codec_cases(dtype: str, *, overlaps: bool) -> Iterator[Case]:
     half = 2 if dtype == FP32 else 1
     attention = {"HEADS": heads, "DIM": dim, "DIM_TILE": dim, "KEYS": 128 // half}
     for has in (False, True):
-        yield attend_rows, types, attention | {"ROWS": 16, "OVERLAPS": overlaps, "HAS_DISTANCES": has}, 4
+        yield attend_rows, types, attention | {"ROWS": 16, "HAS_DISTANCES": has}, 4
     yield linear_add_rows, types, plain | {"IN": 4 * width, "BLOCK": 256 // half}, 4
     yield inner_rows, types, plain | {"OUT": 4 * width, "IS_GELU": True, "COLUMNS": 32}, 4
     flags = {"IS_SHARED": False, "HAS_NORM": False, "HAS_BIAS": True, "HAS_ADD": False, "PARTS": 1}
@@ -166,8 +166,6 @@ def compile_for(capability: int, case: Case) -> str:
     options: dict[str, object] = {"num_warps": warps}
     if kernel.__name__ in STAGES:
         options["num_stages"] = STAGES[kernel.__name__]
-    if constants.get("OVERLAPS"):
-        options["launch_pdl"] = True
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
     if kernel.__module__.endswith("flow"):
@@ -178,7 +176,7 @@ def compile_for(capability: int, case: Case) -> str:
 def main(capabilities: list[int]) -> None:
     """Compile all; one line a kernel: whether it has loads of 16 bytes."""
     for capability in capabilities:
-        for case in cases(overlaps=capability >= 90):
+        for case in cases():
             ptx = compile_for(capability, case)
             is_wide = re.search(WIDE_LOADS, ptx)
             sys.stdout.write(f"sm_{capability} {case[0].__name__} {'v4.b32' if is_wide else 'narrow'}\n")

@@ -26,6 +26,16 @@ def read_question(path: Path, rate: int) -> Pcm:
     return converted
 
 
+def question_paths(folder: Path | None) -> list[Path]:
+    """The recordings of a folder, or the shipped questions. Raises AudioInputError where there are none."""
+    return sample_paths() if folder is None else _folder_paths(folder)
+
+
+def read_questions(folder: Path | None, rate: int) -> dict[str, Pcm]:
+    """The same by name, as `read_question` gives them."""
+    return {path.name: read_question(path, rate) for path in question_paths(folder)}
+
+
 def sample_paths() -> list[Path]:
     """The shipped questions. Raises AudioInputError where there are none."""
     samples = paths.sample_questions()
@@ -36,7 +46,7 @@ def sample_paths() -> list[Path]:
     return samples
 
 
-def folder_paths(folder: Path) -> list[Path]:
+def _folder_paths(folder: Path) -> list[Path]:
     """The WAV files of a folder, by name. Raises AudioInputError where there are none."""
     found = sorted(path for path in folder.glob("*") if path.suffix.lower() == ".wav")
     if not found:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.commands.progress import progress_bar
-from app.commands.questions import folder_paths, read_question, sample_paths
+from app.commands.questions import question_paths, read_questions
 from app.commands.talk import UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _calibration(
     if file.is_file():
         _say(f"Uses the calibration in {file}.")
         return Calibration.load(file, identity(plain))
-    files = folder_paths(arguments.wavs) if arguments.wavs else sample_paths()
+    files = question_paths(arguments.wavs)
     texts = read_texts(arguments.texts) if arguments.texts else []
     calibrator, config = Calibrator(), MossLMConfig.from_dict(bundle.lm.config)
     lm = load_paged(plain, bundle.lm, config, device=options.device, wrap=calibrator.wrap)
@@ -152,9 +152,7 @@ def _report(
 
     quantised = Checkpoint.open(arguments.to)
     layers = layer_errors(plain, quantised, calibration, options.device)
-    files = folder_paths(arguments.questions) if arguments.questions else sample_paths()
-    rate = bundle.speech_encoder.sample_rate
-    questions = {file.name: read_question(file, rate) for file in files}
+    questions = read_questions(arguments.questions, bundle.speech_encoder.sample_rate)
     verdict = heads(bundle, plain, quantised, options, questions)
     described = f"{arguments.format} with {'quantised' if arguments.tails else plain.config.dtype} tails"
     section = verdict.section(f"{bundle.name}: {described} against {plain.config.dtype}")

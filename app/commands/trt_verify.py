@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from app.commands.engine_options import add_engine_options, positive, start_settings
-from app.commands.questions import folder_paths, read_question, sample_paths
+from app.commands.questions import read_questions
 from engine_runtime.options import Dtype
 
 
@@ -48,11 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     engine = EngineDirectory.open(arguments.folder)
     rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate
-    files = folder_paths(arguments.wavs) if arguments.wavs else sample_paths()
     alignment = align(
         engine_factory(replace(settings, engine=native)),
         engine_factory(settings),
-        {file.name: read_question(file, rate) for file in files},
+        read_questions(arguments.wavs, rate),
         arguments.rows or ROWS_PER_REPLY,
     )
     verdict = alignment.verdict

@@ -14,7 +14,7 @@ from typing import get_args
 
 from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.questions import folder_paths, read_question, sample_paths
+from app.commands.questions import read_questions
 from engine_runtime.options import Dtype
 
 
@@ -58,11 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.verify import verify
 
     rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate
-    files = folder_paths(arguments.wavs) if arguments.wavs else sample_paths()
     verdict = verify(
         engine_factory(replace(settings, engine=native)),
         engine_factory(settings),
-        {file.name: read_question(file, rate) for file in files},
+        read_questions(arguments.wavs, rate),
     )
     described = f"{tested.weight_format} weights, {tested.kv_dtype} KV, {tested.lm_dtype}"
     if tested.engine is not None:

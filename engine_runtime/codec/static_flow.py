@@ -81,10 +81,10 @@ class StaticFlow:
         self._run_blocks: RunBlocks | None = None
         self._sample = parts.estimator.sample
         if triton and config.chunk_frames >= PAST:
-            from engine_runtime.codec.triton_encoder import TritonEncoder
+            from engine_runtime.codec.triton_encoder import run_blocks
             from engine_runtime.codec.triton_estimator import TritonEstimator
 
-            self._run_blocks = TritonEncoder()
+            self._run_blocks = run_blocks
             self._sample = TritonEstimator(parts.estimator).sample
         self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk

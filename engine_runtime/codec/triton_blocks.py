@@ -43,82 +43,69 @@ LAUNCHES = {
 """Small pieces: a packet has 40 rows or a little more, and it counts how many multiprocessors take part."""
 
 
-class TritonBlocks:
-    """Launches the kernels of a block.
+def project(
+    x: Tensor, norm: Norm, linear: Affine, entry: Tensor, cache: RingCache, queries: int = 1
+) -> Tensor:
+    """linear(norm(x)): its queries [queries, B, n, H * d]; its keys and values go to the layer `entry` of
+    the cache."""
+    batch, count, width = x.shape
+    heads, capacity, dim = entry.shape[2:]
+    q = x.new_empty((queries, batch, count, heads * dim))
+    launch = LAUNCHES["project"]
+    project_rows[grid(launch, batch * count, len(linear.weight))](
+        x, norm.weight, norm.bias, linear.weight, x if linear.bias is None else linear.bias, cache.slots,
+        q, entry, batch * count, count, capacity, norm.eps, IN=width, HEADS=heads, DIM=dim,
+        QUERIES=queries, HAS_BIAS=linear.bias is not None, TILE=tile(width), **cut(launch),
+    )  # fmt: skip
+    return q
 
-    `overlaps` lets a kernel be launched while the one before it still runs (programmatic dependent launch,
-    GPUs from sm_90 on).
-    """
 
-    def __init__(self, *, overlaps: bool = False) -> None:
-        self.overlaps = overlaps
+def attend(
+    q: Tensor, entry: Tensor, cache: RingCache, scale: float, distances: Tensor | None = None
+) -> Tensor:
+    """Attention of q [B, n, H * d] over the bucket of a layer, of the same shape; `distances` [B * H, n,
+    columns] are scores that `cache.distance_of` finds its way in."""
+    batch, count, _ = q.shape
+    heads, capacity, dim = entry.shape[2:]
+    launch, out = LAUNCHES["attend"], torch.empty_like(q)
+    attend_rows[(batch * heads, triton.cdiv(count, launch.rows))](
+        q, entry, cache.mask, q if distances is None else distances, cache.distance_of, out, batch, count,
+        cache.bucket, capacity, 0 if distances is None else distances.shape[2], scale, HEADS=heads,
+        DIM=dim, HAS_DISTANCES=distances is not None, DIM_TILE=tile(dim), ROWS=launch.rows,
+        KEYS=_block(launch, q), num_warps=launch.warps, num_stages=launch.stages,
+    )  # fmt: skip
+    return out
 
-    def project(
-        self, x: Tensor, norm: Norm, linear: Affine, entry: Tensor, cache: RingCache, queries: int = 1
-    ) -> Tensor:
-        """linear(norm(x)): its queries [queries, B, n, H * d]; its keys and values go to the layer `entry` of
-        the cache."""
-        batch, count, width = x.shape
-        heads, capacity, dim = entry.shape[2:]
-        q = x.new_empty((queries, batch, count, heads * dim))
-        launch = LAUNCHES["project"]
-        project_rows[grid(launch, batch * count, len(linear.weight))](
-            x, norm.weight, norm.bias, linear.weight, x if linear.bias is None else linear.bias, cache.slots,
-            q, entry, batch * count, count, capacity, norm.eps, IN=width, HEADS=heads, DIM=dim,
-            QUERIES=queries, HAS_BIAS=linear.bias is not None, TILE=tile(width), **self.cut(launch),
-        )  # fmt: skip
-        return q
 
-    def attend(
-        self, q: Tensor, entry: Tensor, cache: RingCache, scale: float, distances: Tensor | None = None
-    ) -> Tensor:
-        """Attention of q [B, n, H * d] over the bucket of a layer, of the same shape; `distances` [B * H, n,
-        columns] are scores that `cache.distance_of` finds its way in."""
-        batch, count, _ = q.shape
-        heads, capacity, dim = entry.shape[2:]
-        launch, out = LAUNCHES["attend"], torch.empty_like(q)
-        attend_rows[(batch * heads, triton.cdiv(count, launch.rows))](
-            q, entry, cache.mask, q if distances is None else distances, cache.distance_of, out, batch, count,
-            cache.bucket, capacity, 0 if distances is None else distances.shape[2], scale, HEADS=heads,
-            DIM=dim, HAS_DISTANCES=distances is not None, DIM_TILE=tile(dim), ROWS=launch.rows,
-            KEYS=_block(launch, q), OVERLAPS=self.overlaps, num_warps=launch.warps,
-            num_stages=launch.stages, **self._options,
-        )  # fmt: skip
-        return out
+def linear_add(kind: str, value: Tensor, linear: Affine, x: Tensor) -> None:
+    """x [B, n, C] += linear(value)."""
+    launch, (outputs, inputs) = LAUNCHES[kind], linear.weight.shape
+    num_rows = x.shape[0] * x.shape[1]
+    linear_add_rows[grid(launch, num_rows, outputs)](
+        value, linear.weight, linear.bias, x, x, num_rows, IN=inputs, OUT=outputs,
+        BLOCK=min(_block(launch, x), tile(inputs)), **cut(launch),
+    )  # fmt: skip
 
-    def linear_add(self, kind: str, value: Tensor, linear: Affine, x: Tensor) -> None:
-        """x [B, n, C] += linear(value)."""
-        launch, (outputs, inputs) = LAUNCHES[kind], linear.weight.shape
-        num_rows = x.shape[0] * x.shape[1]
-        linear_add_rows[grid(launch, num_rows, outputs)](
-            value, linear.weight, linear.bias, x, x, num_rows, IN=inputs, OUT=outputs,
-            BLOCK=min(_block(launch, x), tile(inputs)), **self.cut(launch),
-        )  # fmt: skip
 
-    def feed_forward(self, x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu: bool) -> None:
-        """x [B, n, C] += outer(GELU, else SiLU, of inner(norm(x)))."""
-        batch, count, width = x.shape
-        launch, wide = LAUNCHES["inner"], x.new_empty((batch, count, len(inner.weight)))
-        inner_rows[grid(launch, batch * count, wide.shape[2])](
-            x, norm.weight, norm.bias, inner.weight, inner.bias, wide, batch * count, norm.eps, IN=width,
-            OUT=wide.shape[2], IS_GELU=is_gelu, TILE=tile(width), **self.cut(launch),
-        )  # fmt: skip
-        self.linear_add("outer", wide, outer, x)
+def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu: bool) -> None:
+    """x [B, n, C] += outer(GELU, else SiLU, of inner(norm(x)))."""
+    batch, count, width = x.shape
+    launch, wide = LAUNCHES["inner"], x.new_empty((batch, count, len(inner.weight)))
+    inner_rows[grid(launch, batch * count, wide.shape[2])](
+        x, norm.weight, norm.bias, inner.weight, inner.bias, wide, batch * count, norm.eps, IN=width,
+        OUT=wide.shape[2], IS_GELU=is_gelu, TILE=tile(width), **cut(launch),
+    )  # fmt: skip
+    linear_add("outer", wide, outer, x)
 
-    def cut(self, launch: Launch) -> dict[str, object]:
-        """The arguments that all products have."""
-        return {
-            "ROWS": launch.rows,
-            "COLUMNS": launch.columns,
-            "OVERLAPS": self.overlaps,
-            "num_warps": launch.warps,
-            "num_stages": launch.stages,
-            **self._options,
-        }
 
-    @property
-    def _options(self) -> dict[str, bool]:
-        return {"launch_pdl": True} if self.overlaps else {}
+def cut(launch: Launch) -> dict[str, object]:
+    """The arguments that all products have."""
+    return {
+        "ROWS": launch.rows,
+        "COLUMNS": launch.columns,
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+    }
 
 
 def grid(launch: Launch, num_rows: int, outputs: int) -> tuple[int, int]:

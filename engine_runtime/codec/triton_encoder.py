@@ -14,24 +14,17 @@ from torch import Tensor
 from engine_runtime.codec.chunk_cache import ChunkCache
 from engine_runtime.codec.flow_encoder_steps import _Block
 from engine_runtime.codec.ring_cache import RingCache
-from engine_runtime.codec.triton_blocks import TritonBlocks
+from engine_runtime.codec.triton_blocks import attend, feed_forward, linear_add, project
 
 
-class TritonEncoder:
-    """Runs blocks. `overlaps`: see `TritonBlocks`."""
-
-    def __init__(self, *, overlaps: bool = False) -> None:
-        self._blocks = TritonBlocks(overlaps=overlaps)
-
-    def __call__(self, blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
-        """See `run_blocks`; x is changed in place."""
-        assert isinstance(cache, RingCache)
-        run = self._blocks
-        for layer, block in enumerate(blocks):
-            entry = cache.entry(layer)
-            content, distance = run.project(x, block.norm_mha, block.project, entry, cache, queries=2)
-            by_head = distance.view(x.shape[1], block.heads, block.head_dim).transpose(0, 1)
-            scores = by_head @ block.over_distances(cache.bucket)
-            run.linear_add("out", run.attend(content, entry, cache, 1.0, scores), block.out, x)
-            run.feed_forward(x, block.norm_ff, block.inner, block.outer, is_gelu=False)
-        return x
+def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
+    """See `flow_encoder_steps.run_blocks`; x is changed in place."""
+    assert isinstance(cache, RingCache)
+    for layer, block in enumerate(blocks):
+        entry = cache.entry(layer)
+        content, distance = project(x, block.norm_mha, block.project, entry, cache, queries=2)
+        by_head = distance.view(x.shape[1], block.heads, block.head_dim).transpose(0, 1)
+        scores = by_head @ block.over_distances(cache.bucket)
+        linear_add("out", attend(content, entry, cache, 1.0, scores), block.out, x)
+        feed_forward(x, block.norm_ff, block.inner, block.outer, is_gelu=False)
+    return x

@@ -18,15 +18,24 @@ from engine_runtime.codec.flow_estimator_steps import (
 )
 from engine_runtime.codec.prepared import Affine, Norm, Windowed
 from engine_runtime.codec.ring_cache import RingCache
-from engine_runtime.codec.triton_blocks import LAUNCHES, TritonBlocks, grid, tile
+from engine_runtime.codec.triton_blocks import (
+    LAUNCHES,
+    attend,
+    cut,
+    feed_forward,
+    grid,
+    linear_add,
+    project,
+    tile,
+)
 from engine_runtime.cuda.kernels.flow import conv_rows, skip_rows, step_rows
 
 
 class TritonEstimator:
-    """Runs the weights of an `EstimatorSteps`. `overlaps`: see `TritonBlocks`."""
+    """Runs the weights of an `EstimatorSteps`."""
 
-    def __init__(self, steps: EstimatorSteps, *, overlaps: bool = False) -> None:
-        self._steps, self._blocks = steps, TritonBlocks(overlaps=overlaps)
+    def __init__(self, steps: EstimatorSteps) -> None:
+        self._steps = steps
 
     def sample(
         self, state: EstimatorState, noise: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor
@@ -86,12 +95,11 @@ class TritonEstimator:
     def _transform(self, level: _Level, x: Tensor, layer: int, cache: object) -> None:
         """The transformer blocks of a level, in place on x [B, n, C]."""
         assert isinstance(cache, RingCache)
-        run = self._blocks
         for index, block in enumerate(level.transformers):
             entry = cache.entry(layer + index)
-            q = run.project(x, block.norm1, block.project, entry, cache)
-            run.linear_add("out", run.attend(q[0], entry, cache, block.head_dim**-0.5), block.out, x)
-            run.feed_forward(x, block.norm3, block.inner, block.outer, is_gelu=True)
+            q = project(x, block.norm1, block.project, entry, cache)
+            linear_add("out", attend(q[0], entry, cache, block.head_dim**-0.5), block.out, x)
+            feed_forward(x, block.norm3, block.inner, block.outer, is_gelu=True)
 
     def _conv(
         self,
@@ -117,7 +125,7 @@ class TritonEstimator:
             out if add is None else add, out, batch * count, count, norm.eps if norm else 0.0,
             IN=first.shape[-1], PARTS=len(parts), OUT=outputs, TAPS=PAST + 1, IS_SHARED=is_shared,
             HAS_NORM=norm is not None, HAS_BIAS=conv.bias is not None, HAS_ADD=add is not None,
-            TILE=tile(first.shape[-1]), **self._blocks.cut(launch),
+            TILE=tile(first.shape[-1]), **cut(launch),
         )  # fmt: skip
         return out
 
@@ -139,7 +147,7 @@ class TritonEstimator:
             out if add is None else add, out, num_rows, h.shape[1], norm.eps, IN=first.shape[-1],
             PARTS=len(parts), OUT=width, IS_SHARED=is_shared, HAS_BIAS=skip.bias is not None,
             HAS_ADD=add is not None, TILE=tile(first.shape[-1]), OUT_TILE=tile(width),
-            **self._blocks.cut(launch),
+            **cut(launch),
         )  # fmt: skip
         return out
 
@@ -149,6 +157,6 @@ class TritonEstimator:
         step_rows[grid(launch, count, bands)](
             h, norm.weight, norm.bias, project.weight, project.bias, x, out, count, norm.eps,
             1.0 + self._steps.cfg_rate, dt, IN=h.shape[2], OUT=bands, BATCH=h.shape[0],
-            TILE=tile(h.shape[2]), **self._blocks.cut(launch),
+            TILE=tile(h.shape[2]), **cut(launch),
         )  # fmt: skip
         return out

@@ -25,7 +25,7 @@ class DevicePicker:
         self._inputs = inputs
         self._seen_text = torch.zeros(text_vocab, dtype=torch.bool, device=device)
         self._seen_audio = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
-        self._forbidden = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
+        self._audio_ids = torch.arange(audio_vocab, device=device)
         self._forbidden_from = torch.zeros(1, dtype=torch.int64, device=device)
         self._eosp = torch.zeros(1, dtype=torch.int64, device=device)
         self._owner: object = None
@@ -37,8 +37,6 @@ class DevicePicker:
             return
         self._seen_text.copy_(request.seen_text)
         self._seen_audio.copy_(request.seen_audio)
-        self._forbidden.fill_(False)
-        self._forbidden[request.audio_forbidden_from :] = True
         self._forbidden_from.fill_(request.audio_forbidden_from)
         self._eosp.fill_(request.eosp)
         self._owner = request.owner
@@ -56,7 +54,7 @@ class DevicePicker:
                 self.result[SUBTITLE] = text[0].argmax()
         if audio is not None:
             self.result[AUDIO_MAGNITUDE] = audio.abs().sum()
-            scores = audio[0].masked_fill(self._forbidden, -torch.inf)
+            scores = audio[0].masked_fill(self._audio_ids >= self._forbidden_from, -torch.inf)
             held = scores.index_select(0, self._eosp).masked_fill(inputs.forbid_eosp != 0, -torch.inf)
             scores = scores.index_copy(0, self._eosp, held)
             scores = self._penalised(scores, self._seen_audio)

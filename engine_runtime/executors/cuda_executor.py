@@ -29,10 +29,12 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.pick import Picked, PickRequest
 from engine_runtime.lm.step import Tails
 from engine_runtime.lm.step_check import StepLengths, StepMemory, check_magnitude, check_outputs, check_step
-from engine_runtime.models.moss_lm import MossLMConfig
 
 if TYPE_CHECKING:
     from engine_runtime.cuda.triton_operations import Launch, LaunchKey
+
+
+_Parts = tuple[Operations, RowOperations, DevicePicker]
 
 
 class CudaExecutor:
@@ -78,12 +80,10 @@ class CudaExecutor:
         with torch.inference_mode():
             inputs = StepInputs(self.limits.max_blocks, self._device)
             scratch = torch.empty(network.largest_rounded, dtype=dtype, device=self._device)
-            picker = DevicePicker(config.text_vocab, config.audio_vocab, inputs, self._device)
-            operations: Operations = TorchOperations(network, cache, inputs, scratch)
-            rows: RowOperations = TorchRowOperations(network, cache, inputs)
             if uses_triton:
-                operations, rows = triton_operations(network, cache, inputs, launches)
-                picker = triton_picker(config, inputs, self._device)
+                operations, rows, picker = _kernels(network, cache, inputs, launches)
+            else:
+                operations, rows, picker = _plain(network, cache, inputs, scratch)
             self._inputs, self._picker = inputs, picker
             self._step = DecodeStep(network, cache, inputs, operations, picker)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
@@ -220,9 +220,7 @@ class CudaExecutor:
         for tail, start in self._starts(lengths):
             if start < past:
                 self._fill(tail, start, past)
-        # Whole pieces of a long prompt are recorded when the first one comes.
-        sizes = (*self._recorded_rows, *((count,) if count == self.limits.max_num_tokens else ()))
-        size = next((size for size in sizes if count <= size), None) if self._recorded_rows else None
+        size = self._recorded_size(count)
         if size is None:
             span = self._prefill.span(past, count)
             self._rows(ids.to(self._device), span, text=shape.text, audio=shape.audio)
@@ -231,6 +229,12 @@ class CudaExecutor:
         filled = torch.zeros(size, dtype=torch.int64)
         filled[:count] = ids
         self._record_or_run_rows(RowsShape(size, bucket, shape.text, shape.audio), filled, past, count)
+
+    def _recorded_size(self, count: int) -> int | None:
+        """The size that `count` rows are filled up to; whole pieces of a long prompt have one of their own,
+        recorded when the first one comes."""
+        whole = count if self._recorded_rows and count == self.limits.max_num_tokens else None
+        return next((size for size in self._recorded_rows if count <= size), whole)
 
     def _record_or_run_rows(self, shape: RowsShape, ids: Tensor, past: int, count: int) -> None:
         def run(ids: Tensor, where: Tensor) -> None:
@@ -265,21 +269,24 @@ class CudaExecutor:
             self._prefill.tail(tail, self._prefill.kept(span), span, wants_logits=False)
 
 
-def triton_operations(
-    network: Network,
-    cache: KVCache,
-    inputs: StepInputs,
-    launches: Mapping[LaunchKey, Launch] | None,
-) -> tuple[Operations, RowOperations]:
-    """The kernels. Triton is imported here, so that only who uses it needs it."""
+def _plain(network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor) -> _Parts:
+    """What lies between the products of the library, in plain torch."""
+    return (
+        TorchOperations(network, cache, inputs, scratch),
+        TorchRowOperations(network, cache, inputs),
+        DevicePicker(network.config.text_vocab, network.config.audio_vocab, inputs, cache.pool.device),
+    )
+
+
+def _kernels(
+    network: Network, cache: KVCache, inputs: StepInputs, launches: Mapping[LaunchKey, Launch] | None
+) -> _Parts:
+    """The same as kernels. Triton is imported here, so that only who uses it needs it."""
     from engine_runtime.cuda.triton_operations import TritonOperations, TritonRowOperations
-
-    step = TritonOperations(network, cache, inputs, launches=dict(launches or {}))
-    return step, TritonRowOperations(network, cache, inputs)
-
-
-def triton_picker(config: MossLMConfig, inputs: StepInputs, device: torch.device) -> DevicePicker:
-    """Picking with kernels; imported here as above."""
     from engine_runtime.cuda.triton_picking import TritonPicker
 
-    return TritonPicker(config.text_vocab, config.audio_vocab, inputs, device)
+    return (
+        TritonOperations(network, cache, inputs, launches=dict(launches or {})),
+        TritonRowOperations(network, cache, inputs),
+        TritonPicker(network.config.text_vocab, network.config.audio_vocab, inputs, cache.pool.device),
+    )

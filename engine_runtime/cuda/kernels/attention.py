@@ -40,6 +40,20 @@ def _as_dtype(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def _tile_of(pool, table, layer_offset, head, first, last_row, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+             TOKENS: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    """K and V [TILE, DIM] of the rows from `first` on, and which of them lie before `last_row` [TILE]."""
+    rows = first + tl.arange(0, TILE)
+    is_old = rows < last_row
+    block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
+    row = (block * KV_HEADS + head) * TOKENS + rows % TOKENS
+    place = pool + row[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    k = tl.load(place, mask=is_old[:, None], other=0.0)
+    v_offset = KV_HEADS * TOKENS * DIM  # the V block lies right behind the K block
+    return k, tl.load(place + v_offset, mask=is_old[:, None], other=0.0), is_old
+
+
+@triton.jit
 def _fold(q, k, v, is_old, top, total, sums, softmax_scale):
     """Take a tile of rows into the highest scores, the sums of weights and the weighted sums so far."""
     keys, values = _as_dtype(k, q.dtype), _as_dtype(v, q.dtype)
@@ -80,15 +94,9 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
     if piece >= num_pieces:
         return
     first = piece * piece_rows
-    v_offset = KV_HEADS * TOKENS * DIM  # the V block lies right behind the K block
-    rows = first + tl.arange(0, TILE)
-    is_old = rows < last_row
-    block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
+    k, v, is_old = _tile_of(pool, table, layer_offset, head, first, last_row, KV_HEADS, DIM, TOKENS, TILE)
     cosine = tl.load(cos + last_row * DIM + dims).to(tl.float32)[None, :]
     sine = tl.load(sin + last_row * DIM + dims).to(tl.float32)[None, :]
-    place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
-    k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
-    v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
     q = _turned(plain_q.to(tl.float32), other_q.to(tl.float32), q_norm, cosine, sine, eps, DIM)
     q = q.to(qkv.dtype.element_ty)
     top = tl.full((GROUP_TILE,), -1e30, tl.float32)
@@ -105,19 +113,15 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
         new_block = tl.load(table + last_row // TOKENS).to(tl.int64) + layer_offset
         new_place = ((new_block * KV_HEADS + head) * TOKENS + last_row % TOKENS) * DIM + dims[None, :]
         tl.store(pool + new_place, new_k)
-        tl.store(pool + new_place + v_offset, new_v)
+        tl.store(pool + new_place + KV_HEADS * TOKENS * DIM, new_v)
         top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), axis=1) * softmax_scale
         total += 1.0
         sums += new_v.to(tl.float32)
     top, total, sums = _fold(q, k, v, is_old, top, total, sums, softmax_scale)
     if HAS_MORE:
         for start in range(first + TILE, tl.minimum(first + piece_rows, last_row), TILE):
-            rows = start + tl.arange(0, TILE)
-            is_old = rows < last_row
-            block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
-            place = ((block * KV_HEADS + head) * TOKENS + rows % TOKENS)[:, None] * DIM + dims[None, :]
-            k = tl.load(pool + place, mask=is_old[:, None], other=0.0)
-            v = tl.load(pool + place + v_offset, mask=is_old[:, None], other=0.0)
+            k, v, is_old = _tile_of(pool, table, layer_offset, head, start, last_row, KV_HEADS, DIM, TOKENS,
+                                    TILE)  # fmt: skip
             top, total, sums = _fold(q, k, v, is_old, top, total, sums, softmax_scale)
 
     if num_pieces == 1:

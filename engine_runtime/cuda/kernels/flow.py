@@ -14,15 +14,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-
-@triton.jit
-def _follow(OVERLAPS: tl.constexpr):
-    """Wait for the kernel before, and let the next one start to do so."""
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
 
 
 @triton.jit
@@ -69,23 +60,40 @@ def _vector(x, columns, is_column):
     return tl.load(x + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
 
 
+@triton.jit
+def _tile_of(num_rows, OUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """This program's rows and outputs, and which of them there are."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    return rows, rows < num_rows, outputs, outputs < OUT
+
+
+@triton.jit
+def _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+         HAS_ADD: tl.constexpr):  # fmt: skip
+    """out [.., OUT] = total + bias [OUT] + add [.., OUT]."""
+    at = rows[:, None] * OUT + outputs[None, :]
+    inside = is_row[:, None] & is_output[None, :]
+    if HAS_BIAS:
+        total += _vector(bias, outputs, is_output)
+    if HAS_ADD:
+        total += tl.load(add + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
 # Numbers that differ between packets would otherwise be compiled for, by what divides them.
 @triton.jit(do_not_specialize=["num_rows", "count", "capacity"])
 def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows, count, capacity, eps,
                  IN: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, QUERIES: tl.constexpr,
-                 HAS_BIAS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-                 OVERLAPS: tl.constexpr):  # fmt: skip
+                 HAS_BIAS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+                 COLUMNS: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of all outputs). layer_norm(x) @ weight.T + bias, weight [(QUERIES + 2) HEADS
     DIM, IN]: queries to q_out [QUERIES, num_rows, HEADS DIM], keys and values to cache [2, batch, HEADS,
     capacity, DIM] at slots [count]."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < num_rows
-    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_output = outputs < (QUERIES + 2) * HEADS * DIM
+    rows, is_row, outputs, is_output = _tile_of(num_rows, (QUERIES + 2) * HEADS * DIM, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
-    _follow(OVERLAPS)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
     result = _product(value, piece)
@@ -106,12 +114,10 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
 @triton.jit(do_not_specialize=["batches", "count", "bucket", "capacity", "num_distances"])
 def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, bucket, capacity, num_distances,
                 softmax_scale, HEADS: tl.constexpr, DIM: tl.constexpr, HAS_DISTANCES: tl.constexpr,
-                DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-                OVERLAPS: tl.constexpr):  # fmt: skip
+                DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
     """Grid (batch * HEADS, row tiles of count). q and out [batch * count, HEADS DIM]; cache as above, whose
     first `bucket` slots are looked at; seen [count, bucket] is added to the scores, and so is distances
     [batch * HEADS, count, num_distances] at the places distance_of [count, bucket]."""
-    _follow(OVERLAPS)
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, DIM_TILE)
@@ -152,14 +158,9 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
 
 @triton.jit(do_not_specialize=["num_rows"])
 def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, OUT: tl.constexpr,
-                    BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-                    OVERLAPS: tl.constexpr):  # fmt: skip
+                    BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). out = residual + x [.., IN] @ weight.T + bias; out may be residual."""
-    _follow(OVERLAPS)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < num_rows
-    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_output = outputs < OUT
+    rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     inside = is_row[:, None] & is_output[None, :]
     at = rows[:, None] * OUT + outputs[None, :]
     total = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32) + _vector(bias, outputs, is_output)
@@ -174,17 +175,13 @@ def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.constexpr, OUT: tl.constexpr,
-               IS_GELU: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-               OVERLAPS: tl.constexpr):  # fmt: skip
+               IS_GELU: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+               COLUMNS: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Exact GELU, else SiLU, of layer_norm(x) @ weight.T + bias."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < num_rows
-    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_output = outputs < OUT
+    rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
-    _follow(OVERLAPS)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
     result = _product(value, piece)
@@ -201,17 +198,14 @@ def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.cons
 def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add, out, num_rows, count, eps,
               IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
               IS_SHARED: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
-              HAS_ADD: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-              OVERLAPS: tl.constexpr):  # fmt: skip
+              HAS_ADD: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+              COLUMNS: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Causal convolution of the channels of x, then (PARTS 2) of other; past
     [batch, TAPS - 1, PARTS IN] are the rows before the first, new_past those before the next packet.
 
     HAS_NORM: the rows are mish(layer_norm(x)) + time. IS_SHARED: x and past are those of all of the batch.
     bias [OUT], add [num_rows, OUT]."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < num_rows
-    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_output = outputs < OUT
+    rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     frames, batch = rows % count, rows // count
@@ -222,7 +216,6 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     # each piece of the weights is asked for before the one in front of it is needed
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, TAPS * PARTS * IN)
-    _follow(OVERLAPS)
     for tap in tl.static_range(TAPS):
         back = TAPS - 1 - tap
         is_past = frames < back
@@ -247,30 +240,20 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
                 to_row = new_past + to[:, None] * IN
                 tl.store(to_row + columns[None, :], value.to(new_past.dtype.element_ty), mask=is_kept)
             total += _product(value, now)
-    if HAS_BIAS:
-        total += _vector(bias, outputs, is_output)
-    at = rows[:, None] * OUT + outputs[None, :]
-    inside = is_row[:, None] & is_output[None, :]
-    if HAS_ADD:
-        total += tl.load(add + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+    _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT, HAS_BIAS, HAS_ADD)
 
 
 @triton.jit(do_not_specialize=["num_rows", "count"])
 def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, count, eps, IN: tl.constexpr,
               PARTS: tl.constexpr, OUT: tl.constexpr, IS_SHARED: tl.constexpr, HAS_BIAS: tl.constexpr,
               HAS_ADD: tl.constexpr, TILE: tl.constexpr, OUT_TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). The end of a residual block: mish(layer_norm(h)) + (x, other) @
     weight.T + bias [OUT] + add [num_rows, OUT]. Arguments as in `conv_rows`."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < num_rows
-    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_output = outputs < OUT
+    rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, PARTS * IN)
-    _follow(OVERLAPS)
     whole = tl.arange(0, OUT_TILE)
     row = _rows_of(h, rows, is_row, whole, whole < OUT, OUT)
     mean = tl.sum(row, axis=1) / OUT
@@ -286,29 +269,19 @@ def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, co
         total += _product(value, piece)
         if part + 1 < PARTS:
             piece = _piece(weight, outputs, is_output, columns, is_column, (part + 1) * IN, PARTS * IN)
-    if HAS_BIAS:
-        total += _vector(bias, outputs, is_output)
-    at = rows[:, None] * OUT + outputs[None, :]
-    inside = is_row[:, None] & is_output[None, :]
-    if HAS_ADD:
-        total += tl.load(add + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+    _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT, HAS_BIAS, HAS_ADD)
 
 
 @triton.jit(do_not_specialize=["count"])
 def step_rows(h, norm, norm_bias, weight, bias, x, out, count, eps, guidance, dt, IN: tl.constexpr,
               OUT: tl.constexpr, BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr):  # fmt: skip
     """Grid (row tiles of count, tiles of OUT). out = x + dt * velocity, x float32 [count, OUT]; the velocity
     is mish(layer_norm(h)) @ weight.T + bias, of BATCH 2 v1 + guidance (v0 - v1)."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < count
-    outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_output = outputs < OUT
+    rows, is_row, outputs, is_output = _tile_of(count, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
-    _follow(OVERLAPS)
     velocity = tl.zeros((ROWS, COLUMNS), tl.float32)
     for batch in tl.static_range(BATCH):
         value = _rows_of(h, batch * count + rows, is_row, columns, is_column, IN)
