@@ -13,7 +13,7 @@ from app.gui.wave_strip import WaveStrip
 from app.session.messages import CancelReason, TurnSource
 from engine_runtime.types import FinishReason, Modality
 
-_MARGIN = 14
+_MARGIN, _BORDER = 14, 1
 _NARROWEST = 190
 
 
@@ -64,8 +64,9 @@ class Bubble(QFrame):
         lines = self.body.text().split("\n") if self.body.isVisibleTo(self) else [""]
         # Only the widest line matters, and no line needs to be measured beyond the limit.
         widest = max(metrics.horizontalAdvance(line[: self._widest]) for line in lines[:400])
+        self.head.invalidate()  # a layout inside another keeps its old width until the event loop runs
         wanted = max(int(widest) + 4, self.head.sizeHint().width(), self.tail_width())
-        self.setFixedWidth(min(max(wanted + 2 * _MARGIN, _NARROWEST), self._widest))
+        self.setFixedWidth(min(max(wanted + 2 * (_MARGIN + _BORDER), _NARROWEST), self._widest))
 
     def tail_width(self) -> int:
         """Width that what stands below the text needs."""
@@ -239,6 +240,7 @@ class ReplyBubble(Bubble):
 
     def tail_width(self) -> int:
         """Width of the button and the figures."""
+        self._tail.invalidate()
         return max(super().tail_width(), self._tail.sizeHint().width())
 
     def retranslate(self) -> None:

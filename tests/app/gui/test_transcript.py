@@ -200,6 +200,18 @@ def test_figures_stand_below_the_reply(transcript: Transcript) -> None:
     assert reply.figures.text().split() == ["TTFA", "312", "ms", "RTF", "0.32"]
 
 
+def test_a_bubble_grows_with_its_figures(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    transcript.show_times(TurnTimes(1, ttfa_ms=312.4))
+    answer(transcript, 1, "five")
+    QApplication.processEvents()
+    transcript.show_times(TurnTimes(1, ttfa_ms=312.4, rtf_total=0.318))
+    QApplication.processEvents()
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.figures.width() >= reply.figures.sizeHint().width()
+
+
 def test_old_turns_leave(transcript: Transcript) -> None:
     for turn_id in range(1, MOST_TURNS + 6):
         transcript.open_turn(TurnOpened(turn_id, "text", "?"))
