@@ -5,7 +5,6 @@ from __future__ import annotations
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtWidgets import (
     QButtonGroup,
-    QComboBox,
     QFrame,
     QHBoxLayout,
     QLabel,
@@ -15,6 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.gui.device_box import DeviceBox
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.themes import Theme
@@ -61,10 +61,8 @@ class ControlBar(QFrame):
         self.mute_button.toggled.connect(self._mute)
         self.rescan_button.clicked.connect(self.rescanned)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
-        self.input_box, self.output_box = QComboBox(), QComboBox()
+        self.input_box, self.output_box = DeviceBox(), DeviceBox()
         for box in (self.input_box, self.output_box):
-            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-            box.setMinimumContentsLength(12)
             box.addItem("", "")
             box.activated.connect(self._choose_devices)
         self.speech_button, self.text_button = QPushButton(), QPushButton()

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QDialog,
     QDialogButtonBox,
     QFileDialog,
-    QFormLayout,
     QLabel,
-    QSizePolicy,
     QSpinBox,
     QTabWidget,
     QVBoxLayout,
@@ -24,6 +21,7 @@ from PySide6.QtWidgets import (
 
 from app import paths
 from app.audio.wav import read_wav
+from app.gui.device_box import DeviceBox
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
 from app.gui.preferences import (
@@ -33,6 +31,7 @@ from app.gui.preferences import (
     LATENCIES_MS,
     Preferences,
 )
+from app.gui.settings_page import SettingsPage
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
 from engine_runtime.bundle import Bundle
@@ -53,7 +52,7 @@ class SettingsDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
-        self.setMinimumWidth(520)
+        self.setMinimumWidth(560)
         self.input_box = self._device_box(devices.inputs if devices else (), self.tr("Default microphone"))
         self.output_box = self._device_box(devices.outputs if devices else (), self.tr("Default loudspeaker"))
         self.latency_box, self.reply_box = QComboBox(), QComboBox()
@@ -139,6 +138,11 @@ class SettingsDialog(QDialog):
         super().resizeEvent(event)
         self._fit_pages()
 
+    def showEvent(self, event: QShowEvent) -> None:
+        """The same, now that the pages have got their width."""
+        super().showEvent(event)
+        self._fit_pages()
+
     def _fill_boxes(self) -> None:
         for latency in LATENCIES_MS:
             self.latency_box.addItem(self.tr("%1 ms").replace("%1", str(latency)), latency)
@@ -159,7 +163,7 @@ class SettingsDialog(QDialog):
     def _lay_out(self) -> None:
         tabs = QTabWidget()
         tabs.addTab(
-            self._page(
+            SettingsPage(
                 (self.tr("&Microphone"), self.input_box, ""),
                 (self.tr("&Loudspeaker"), self.output_box, ""),
                 (
@@ -171,7 +175,7 @@ class SettingsDialog(QDialog):
             self.tr("Sound"),
         )
         tabs.addTab(
-            self._page(
+            SettingsPage(
                 (
                     self.tr("&Endpointing"),
                     self.endpointing,
@@ -190,7 +194,7 @@ class SettingsDialog(QDialog):
             self.tr("Conversation"),
         )
         tabs.addTab(
-            self._page(
+            SettingsPage(
                 (self.tr("Model &bundle"), self.bundle, ""),
                 (
                     self.tr("&Voice"),
@@ -213,7 +217,7 @@ class SettingsDialog(QDialog):
             self.tr("Model"),
         )
         tabs.addTab(
-            self._page(
+            SettingsPage(
                 (self.tr("&Theme"), self.theme_box, ""), (self.tr("L&anguage"), self.language_box, "")
             ),
             self.tr("Appearance"),
@@ -225,33 +229,9 @@ class SettingsDialog(QDialog):
         layout.addWidget(tabs, 1)
         layout.addWidget(self.buttons)
 
-    def _page(self, *rows: tuple[str, QWidget, str]) -> QWidget:
-        page = QWidget()
-        form = QFormLayout(page)
-        form.setContentsMargins(18, 18, 18, 18)
-        form.setHorizontalSpacing(16)
-        form.setVerticalSpacing(10)
-        form.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.ExpandingFieldsGrow)
-        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        for name, field, hint in rows:
-            label = QLabel(name)
-            label.setBuddy(field)
-            field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
-            form.addRow(label, field)
-            if hint:
-                note = QLabel(hint)
-                note.setProperty("role", "small")
-                note.setWordWrap(True)
-                note.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
-                field.setAccessibleDescription(hint)
-                form.addRow("", note)
-        return page
-
     @staticmethod
     def _device_box(names: tuple[str, ...], default: str) -> QComboBox:
-        box = QComboBox()
-        box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        box.setMinimumContentsLength(20)
+        box = DeviceBox()
         box.addItem(default, "")
         for name in names:
             box.addItem(name, name)
@@ -288,8 +268,10 @@ class SettingsDialog(QDialog):
 
     def _fit_pages(self) -> None:
         # NOTE: Qt asks the pages of tabs for their height without telling the width, and cuts off what wraps.
+        # Pages that are not on show have not got their width yet.
+        width = self.tabs.currentWidget().width()
         for page in filter(None, map(self.tabs.widget, range(self.tabs.count()))):
-            page.setMinimumHeight(max(0, page.heightForWidth(page.width())))
+            page.setMinimumHeight(max(0, page.heightForWidth(width)))
 
     def _check_voice(self, bundle: Path) -> None:
         if not self.voice.path or not self.bundle.is_usable:

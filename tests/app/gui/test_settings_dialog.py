@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PySide6.QtWidgets import QDialogButtonBox, QFileDialog
+from PySide6.QtWidgets import QApplication, QDialogButtonBox, QFileDialog, QLabel
 from pytestqt.qtbot import QtBot
 
 from app.audio.wav import WavWriter
@@ -136,6 +136,19 @@ def test_a_voice_that_is_kept_but_gone_is_told_when_the_dialog_opens(qtbot: QtBo
     assert "There is no file" in dialog.voice.note.text()
     dialog.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults).click()
     assert dialog.buttons.button(QDialogButtonBox.StandardButton.Ok).isEnabled()
+
+
+def test_text_that_wraps_gets_the_height_that_it_takes(qtbot: QtBot) -> None:
+    dialog = make(qtbot, Preferences())
+    dialog.voice.say("word " * 20, is_usable=False)
+    dialog.show()
+    width = dialog.tabs.currentWidget().width()
+    for page in map(dialog.tabs.widget, range(dialog.tabs.count())):
+        assert page.minimumHeight() == max(0, page.heightForWidth(width))
+        dialog.tabs.setCurrentWidget(page)
+        QApplication.processEvents()
+        for text in filter(QLabel.wordWrap, page.findChildren(QLabel)):
+            assert not text.isVisible() or text.height() == text.heightForWidth(text.width())
 
 
 def test_every_shortcut_has_words(qtbot: QtBot) -> None:
