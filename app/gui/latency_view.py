@@ -44,9 +44,9 @@ _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.TOKEN2MEL, Stage.TOKEN2MEL),
     (Metric.VOCODER, Stage.VOCODER),
 )
-_TILE_COLUMNS = 5
-_PLOT_COLUMNS = 3
 _WIDE = 840
+_WIDE_COLUMNS, _NARROW_COLUMNS = (5, 3), (3, 2)
+"""Columns of tiles and of plots."""
 _PLOTS: dict[str, PlotStyle] = {
     "response": PlotStyle(
         (
@@ -99,7 +99,7 @@ class LatencyView(QScrollArea):
         self.metrics = LatencyMetrics()
         self.longest_redraw_ms = 0.0
         self._seen = -1
-        self._columns = 0
+        self._columns = (0, 0)
         self._title, self._waterfall_title, self._waterfall_sum = QLabel(), QLabel(), QLabel()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
@@ -192,18 +192,22 @@ class LatencyView(QScrollArea):
         super().hideEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Use fewer columns of plots where the view is narrow."""
+        """Use fewer columns where the view is narrow."""
         super().resizeEvent(event)
-        self._place_plots(_PLOT_COLUMNS if self.width() >= _WIDE else 2)
+        self._place(_WIDE_COLUMNS if self.width() >= _WIDE else _NARROW_COLUMNS)
 
-    def _place_plots(self, columns: int) -> None:
+    def _place(self, columns: tuple[int, int]) -> None:
         if columns == self._columns:
             return
         self._columns = columns
-        for index, plot in enumerate(self.plots.values()):
-            self._plot_grid.addWidget(plot, index // columns, index % columns)
-        for column in range(_PLOT_COLUMNS):
-            self._plot_grid.setColumnStretch(column, 1 if column < columns else 0)
+        # The sum stands beside the title, or below it where both together are too wide.
+        self._caption.addWidget(self._waterfall_sum, *((0, 1) if columns == _WIDE_COLUMNS else (1, 0)))
+        grids = ((self._tile_grid, self.tiles), (self._plot_grid, self.plots.values()))
+        for count, (grid, widgets) in zip(columns, grids, strict=True):
+            for index, widget in enumerate(widgets):
+                grid.addWidget(widget, index // count, index % count)
+            for column in range(grid.columnCount()):
+                grid.setColumnStretch(column, 1 if column < count else 0)
 
     def _show_waterfall(self) -> None:
         waterfall = self.metrics.waterfall()
@@ -232,32 +236,28 @@ class LatencyView(QScrollArea):
         head.addWidget(self._title)
         head.addStretch(1)
         head.addWidget(self.clear_button)
-        tiles = QGridLayout()
-        tiles.setSpacing(8)
-        for index, tile in enumerate(self.tiles):
-            tiles.addWidget(tile, index // _TILE_COLUMNS, index % _TILE_COLUMNS)
         card = QFrame()
         card.setProperty("role", "card")
         self._waterfall_sum.setMinimumWidth(1)
-        caption = QHBoxLayout()
-        caption.addWidget(self._waterfall_title)
-        caption.addStretch(1)
-        caption.addWidget(self._waterfall_sum)
+        self._caption = QGridLayout()
+        self._caption.setColumnStretch(0, 1)
+        self._caption.addWidget(self._waterfall_title, 0, 0)
         inside = QVBoxLayout(card)
         inside.setContentsMargins(14, 9, 14, 8)
         inside.setSpacing(4)
-        inside.addLayout(caption)
+        inside.addLayout(self._caption)
         inside.addWidget(self.waterfall)
-        self._plot_grid = QGridLayout()
-        self._plot_grid.setSpacing(8)
-        self._place_plots(_PLOT_COLUMNS)
+        self._tile_grid, self._plot_grid = QGridLayout(), QGridLayout()
+        for grid in (self._tile_grid, self._plot_grid):
+            grid.setSpacing(8)
+        self._place(_WIDE_COLUMNS)
         body = QWidget()
         body.setProperty("role", "plain")
         layout = QVBoxLayout(body)
         layout.setContentsMargins(14, 12, 14, 12)
         layout.setSpacing(8)
         layout.addLayout(head)
-        layout.addLayout(tiles)
+        layout.addLayout(self._tile_grid)
         layout.addWidget(card)
         layout.addLayout(self._plot_grid, 1)
         self.setWidget(body)

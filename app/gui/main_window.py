@@ -362,6 +362,6 @@ class MainWindow(QMainWindow):
         layout.addWidget(self.splitter, 1)
         layout.addWidget(self.controls)
         self.setCentralWidget(body)
-        self.setMinimumSize(900, 600)
+        self.setMinimumHeight(600)
         self.resize(1440, 920)
         self.composer.setFocus()

@@ -150,7 +150,7 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     view.set_theme(DARK)
     view.resize(600, 780)
     QApplication.processEvents()
-    assert view._columns == 2
+    assert view._columns == (3, 2)
     pen = view.plots["chunks"]._curves[Metric.TOKEN2MEL].opts["pen"]
     assert pen.color().name() == DARK.stages[Stage.TOKEN2MEL]
 

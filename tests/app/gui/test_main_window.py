@@ -276,3 +276,12 @@ def test_every_control_has_a_name_for_screen_readers(ready: MainWindow) -> None:
             if control.isVisible() and control.focusPolicy() is not Qt.FocusPolicy.NoFocus:
                 named = control.accessibleName() or (isinstance(control, QAbstractButton) and control.text())
                 assert named, control
+
+
+def test_nothing_is_cut_off_in_the_smallest_window(ready: MainWindow) -> None:
+    ready.resize(1, 1)
+    QApplication.processEvents()
+    body = ready.latency.widget()
+    assert body.width() <= ready.latency.viewport().width()
+    for part in (ready.header, ready.controls, body):
+        assert part.width() >= part.minimumSizeHint().width()
