@@ -243,7 +243,7 @@ class LatencyMetrics:
         end = turn.first_audio_ns
         spans: list[tuple[Stage, int, int]] = []
         if turn.endpointing is not None:
-            spans.append((Stage.ENDPOINTING, origin, turn.commit_ns))
+            spans.append((Stage.ENDPOINTING, *turn.endpointing))
         spans += [
             (stage, start, min(stop, end))
             for stage, start, stop in turn.spans

@@ -155,6 +155,15 @@ def test_waterfall_of_a_spoken_turn() -> None:
     assert min(bar.start_ms for bar in waterfall.bars) == 0.0
 
 
+def test_what_the_engine_takes_to_notice_the_commit_lies_between_the_stages() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend([event("endpointing", 0, 600), event("commit", 608, 0), event("first_audio", 608, 100)])
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.total_ms(Stage.ENDPOINTING) == metrics.series[Metric.ENDPOINTING].y[-1] == 600.0
+    assert waterfall.other_ms == pytest.approx(108.0)
+
+
 def test_waterfall_of_a_typed_question_starts_at_the_commit() -> None:
     metrics = LatencyMetrics()
     metrics.extend(each for each in spoken_turn() if each.name not in ("endpointing", "voice_to_voice"))
