@@ -105,13 +105,24 @@ class WavReader:
 
 def read_wav(path: Path, max_seconds: float = 600.0) -> tuple[Pcm, int]:
     """A short file at once: (mono PCM, rate in Hz). AudioInputError if it is longer than `max_seconds`."""
-    with WavReader(path) as reader:
-        if reader.format.seconds > max_seconds:
-            raise AudioInputError(
-                f"{path} lasts {reader.format.seconds:.0f} s, more than the {max_seconds:.0f} s allowed here."
-                " Cut it first."
-            )
+    with _open_short(path, max_seconds) as reader:
         return reader.read(reader.format.frames), reader.format.sample_rate
+
+
+def check_wav(path: Path, max_seconds: float = 600.0) -> None:
+    """AudioInputError for a file of which the header tells that `read_wav` would not take it."""
+    _open_short(path, max_seconds).close()
+
+
+def _open_short(path: Path, max_seconds: float) -> WavReader:
+    reader = WavReader(path)
+    if reader.format.seconds > max_seconds:
+        reader.close()
+        raise AudioInputError(
+            f"{path} lasts {reader.format.seconds:.0f} s, more than the {max_seconds:.0f} s allowed here."
+            " Cut it first."
+        )
+    return reader
 
 
 class WavWriter:

@@ -9,7 +9,7 @@ import numpy as np
 
 from app import paths
 from app.audio.resample import Resampler
-from app.audio.wav import read_wav
+from app.audio.wav import check_wav, read_wav
 from engine_runtime.errors import AudioInputError
 
 if TYPE_CHECKING:
@@ -27,8 +27,14 @@ def read_question(path: Path, rate: int) -> Pcm:
 
 
 def question_paths(folder: Path | None) -> list[Path]:
-    """The recordings of a folder, or the shipped questions. Raises AudioInputError where there are none."""
-    return sample_paths() if folder is None else _folder_paths(folder)
+    """The recordings of a folder, or the shipped questions.
+
+    Raises AudioInputError where there are none, or where one cannot be used.
+    """
+    found = sample_paths() if folder is None else _folder_paths(folder)
+    for path in found:
+        check_wav(path, MAX_SECONDS)
+    return found
 
 
 def read_questions(folder: Path | None, rate: int) -> dict[str, Pcm]:

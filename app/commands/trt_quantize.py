@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine_runtime.options import EngineOptions
     from engine_runtime.trtllm.calibrate import Calibration
     from engine_runtime.trtllm.reading import Checkpoint
+    from engine_runtime.types import Pcm
 
 FORMATS = ("fp8", "int8", "int4")
 STATISTICS = "calibration.safetensors"
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prompts < 1 or arguments.reply_rows < 0:
         raise UsageError("--prompts must be at least 1 and --reply-rows at least 0.")
     from engine_runtime.bundle import Bundle
+    from engine_runtime.hardware import usable_device
     from engine_runtime.options import EngineOptions
     from engine_runtime.trtllm.quantize import Quantizing, require_bundle
     from engine_runtime.trtllm.reading import Checkpoint
@@ -92,6 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
     plain = Checkpoint.open(arguments.checkpoint)
     require_bundle(plain, bundle)
     # What can be refused is refused before the long part.
+    usable_device(options.device)
+    rate = bundle.speech_encoder.sample_rate
+    questions = None if arguments.no_report else read_questions(arguments.questions, rate)
     Quantizing.start(plain, arguments.to, arguments.format, tails=arguments.tails)
     calibration = _calibration(arguments, bundle, plain, options)
     quantizing = Quantizing.start(
@@ -104,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bar("check") as progress:
         quantizing.finish(progress)
     print(arguments.to)
-    return 0 if arguments.no_report else _report(arguments, bundle, plain, calibration, options)
+    return 0 if questions is None else _report(arguments, bundle, plain, calibration, options, questions)
 
 
 def _calibration(
@@ -115,12 +120,14 @@ def _calibration(
     from engine_runtime.stages import load_stages
     from engine_runtime.trtllm.calibrate import Calibration, Calibrator
     from engine_runtime.trtllm.quantize import identity
+    from engine_runtime.trtllm.targets import require_file
     from engine_runtime.trtllm.torch_network import load_paged
 
     file: Path = arguments.statistics or arguments.checkpoint / STATISTICS
     if file.is_file():
         _say(f"Uses the calibration in {file}.")
         return Calibration.load(file, identity(plain))
+    require_file(file, "--statistics")
     files = question_paths(arguments.wavs)
     texts = read_texts(arguments.texts) if arguments.texts else []
     calibrator, config = Calibrator(), MossLMConfig.from_dict(bundle.lm.config)
@@ -146,13 +153,13 @@ def _report(
     plain: Checkpoint,
     calibration: Calibration,
     options: EngineOptions,
+    questions: dict[str, Pcm],
 ) -> int:
     from engine_runtime.trtllm.reading import Checkpoint
     from engine_runtime.trtllm.report import heads, layer_errors
 
     quantised = Checkpoint.open(arguments.to)
     layers = layer_errors(plain, quantised, calibration, options.device)
-    questions = read_questions(arguments.questions, bundle.speech_encoder.sample_rate)
     verdict = heads(bundle, plain, quantised, options, questions)
     described = f"{arguments.format} with {'quantised' if arguments.tails else plain.config.dtype} tails"
     section = verdict.section(f"{bundle.name}: {described} against {plain.config.dtype}")

@@ -33,6 +33,7 @@ from engine_runtime.trtllm.checkpoint import (
     name_map,
 )
 from engine_runtime.trtllm.fingerprint import lm_fingerprint
+from engine_runtime.trtllm.targets import require_folder
 from engine_runtime.trtllm.tensor_file import TensorFile, write_json
 from engine_runtime.weights import Progress, StoredTensor, TensorReader, Uninitialised, find_tensors
 
@@ -134,14 +135,13 @@ class Conversion:
 
     @classmethod
     def start(cls, model: LanguageModel, directory: Path, dtype: Dtype | None = None) -> Conversion:
-        """Look before anything is written: ExportError for a folder that holds something else, or a disk
-        without room. `dtype` None keeps that of the model."""
+        """Look before anything is written: ExportError for a folder that holds something else or may not be
+        written to, or a disk without room. `dtype` None keeps that of the model."""
         config = CheckpointConfig.of(model.config, dtype or model.dtype, model.context_rows)
         metadata = {"format": "pt", "source": _source_of(model)}
         file = TensorFile(directory / WEIGHTS, expected_tensors(config), metadata)
         conversion = cls(model, config, directory, file)
-        if directory.exists() and not directory.is_dir():
-            raise ExportError(f"{directory} is a file. Give a folder with --to.")
+        require_folder(directory, "--to")
         conversion._refuse_other_content()
         if not file.is_written():
             file.require_room()

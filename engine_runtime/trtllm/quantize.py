@@ -44,6 +44,7 @@ from engine_runtime.trtllm.scales import (
     int4_levels,
     pack_int4,
 )
+from engine_runtime.trtllm.targets import require_folder
 from engine_runtime.trtllm.tensor_file import TensorFile, write_json
 from engine_runtime.trtllm.torch_network import PRODUCTS
 from engine_runtime.weights import Progress
@@ -112,9 +113,10 @@ class Quantizing:
         """Look before anything is written. fp8 and int4 need a calibration to go on; int8 does not.
 
         QuantizeError for a checkpoint or calibration that does not serve; ExportError for a folder that holds
-        something else, or a disk without room.
+        something else or may not be written to, or a disk without room.
         """
         config = quantized_config(source.config, number_format, tails)
+        require_folder(directory, "--to")
         if calibration is not None:
             _require(calibration, config)
         file = TensorFile(directory / WEIGHTS, expected_tensors(config), {"format": "pt"})

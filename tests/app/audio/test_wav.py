@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from app.audio.wav import WavReader, WavWriter, read_wav, write_wav
+from app.audio.wav import WavReader, WavWriter, check_wav, read_wav, write_wav
 from engine_runtime.errors import AudioInputError, ExportError
 
 
@@ -55,6 +55,17 @@ def test_non_finite_and_loud_samples_are_tamed(tmp_path: Path) -> None:
     wild = np.array([np.nan, np.inf, -np.inf, 7.0, -7.0, 0.25], dtype=np.float32)
     soundfile.write(tmp_path / "wild.wav", wild, 16_000, subtype="FLOAT")
     assert read_wav(tmp_path / "wild.wav")[0].tolist() == [0, 1, -1, 1, -1, 0.25]
+
+
+def test_a_file_that_is_too_long_is_told_by_its_header(tmp_path: Path, tone: np.ndarray) -> None:
+    file = tmp_path / "tone.wav"
+    write_wav(file, tone, 4_000 * 4)
+    check_wav(file, max_seconds=0.25)
+    for look in (check_wav, read_wav):
+        with pytest.raises(
+            AudioInputError, match=r"lasts 0 s, more than the 0 s allowed here\. Cut it first"
+        ):
+            look(file, max_seconds=0.2)
 
 
 def test_blocks_are_the_file(tmp_path: Path, tone: np.ndarray) -> None:

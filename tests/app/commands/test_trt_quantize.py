@@ -72,7 +72,11 @@ def test_quantize(
 
 
 def test_what_cannot_be_quantised(
-    random_bundle: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    random_bundle: Path,
+    checkpoint: Path,
+    recordings: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refused(*words: str | Path) -> str:
         assert main(["trt", "quantize", *map(str, words), "--bundle", str(random_bundle)]) == 1
@@ -84,6 +88,16 @@ def test_what_cannot_be_quantised(
     assert "holds a checkpoint already" in refused(checkpoint, "--to", checkpoint)
     assert "no WAV file" in refused(checkpoint, *to, "--wavs", tmp_path)
     assert "cannot be read" in refused(checkpoint, *to, "--texts", tmp_path / "none.txt")
+    assert "no WAV file" in refused(checkpoint, *to, "--questions", tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    assert "file is a file" in refused(checkpoint, "--to", tmp_path / "file")
+    assert "file is a file" in refused(checkpoint, *to, "--statistics", tmp_path / "file" / "statistics")
+    assert "is a folder" in refused(checkpoint, *to, "--statistics", tmp_path)
+    (recordings / "zero.wav").write_text("no sound")
+    for option in ("--wavs", "--questions"):
+        assert "zero.wav is not a WAV file" in refused(checkpoint, *to, option, recordings)
+    assert "is no device" in refused(checkpoint, *to, "--device", "quantum")
+    assert not (checkpoint / "calibration.safetensors").exists()
     (tmp_path / "statistics").write_text("")
     assert "no calibration" in refused(checkpoint, *to, "--statistics", tmp_path / "statistics")
     assert not (tmp_path / "q").exists()
