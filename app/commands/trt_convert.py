@@ -48,9 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.trtllm.convert import Conversion, find_language_model
 
     source = paths.default_bundle() if arguments.model is None else paths.find_bundle(arguments.model)
-    if arguments.bundle_to is not None:
-        require_bundle(source)
     to: Path = arguments.to.expanduser()
+    bundle_to: Path | None = arguments.bundle_to and arguments.bundle_to.expanduser()
+    if bundle_to is not None:
+        require_bundle(source, to, bundle_to)
     conversion = Conversion.start(find_language_model(source), to, arguments.dtype)
     file = conversion.file
     size, dtype = size_in_words(file.bytes), conversion.config.dtype
@@ -68,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         _say("Interrupted. The same command goes on where it stopped.")
         raise
     _say("Every tensor was read again and is that of the model.")
-    if arguments.bundle_to is not None:
+    if bundle_to is not None:
         _say("Hashing the checkpoint for its bundle ...")
-        bundle = make_bundle(source, to, arguments.bundle_to.expanduser())
+        bundle = make_bundle(source, to, bundle_to)
         _say(f"Talk to it with: moss-voice --bundle {bundle.path}")
     print(to)
     return 0

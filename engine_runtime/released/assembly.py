@@ -168,16 +168,21 @@ def token_ids(file: Path) -> dict[str, int | None]:
 
 def link(name: Path, target: Path) -> None:
     """Make `name` lead to the file or folder `target`, unless it is that. FetchError if it is another."""
+    require_free(name, target)
     if name.exists() and name.samefile(target):
         return
-    if name.is_symlink():
-        name.unlink()
-    elif name.exists():
-        raise FetchError(
-            f"{name} is there already and is another folder or file than {target}. "
-            "Choose another folder for the bundle."
-        )
+    name.unlink(missing_ok=True)
     name.symlink_to(target.resolve(), target_is_directory=target.is_dir())
+
+
+def require_free(name: Path, target: Path) -> None:
+    """FetchError where `name` is neither `target`, which need not be there yet, nor a link to be replaced."""
+    if name.is_symlink() or not name.exists() or (target.exists() and name.samefile(target)):
+        return
+    raise FetchError(
+        f"{name} is there already and is another folder or file than {target}. "
+        "Choose another folder for the bundle."
+    )
 
 
 def _hash(

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine_runtime.bundle import Bundle
 from engine_runtime.cuda.loading import load_lm
 from engine_runtime.engine import Engine
-from engine_runtime.errors import BundleError, FetchError
+from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLMConfig
@@ -110,6 +110,9 @@ def test_making_it_again_changes_nothing_and_no_one_is_overwritten(
     _made(random_bundle, tmp_path)
     assert (tmp_path / "bundle" / "bundle.toml").read_bytes() == before
     shutil.copytree(random_bundle, tmp_path / "mine")
+    with pytest.raises(ExportError, match="holds another bundle"):
+        make_bundle(random_bundle, tmp_path / "checkpoint", tmp_path / "mine")
+    (tmp_path / "mine" / "bundle.toml").unlink()
     with pytest.raises(FetchError, match="is there already"):
         make_bundle(random_bundle, tmp_path / "checkpoint", tmp_path / "mine")
 
@@ -123,6 +126,12 @@ def test_a_checkpoint_of_another_model_is_refused(random_bundle: Path, tmp_path:
         Engine.load(Bundle.open(bundle, verify="size"))
 
 
-def test_a_folder_that_is_no_bundle(released_folder: Path) -> None:
+def test_a_bundle_whose_checkpoint_is_gone_is_made_again(random_bundle: Path, tmp_path: Path) -> None:
+    made = _made(random_bundle, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert _made(random_bundle, tmp_path) == made
+
+
+def test_a_folder_that_is_no_bundle(released_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="moss-voice fetch moss-speech --from DIR"):
-        require_bundle(released_folder / "MOSS-Speech")
+        require_bundle(released_folder / "MOSS-Speech", tmp_path / "checkpoint", tmp_path / "bundle")
