@@ -27,6 +27,7 @@ from engine_runtime.trtllm.contract import EngineTensor, choose_contract
 from engine_runtime.trtllm.engine_directory import PLAN, EngineDirectory, Provenance
 from engine_runtime.trtllm.library import VERSION, Library
 from engine_runtime.trtllm.model import OUTPUTS, define_model
+from engine_runtime.trtllm.targets import require_folder
 
 _TIMINGS = "timing.cache"
 
@@ -95,6 +96,7 @@ def _check_target(directory: Path, needed: int) -> None:
         raise ExportError(
             f"{directory} exists and is not empty. Choose another folder with --to, or remove it."
         )
+    require_folder(directory.absolute().parent, "--to")
     parent = next(folder for folder in directory.absolute().parents if folder.is_dir())
     free = shutil.disk_usage(parent).free
     if free < needed:
@@ -115,6 +117,7 @@ def _build_config(plan: BuildPlan, options: BuildOptions, unfinished: Path, libr
             f"Use release {VERSION} of it."
         )
     timings = options.timing_cache or unfinished / _TIMINGS
+    timings.parent.mkdir(parents=True, exist_ok=True)
     with _calling(library, "take the build options"):
         return library.BuildConfig(
             **plan.settings,

@@ -19,6 +19,7 @@ from engine_runtime.errors import EngineError
 from engine_runtime.trtllm.checkpoint import CheckpointConfig, linear_modules
 from engine_runtime.trtllm.engine_directory import describe_precision
 from engine_runtime.trtllm.reading import Checkpoint
+from engine_runtime.trtllm.targets import require_file
 
 _LONGEST, _MOST = 8192, 2048
 """Rows of the longest sequence and of the longest call, unless told otherwise."""
@@ -78,7 +79,11 @@ class BuildPlan:
 
 
 def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
-    """Read and check a checkpoint and the options. BundleError or EngineError for what cannot be built."""
+    """Read and check a checkpoint and the options.
+
+    BundleError or EngineError for what cannot be built, ExportError for a timing cache that cannot be
+    written.
+    """
     checkpoint = Checkpoint.open(directory)
     config = checkpoint.config
     _check_quantization(config, options.fused_mlp)
@@ -88,6 +93,8 @@ def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
     if most is None:
         most = min(_MOST, longest)
     _check_sizes(config, options, longest, most)
+    if options.timing_cache is not None:
+        require_file(options.timing_cache, "--timing-cache")
     plugins = {
         "dtype": config.dtype,
         "gpt_attention_plugin": config.dtype,

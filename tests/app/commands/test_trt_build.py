@@ -43,6 +43,16 @@ def test_a_wrong_size_is_said_before_the_library_is_asked_for(
     assert "tokens_per_block is 48. Give a power of two" in capsys.readouterr().err
 
 
+def test_a_timing_cache_that_cannot_be_written_is_said_before_the_build(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for place, wrong in ((tmp_path, "is a folder"), (tmp_path / "file" / "timings", "is a file")):
+        command = ["trt", "build", str(checkpoint), "--check", "--timing-cache", str(place)]
+        assert main(command) == 1
+        assert wrong in capsys.readouterr().err
+
+
 def test_check_shows_what_would_be_built(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trt", "build", str(checkpoint), "--check", "--json", "--max-num-tokens", "64"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -92,7 +92,7 @@ def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Pat
         seen.append(config.input_timing_cache)
         return builder.build(model, config)
 
-    file = tmp_path / "timings"
+    file = tmp_path / "caches" / "timings"
     options = BuildOptions(timing_cache=file)
     make(tiny_checkpoint, tmp_path / "first", options, build=build)
     make(tiny_checkpoint, tmp_path / "second", options, build=build)
@@ -120,6 +120,8 @@ def test_a_folder_that_is_not_empty_is_left_alone(tiny_checkpoint: Path, tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="exists and is not empty"):
         make(tiny_checkpoint, tmp_path / "file")
+    with pytest.raises(ExportError, match="is a file"):
+        make(tiny_checkpoint, tmp_path / "file" / "engine")
 
 
 def test_a_full_disk_is_seen_before_the_build(
