@@ -89,5 +89,6 @@ def print_conversation(result: dict[str, Any]) -> None:
             for label, key, digits, unit in _SHOWN
             if timings.get(key) is not None
         ]
-        print(f"            {', '.join(shown)}")
+        if shown:
+            print(f"            {', '.join(shown)}")
     print(f"under-runs: {result['underruns']}")

@@ -71,7 +71,10 @@ def test_the_same_seed_gives_the_same_reply(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    document = _talk(capsys, "--text", "what is two plus three", "--reply", "text")
+    assert main(["talk", "--text", "what is two plus three", "--reply", "text", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert all(map(str.strip, lines)), "a reply without times has no line for them"
+    document = json.loads(last)
     (turn,) = document["turns"]
     assert turn["user"]["codes"] == 0
     assert turn["reply"]["modality"] == "text"
