@@ -130,6 +130,7 @@ def _measure_first(
     from app.main import engine_factory
     from engine_runtime.bench.stages import load_timed
 
+    measured.measure_ceilings()
     engine, load_s = load_timed(engine_factory(settings), settings.engine)
     try:
         document = _measure_replies(engine, settings, measured, arguments, load_s)
@@ -149,7 +150,7 @@ def _measure_replies(
 ) -> dict[str, Any]:
     from engine_runtime import bench, hardware
 
-    ready = {"start_to_ready_s": _since_process_start(), "load_s": load_s}
+    ready = {"start_to_ready_s": _since_process_start() - measured.ceilings_s, "load_s": load_s}
     question, params = measured.question_of(engine), measured.params_of(engine)
     with progress_bar("replies", arguments.runs + arguments.warm_up) as progress:
         report = bench.run_bench(

@@ -8,6 +8,7 @@ on.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -17,6 +18,7 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
 
 if TYPE_CHECKING:
+    from engine_runtime.bench.ceilings import Ceilings
     from engine_runtime.bench.stages import StageBench
     from engine_runtime.engine import Engine
     from engine_runtime.types import Pcm, SamplingParams
@@ -49,9 +51,24 @@ class StageMeasurements:
     question_of: Callable[[Engine], Pcm]
     params_of: Callable[[Engine], SamplingParams | None]
     is_whole: bool = True
+    ceilings_s: float = 0.0
+    """What measuring the ceilings took."""
+    _ceilings: Ceilings | None = None
     _engine: tuple[Engine, float] | None = None
     _failures: dict[str, str] = field(default_factory=dict)
     """What was said of variants that have no times, or not all."""
+
+    def measure_ceilings(self) -> Ceilings:
+        """Bandwidth and matrix rate of the machine, measured once: before an engine fills its memory."""
+        if self._ceilings is None:
+            from engine_runtime.bench.ceilings import measure_ceilings
+            from engine_runtime.hardware import usable_device
+
+            start = time.perf_counter()
+            device = usable_device(self.settings.engine.device)
+            self._ceilings = measure_ceilings(device, min(self.arguments.repeats, 20))
+            self.ceilings_s = time.perf_counter() - start
+        return self._ceilings
 
     def take(self, engine: Engine, load_s: float) -> None:
         """The engine of the first variant, loaded already; it is closed here."""
@@ -64,12 +81,11 @@ class StageMeasurements:
 
     def run(self) -> dict[str, Any]:
         """Print the tables of every stage and comparison; what belongs into the document."""
-        from engine_runtime.bench.ceilings import measure_ceilings
         from engine_runtime.bench.side_by_side import is_whole, side_by_side
         from engine_runtime.hardware import usable_device
 
         device = usable_device(self.settings.engine.device)
-        ceilings = measure_ceilings(device, min(self.arguments.repeats, 20))
+        ceilings = self.measure_ceilings()
         print("\n".join(ceilings.section().lines()))
         document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "comparisons": {}}
         for variant in self.variants:

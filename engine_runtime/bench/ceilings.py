@@ -61,13 +61,16 @@ def measure_ceilings(device: torch.device, repeats: int = 20) -> Ceilings:
     if is_gpu:  # a quarter of what is free for each of source and target, where memory is short
         size = min(size, memory_of(device)[0] // 32 * 8)
     matrix, dtype = (GPU_MATRIX, torch.bfloat16) if is_gpu else (CPU_MATRIX, torch.float32)
-    return Ceilings(
+    ceilings = Ceilings(
         copy_bytes_per_s=2 * size / _copy_s(device, size, repeats),
         matrix_flops_per_s=2 * matrix**3 / _product_s(device, matrix, dtype, repeats),
         copy_bytes=size,
         matrix_size=matrix,
         matrix_dtype=str(dtype).removeprefix("torch."),
     )
+    if is_gpu:
+        torch.cuda.empty_cache()  # an engine that comes next counts what is free
+    return ceilings
 
 
 def _copy_s(device: torch.device, size: int, repeats: int) -> float:
