@@ -60,9 +60,9 @@ class StaticState:
 class StaticFlow:
     """Implements `FlowPath`.
 
-    `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks); `cache_codes`
-    is how many codes the caches hold, prompt included; `triton` runs the estimator with kernels. Raises
-    BundleError where the prompt does not fit.
+    `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks, as far as the
+    caches have room for them); `cache_codes` is how many codes the caches hold, prompt included; `triton`
+    runs the estimator with kernels. Raises BundleError where the prompt does not fit.
     """
 
     def __init__(
@@ -91,6 +91,9 @@ class StaticFlow:
         """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""
         most = config.max_frames // config.upsample + self.shapes[-1]
         self.cache_codes = min(cache_codes, most)
+        # Large packets are made in several calls where memory is short.
+        while len(self.shapes) > 1 and self.cache_codes < prompt + 2 * self.shapes[-1]:
+            self.shapes.pop()
         least = prompt + 2 * self.shapes[-1]
         if self.cache_codes < least:
             raise BundleError(

@@ -123,7 +123,7 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
 
 def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
     """Let torch take at most `gpu_memory_gb` (None: all there is); returns the bytes that can be had now."""
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = _index(device)
     free, total = torch.cuda.mem_get_info(device)
     if gpu_memory_gb is None:
         torch.cuda.set_per_process_memory_fraction(
@@ -138,8 +138,14 @@ def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
 
 
 def memory_of(device: torch.device) -> tuple[int, int]:
-    """Bytes that torch can still have on this GPU, and all that it may have, within the bound that is set."""
+    """Bytes that torch can still have on this GPU in one piece, and all that it may have, within the bound
+    that is set. What torch holds without a use is given back first."""
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
-    held, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
-    return min(free + held - used, allowed - used), allowed
+    allowed = int(total * torch.cuda.get_per_process_memory_fraction(_index(device)))
+    return max(0, min(free, allowed - torch.cuda.memory_reserved(device))), allowed
+
+
+def _index(device: torch.device) -> int:
+    """The number of the GPU; the calls about a process's share take no plain "cuda"."""
+    return torch.cuda.current_device() if device.index is None else device.index

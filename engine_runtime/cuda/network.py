@@ -84,12 +84,13 @@ class Network:
         matrices = [matrix for layer in layers for matrix in layer.matrices]
         return sum(matrix.bytes for matrix in [*matrices, *(tail.head for tail in tails)])
 
-    @property
-    def largest_rounded(self) -> int:
-        """Weights of the largest matrix that is not native: what a dense copy needs room for."""
+    def largest_dense(self, *, multiplies_fp8: bool) -> int:
+        """Weights of the largest matrix that has to be made dense for a product; not those of fp8 where it is
+        multiplied as it is."""
         layers = [*self.trunk, *self.text.layers, *self.audio.layers]
         matrices = [*(m for layer in layers for m in layer.matrices), self.text.head, self.audio.head]
-        return max((m.shape[0] * m.shape[1] for m in matrices if m.scale is not None), default=0)
+        kept = {"native", "fp8"} if multiplies_fp8 else {"native"}
+        return max((m.shape[0] * m.shape[1] for m in matrices if m.format not in kept), default=0)
 
 
 def build_network(

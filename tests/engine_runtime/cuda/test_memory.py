@@ -55,7 +55,7 @@ def test_the_need_is_what_a_network_then_takes(weight_format: str) -> None:
     cache = KVCache(model.config, 10, 16, dtype=torch.bfloat16, kv_dtype=FP8)
     embedding = network.embedding.numel() * 2
     taken = network.step_bytes(text=True, audio=True) + embedding + cache.bytes
-    scratch = network.largest_rounded * 2
+    scratch = network.largest_dense(multiplies_fp8=False) * 2
     demand = Demand(model.config, native_bytes=2, kv_bytes=1, kv_rows=160, codec_bytes=0)
     # Norms are left out of the reckoning.
     assert demand.bytes(weight_format) == pytest.approx(taken + scratch + _RESERVE, abs=100)
@@ -128,12 +128,13 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
 def test_the_flow_takes_no_more_than_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     free, total, used = 100e9, 140e9, 22e9
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free), int(total)))
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 24e9 / total)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: int(used))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: int(used + 1e9))
-    assert memory_of(torch.device("cuda")) == (int(2e9), pytest.approx(24e9))
+    shares = {0: 24e9 / total}  # by number: torch takes no plain "cuda" here
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: shares[index])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: int(used))
+    assert memory_of(torch.device("cuda")) == (pytest.approx(2e9), pytest.approx(24e9))
     runtime = CodecRuntime(calls=GraphedCalls("cuda", enabled=False))
-    assert runtime.cache_bytes() == pytest.approx(1.5e9, rel=1e-6)  # beside 22 GB, with something left over
+    assert runtime.cache_bytes() == pytest.approx(1.6e9, rel=1e-6)  # beside 22 GB, with something left over
     used = 10e9
     assert runtime.cache_bytes() == pytest.approx(2.4e9, rel=1e-6)  # a tenth
     used = 23.9e9
