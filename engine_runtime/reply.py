@@ -9,7 +9,7 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
 from engine_runtime.lm.paged_lm import Logits
@@ -68,6 +68,8 @@ class Reply:
     _voice: ReplyVoice | None = None
     _leaving: ReplyVoice | None = None
     """A voice that got its last code; None once all it makes has arrived."""
+    _has_begun: bool = False
+    """Whether the codec is at work, or was, on this reply."""
     _ending: FinishReason | None = None
     """Why no row follows."""
     _chunk_index: int = 0
@@ -149,6 +151,9 @@ class Reply:
         tails = self.generation.tails
         if not self.rows:
             return self.prefill(tails)
+        # NOTE: not "while the codec is busy": what a step computes shall not depend on how fast something is.
+        if tails.pick is not None and self._has_begun:
+            tails = replace(tails, pick=replace(tails.pick, alone=False))
         last = self.rows[-1]
         with self.timing.span("step", self.turn_id, index=len(self.rows), mode=self.generation.mode.value):
             return self.decode(last.row, tails)
@@ -168,7 +173,9 @@ class Reply:
                     while self._leaving is not None:  # what was said before comes first
                         yield from self._arrivals(start_ns, wait=True)
                     self._voice = self._new_voice()
-                yield from self._play(self._voice.push(row.row.audio), start_ns)
+                ready = self._voice.push(row.row.audio)
+                self._has_begun = self._has_begun or self._voice.has_begun
+                yield from self._play(ready, start_ns)
         else:
             yield from self._end_speech(start_ns)
 

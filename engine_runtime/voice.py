@@ -59,6 +59,11 @@ class ReplyVoice:
         self._pieces: deque[_Piece] = deque()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a chunk was begun, so that more may run beside the language model from now on."""
+        return self._chunk > 0
+
+    @property
     def is_pending(self) -> bool:
         """Whether chunks are on their way."""
         return bool(self._pieces)

@@ -18,7 +18,9 @@ from torch import Tensor
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import LayerWeights, Network, Tail
 from engine_runtime.cuda.operations import Operations
+from engine_runtime.cuda.phases import StepOutputs
 from engine_runtime.cuda.picking import DevicePicker
+from engine_runtime.cuda.whole_step import WholeStep, unsuited
 from engine_runtime.lm.kv_cache import KVCache
 
 SMALLEST_BUCKET = 512
@@ -28,7 +30,10 @@ RECORDED_ROWS = (16, 64)
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What a recorded step does: rows that it can read, tails it runs, and how it picks (if at all)."""
+    """What a recorded step does: rows that it can read, tails it runs, and how it picks (if at all).
+
+    `is_whole`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
+    """
 
     bucket: int
     text: bool
@@ -36,6 +41,7 @@ class StepShape:
     picks: bool = False
     do_sample: bool = False
     subtitle: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,30 @@ class DecodeStep:
         device = embedding.device
         self.text_logits = torch.zeros(1, config.text_vocab, device=device)
         self.audio_logits = torch.zeros(1, config.audio_vocab, device=device)
+        self.whole: WholeStep | None = None
+
+    def use_whole_step(self, network: Network, cache: KVCache, inputs: StepInputs) -> str | None:
+        """Make steps in one launch possible; why not, where they are not."""
+        reason = unsuited(network, cache)
+        if reason is None:
+            outputs = StepOutputs(self.text_logits, self.audio_logits, self._trunk)
+            try:
+                self.whole = WholeStep(network, cache, inputs, outputs)
+            except (RuntimeError, ImportError, OSError, AttributeError) as error:
+                reason = f"it could not be compiled ({str(error).splitlines()[0]})"
+        return reason
 
     def run(self, shape: StepShape) -> None:
         """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
+        if shape.is_whole:
+            assert self.whole is not None
+            self.whole.run(text=shape.text, audio=shape.audio)
+        else:
+            self._run_layers(shape)
+        if shape.picks:
+            self.pick(shape)
+
+    def _run_layers(self, shape: StepShape) -> None:
         torch.index_select(self._network.embedding, 0, self._inputs.token, out=self._x)
         for layer in self._network.trunk:
             self._layer(layer, self._x, self._x, shape.bucket)
@@ -91,8 +118,6 @@ class DecodeStep:
             self._tail(self._network.text, shape.bucket, self.text_logits)
         if shape.audio:
             self._tail(self._network.audio, shape.bucket, self.audio_logits)
-        if shape.picks:
-            self.pick(shape)
 
     def pick(self, shape: StepShape) -> None:
         """Pick from the logits that lie in the buffers."""

@@ -96,6 +96,7 @@ def load_lm(
         uses_triton=has_kernels,
         launches=launches,
         uses_graphs=options.graphs,
+        uses_whole_step=options.kernels != "torch",
     )
     if options.graphs and device.type == "cuda":
         executor.record(shapes_of_replies(section))

@@ -8,6 +8,7 @@ of a step that is not as declared, and deferred tails. Engine thread; inference 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from engine_runtime.cuda.triton_operations import Launch, LaunchKey
 
 
+_log = logging.getLogger(__name__)
+
 _Parts = tuple[Operations, RowOperations, DevicePicker]
 
 
@@ -49,6 +52,7 @@ class CudaExecutor:
         launches: how the kernels are cut (cuda/tuning.py); None = by rule.
         uses_graphs: record each shape of a decode step once.
         multiplies_fp8: whether prefill multiplies fp8 weights as they are; None = where the GPU can.
+        uses_whole_step: run a step in one launch while nothing runs beside it, where GPU and sizes allow it.
         recorded_rows: whether a few rows are filled up to a size that can be recorded; None = where they are.
     """
 
@@ -67,6 +71,7 @@ class CudaExecutor:
         launches: Mapping[LaunchKey, Launch] | None = None,
         uses_graphs: bool = True,
         multiplies_fp8: bool | None = None,
+        uses_whole_step: bool = False,
         recorded_rows: bool | None = None,
     ) -> None:
         config, dtype = network.config, cache.trunk.dtype
@@ -79,13 +84,19 @@ class CudaExecutor:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)
         with torch.inference_mode():
             inputs = StepInputs(self.limits.max_blocks, self._device)
-            scratch = torch.empty(network.largest_rounded, dtype=dtype, device=self._device)
+            # The plain operations make every rounded matrix dense.
+            room = network.largest_dense(multiplies_fp8=uses_triton and multiplies_fp8)
+            scratch = torch.empty(room, dtype=dtype, device=self._device)
             if uses_triton:
                 operations, rows, picker = _kernels(network, cache, inputs, launches)
             else:
                 operations, rows, picker = _plain(network, cache, inputs, scratch)
             self._inputs, self._picker = inputs, picker
             self._step = DecodeStep(network, cache, inputs, operations, picker)
+            if uses_whole_step:
+                reason = self._step.use_whole_step(network, cache, inputs)
+                if reason is not None:
+                    _log.info("Steps run as many launches, since one for all can not be used: %s", reason)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
             self._result = torch.zeros(
                 picker.result.shape, dtype=torch.float64, pin_memory=self._device.type == "cuda"
@@ -111,6 +122,8 @@ class CudaExecutor:
         for bucket in sorted(buckets):
             for shape in shapes:
                 self._record_or_run(replace(shape, bucket=bucket))
+                if self._step.whole is not None:
+                    self._record_or_run(replace(shape, is_whole=True))
             for size, (text, audio) in product(self._recorded_rows, sorted(tails)):
                 ids = torch.zeros(size, dtype=torch.int64)
                 self._record_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
@@ -169,6 +182,7 @@ class CudaExecutor:
             picks=True,
             do_sample=params.do_sample,
             subtitle=runs_text and request.wants_subtitle,
+            is_whole=request.alone and self._step.whole is not None,
         )
         self._run(tensors, lengths, shape)
         self._result.copy_(self._picker.result, non_blocking=True)
@@ -208,9 +222,11 @@ class CudaExecutor:
             for tail, start in self._starts(lengths):
                 if start < past:
                     self._fill(tail, start, past)
-            shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
+            if not shape.is_whole:
+                shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
             self._record_or_run(shape)
             return
+        shape = replace(shape, is_whole=False)
         self._run_rows(ids.long(), lengths, shape)
         if shape.picks:
             self._graphs.run(shape, lambda: self._step.pick(shape))

@@ -26,6 +26,7 @@ class PickRequest:
         wants_subtitle: whether the likeliest text id is wanted beside the picked one.
         owner: the same object at every step of one reply; at another one, `seen_text` and `seen_audio`
             ([vocab] bool, ids that the penalty concerns so far) have to be taken over.
+        alone: whether the step may take the whole device, since nothing runs beside it.
     """
 
     params: SamplingParams
@@ -40,6 +41,7 @@ class PickRequest:
     owner: object
     seen_text: Tensor
     seen_audio: Tensor
+    alone: bool = True
 
 
 MAX_TOP_K = 64

@@ -1,0 +1,45 @@
+"""A CUDA C++ kernel whose blocks wait for each other: compiled when it is needed, launched as one.
+
+In: source, sizes as macros, tensors and numbers. Out: a launch on the current stream, which can be recorded
+in a CUDA graph. NVRTC comes with torch, so nothing has to be installed. A cooperative launch starts when all
+blocks have room and not before, so that two such kernels never hold up each other. Engine thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+class CooperativeKernel:
+    """See the module. Raises RuntimeError, ImportError or OSError where it can not be compiled or loaded."""
+
+    def __init__(
+        self, source: str, name: str, macros: Mapping[str, int | str], shared_bytes: int, device: torch.device
+    ) -> None:
+        defines = "".join(f"#define {macro} {value}\n" for macro, value in macros.items())
+        with torch.cuda.device(device):
+            # NOTE: torch has no public name for this (as of 2.13).
+            self._kernel = torch.cuda._compile_kernel(defines + source, name)
+            self._kernel.set_shared_memory_config(shared_bytes)
+        self._driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        self._name, self._shared_bytes = name, shared_bytes
+
+    def launch(self, blocks: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
+        """Start it on the current stream; a tensor goes down as its address, a number as an int."""
+        values = [
+            ctypes.c_void_p(value.data_ptr()) if isinstance(value, Tensor) else ctypes.c_int(value)
+            for value in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(values))(
+            *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
+        )
+        stream = torch.cuda.current_stream()._as_parameter_
+        sizes = (ctypes.c_uint(size) for size in (blocks, 1, 1, threads, 1, 1, self._shared_bytes))
+        error = self._driver.cuLaunchCooperativeKernel(self._kernel.func, *sizes, stream, pointers)
+        if error:
+            raise RuntimeError(f"CUDA error {error} at the launch of {self._name}")

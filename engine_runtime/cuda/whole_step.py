@@ -1,0 +1,152 @@
+"""A whole decode step in one launch (kernels/whole_step), where GPU and sizes allow it.
+
+In: network, pool and the step's buffers. Out: the same as the chain of `Operations` gives, logits included.
+The step is a list of phases on the device, one for each matrix and each attention. As one launch it reads
+device memory without a pause, and keeps every multiprocessor to itself until it ends: good while the language
+model is alone on the GPU, bad beside the codec, whose kernels would wait for it. Engine thread.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.cooperative import CooperativeKernel
+from engine_runtime.cuda.inputs import StepInputs
+from engine_runtime.cuda.network import Network
+from engine_runtime.cuda.phases import TILE_ROWS, Messages, StepOutputs, listed_phases
+from engine_runtime.cuda.quantise import FP8, Matrix
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.models.moss_lm import MossLMConfig
+
+_FORMATS = {"native": 0, "fp8": 1, "int8": 2, "int4": 3}
+_PARTS = ("base", "attention", "linear", "step")
+"""Files of the kernel, in the order in which they are read."""
+_PIECE, _STAGE = 1024, TILE_ROWS * (1024 + 64)
+"""Bytes of a row that are copied at once, and of 16 rows in shared memory; see base.cu."""
+_FEWEST_STAGES, _MOST_STAGES = 6, 12
+_FIXED, _ATTENTION = 3456, 23168
+"""Bytes of shared memory beside ring, x and list of phases; and what attention needs in place of x."""
+_THREADS = 352
+_COUNTERS = 64
+_MOST_PIECES = 16
+"""Pieces of the sequence that work side by side for a K/V head."""
+
+
+def unsuited(network: Network, cache: KVCache) -> str | None:
+    """Why the kernel can not run this network; None if it can."""
+    config, device = network.config, cache.pool.device
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        return "it needs a GPU of compute capability 9.0 or later"
+    if network.embedding.dtype != torch.bfloat16:
+        return "it needs bfloat16"
+    group = config.num_attention_heads // config.num_key_value_heads
+    if config.head_dim != 128 or group != 4:
+        return "it needs heads of 128, four for each K/V head"
+    formats = {matrix.format for matrix in _matrices(network)}
+    if len(formats - {"native"}) > 1 or {network.text.head.format, network.audio.head.format} != {"native"}:
+        return "it needs native heads and one weight format besides"
+    if _ring(config, device)[0] < _FEWEST_STAGES:
+        return "it needs more shared memory than a block of this GPU has"
+    for matrix in _matrices(network):
+        rows, columns = matrix.shape
+        stored = matrix.weight.shape[1] * matrix.weight.element_size()
+        if rows % TILE_ROWS or stored % _PIECE:
+            return f"it can not cut a matrix of {rows} x {columns}"
+    return None
+
+
+class WholeStep:
+    """See the module. Raises RuntimeError where the kernel can not be compiled."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs, outputs: StepOutputs) -> None:
+        config, device = network.config, cache.pool.device
+        self._network, self._inputs, self._outputs, self._cache = network, inputs, outputs, cache
+        properties = torch.cuda.get_device_properties(device)
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        tiles = [(matrix.shape[0] // TILE_ROWS, matrix.shape[1]) for matrix in _matrices(network)]
+        self.blocks = _even_blocks(properties.multi_processor_count, tiles)
+        pieces = min(_MOST_PIECES, 1 << (self.blocks // kv_heads).bit_length() - 1)
+        rounded = next((m.format for m in _matrices(network) if m.format != "native"), "native")
+        stages, shared_bytes = _ring(config, device)
+        sizes: dict[str, int | str] = {
+            "HIDDEN": config.hidden_size,
+            "INNER": config.intermediate_size,
+            "HEADS": heads,
+            "KV_HEADS": kv_heads,
+            "DIM": config.head_dim,
+            "TOKENS": cache.tokens_per_block,
+            "PIECES": pieces,
+            "STAGES": stages,
+            "FORMAT": _FORMATS[rounded],
+            "KV_FP8": int(cache.pool.dtype == FP8),
+            "EPS": f"{config.rms_norm_eps!r}f",
+            "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
+        }
+        files = resources.files("engine_runtime.cuda.kernels").joinpath("whole_step")
+        source = "".join(files.joinpath(f"{part}.cu").read_text(encoding="utf-8") for part in _PARTS)
+        self._kernel = CooperativeKernel(source, "whole_step", sizes, shared_bytes, device)
+        self._messages = Messages.of(config, device)
+        self._partial = torch.zeros(pieces * heads * (2 * config.head_dim + 4), device=device)
+        self._counters = torch.zeros(_COUNTERS, device=device, dtype=torch.int32)
+        self._counters[0] = 1  # the number of the launch; flags are never 0
+        self._lists: dict[tuple[bool, bool], Tensor] = {}
+
+    def run(self, *, text: bool, audio: bool) -> None:
+        """Run the row that StepInputs holds through the trunk and these tails."""
+        phases = self._lists.get((text, audio))
+        if phases is None:
+            listed = listed_phases(self._network, self._messages, self._outputs, text=text, audio=audio)
+            phases = self._lists[text, audio] = listed.to(self._cache.pool.device)
+        inputs = self._inputs
+        self._kernel.launch(
+            self.blocks,
+            _THREADS,
+            [
+                phases,
+                inputs.token,
+                inputs.position,
+                inputs.trunk_row,
+                inputs.table,
+                self._cache.pool,
+                self._network.cos,
+                self._network.sin,
+                self._outputs.trunk,
+                self._messages.qkv,
+                self._messages.attended,
+                self._partial,
+                self._counters,
+                len(phases),
+            ],
+        )
+
+
+def _matrices(network: Network) -> list[Matrix]:
+    tails = (network.text, network.audio)
+    layers = [*network.trunk, *(layer for tail in tails for layer in tail.layers)]
+    return [*(matrix for layer in layers for matrix in layer.matrices), *(tail.head for tail in tails)]
+
+
+def _ring(config: MossLMConfig, device: torch.device) -> tuple[int, int]:
+    """Pieces that the ring in shared memory holds, and all shared memory of a block in bytes."""
+    widest = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
+    records = 5 * config.num_layers + 3  # heads, and the empty one at the end
+    fixed = _FIXED + widest // 16 + max(2 * widest + 128, _ATTENTION) + 64 * records
+    properties: Any = torch.cuda.get_device_properties(device)  # whose stubs lack this
+    room = properties.shared_memory_per_block_optin - fixed
+    stages = min(_MOST_STAGES, room // _STAGE)
+    return stages, fixed + stages * _STAGE
+
+
+def _even_blocks(most: int, phases: list[tuple[int, int]]) -> int:
+    """Blocks among which tiles of output rows share out best: the fewest (of nearly `most`) with which the
+    fullest block has least to do. `phases` are (tiles, columns), and no block may go without a tile."""
+    most = min(most, *(tiles for tiles, _ in phases))
+    work = {
+        blocks: sum(-(-tiles // blocks) * columns for tiles, columns in phases)
+        for blocks in range(max(1, most * 7 // 8), most + 1)
+    }
+    return min(work, key=lambda blocks: (work[blocks], blocks))
