@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.executor import GENERATION, ExecutorLimits, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.pick import Picked, PickRequest
 from engine_runtime.lm.step_check import check_step
 
 
@@ -48,6 +50,21 @@ class ScriptedExecutor:
     def close(self) -> None: ...
 
 
+@dataclass
+class PickingScript(ScriptedExecutor):
+    """Gives ids instead of logits; `alone` collects what it was told about each decode step."""
+
+    can_pick: bool = True
+    alone: list[bool] = field(default_factory=list)
+
+    def forward_and_pick(self, tensors: Mapping[str, Tensor], request: PickRequest) -> Picked:
+        outputs = self.forward(tensors)
+        if int(tensors["host_request_types"]) == GENERATION:
+            self.alone.append(request.alone)
+        text, audio = self.script[min(self.step, len(self.script) - 1)]
+        return Picked(text if "logits" in outputs else None, audio if "audio_logits" in outputs else None)
+
+
 def one_hot(index: int, size: int) -> Tensor:
     """Logits [1, size] with one clear favourite."""
     logits = torch.zeros(1, size)
@@ -55,11 +72,18 @@ def one_hot(index: int, size: int) -> Tensor:
     return logits
 
 
-def scripted(engine: Engine, script: list[tuple[int, int]]) -> tuple[Engine, ScriptedExecutor]:
+Script = TypeVar("Script", bound=ScriptedExecutor)
+
+
+def scripted(
+    engine: Engine,
+    script: list[tuple[int, int]],
+    kind: type[Script] = ScriptedExecutor,  # type: ignore[assignment]
+) -> tuple[Engine, Script]:
     """The engine with a script and a pool of its own as language model; codec and prompt stay."""
     lm, config = engine.stages.lm, engine.stages.lm_config
     limits = lm.executor.limits
-    executor = ScriptedExecutor(limits, script)
+    executor = kind(limits, script)
     cache = KVCache(config, limits.num_blocks, limits.tokens_per_block)
     blocks = BlockManager(limits.num_blocks, limits.tokens_per_block)
     return Engine(replace(engine.stages, lm=PagedLM(executor, cache, blocks)), engine.timing), executor

@@ -27,7 +27,7 @@ from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
 from engine_runtime.weights import load_weights
 from tests.engine_runtime.test_engine import GREEDY, ask, done, exchange, sound, speech
-from tests.scripted_lm import scripted
+from tests.scripted_lm import PickingScript, scripted
 
 LONG = SamplingParams(min_new=60, max_new=60)
 
@@ -274,6 +274,25 @@ def test_a_reply_that_ends_by_itself(engine: Engine) -> None:
     expected = [*prompt.open_reply(Modality.SPEECH), *prompt.code_rows(codes), *prompt.end_speech()]
     reply = conversation.exchanges[0].reply
     assert list(reply) == [*expected, *prompt.end_turn()]
+
+
+def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engine) -> None:
+    codes = list(range(1, 31))
+    spoken, executor = scripted(engine, reply_script(engine, codes), PickingScript)
+    turn = spoken.open_turn(spoken.new_conversation(), 1)
+    ask(turn, speech(1.0))
+    events = list(turn.commit(Modality.SPEECH, LONG))
+    assert done(events).codes == tuple(codes)
+    first_chunk = spoken.stages.token2mel.packet_codes[0] + spoken.stages.token2mel.look_ahead_codes
+    # The first code comes from the prefill, each step gives one more, and a last one ends the reply.
+    assert executor.alone == [True] * (first_chunk - 1) + [False] * (len(executor.alone) - first_chunk + 1)
+    assert len(executor.alone) > len(codes) - 1
+
+    written, executor = scripted(engine, [(word, 0) for word in range(20, 40)], PickingScript)
+    turn = written.open_turn(written.new_conversation(), 1, Modality.TEXT)
+    turn.push_text("two plus three?")
+    list(turn.commit(Modality.TEXT, SamplingParams(max_new=15)))
+    assert executor.alone == [True] * 14
 
 
 def test_the_last_sound_comes_with_the_end_of_speech(engine: Engine) -> None:

@@ -112,6 +112,24 @@ def test_beyond_the_cache_prompt_and_recent_past_are_kept(
     assert np.abs(again - whole[:, :80])[:, :60].max() <= TOLERANCE  # the prompt was not written over
 
 
+def test_short_memory_makes_packets_smaller_before_it_refuses_a_voice(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    voice, codes = prompt_of(cases, 10), codes_of(20)
+    wanted = static(flow, prompt=voice, packet_codes=(5, 10, 25)).convert(codes)
+    for cache_codes, shapes in ((60, [5, 10, 25]), (59, [5, 10]), (30, [5, 10]), (29, [5]), (20, [5])):
+        small = static(
+            flow, prompt=voice, packet_codes=(5, 10, 25), static_bytes=cache_codes * _bytes_per_code(flow)
+        )
+        assert isinstance(small._path, StaticFlow)
+        assert small._path.shapes == shapes
+        held = min(cache_codes - 10 - shapes[-1], 20) * 4
+        assert np.abs(small.convert(codes) - wanted)[:, :held].max() <= TOLERANCE
+    with pytest.raises(BundleError, match="at least 20 codes, and there is memory for 19"):
+        static(flow, prompt=voice, packet_codes=(5, 10, 25), static_bytes=19 * _bytes_per_code(flow))
+
+
 def _bytes_per_code(flow: CausalFlow) -> int:
     from engine_runtime.codec.static_flow import bytes_per_code
 
