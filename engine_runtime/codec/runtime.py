@@ -22,7 +22,7 @@ from engine_runtime.options import EngineOptions
 
 CACHE_SHARE = 10
 """The flow's caches get at most this part of the device's memory."""
-_RESERVE = 400_000_000
+_RESERVE = 300_000_000
 """Bytes that they leave for what comes after them: the vocoder, recorded graphs, activations."""
 
 

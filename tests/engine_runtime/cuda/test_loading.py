@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,8 +122,16 @@ def test_recording_leaves_no_trace(nano_bundle: Path) -> None:
     assert torch.equal(before.text, after.text)
 
 
+@pytest.fixture
+def bound_to_be_lifted() -> Iterator[None]:
+    """What torch may take is a setting of the process, and other tests need more."""
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.usefixtures("bound_to_be_lifted")
 @pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
 def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: str) -> None:
     bundle = Bundle.open(nano_bundle)

@@ -134,7 +134,7 @@ def test_the_flow_takes_no_more_than_what_is_left(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: int(used))
     assert memory_of(torch.device("cuda")) == (pytest.approx(2e9), pytest.approx(24e9))
     runtime = CodecRuntime(calls=GraphedCalls("cuda", enabled=False))
-    assert runtime.cache_bytes() == pytest.approx(1.6e9, rel=1e-6)  # beside 22 GB, with something left over
+    assert runtime.cache_bytes() == pytest.approx(1.7e9, rel=1e-6)  # beside 22 GB, with something left over
     used = 10e9
     assert runtime.cache_bytes() == pytest.approx(2.4e9, rel=1e-6)  # a tenth
     used = 23.9e9

@@ -116,8 +116,10 @@ def test_a_step_in_one_launch_gives_what_the_chain_gives(
             for one, other, is_wanted in zip(found, expected, wanted, strict=True):
                 assert bool(one.isnan().all()) != is_wanted
                 if is_wanted:
-                    likeness = float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0))
-                    assert likeness > 0.9995, (position, text, audio, likeness)
+                    likeness = torch.cosine_similarity(one.flatten().float(), other.flatten().float(), dim=0)
+                    # A K or V that is rounded to fp8 may fall on the other side of a border.
+                    least = 0.9995 if kv_dtype is None else 0.999
+                    assert likeness > least, (position, text, audio, likeness)
             # K and V of one row changed in every layer that ran, and nothing else.
             changed = (pool_found.float() != bench.cache.pool.float()).sum()
             layers = CONFIG.shared_layers + text * CONFIG.text_layers + audio * CONFIG.audio_layers
