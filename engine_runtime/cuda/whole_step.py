@@ -21,8 +21,9 @@ from engine_runtime.cuda.phases import TILE_ROWS, Messages, StepOutputs, listed_
 from engine_runtime.cuda.quantise import FP8, Matrix
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import WeightFormat
 
-_FORMATS = {"native": 0, "fp8": 1, "int8": 2, "int4": 3}
+_FORMATS: dict[WeightFormat, int] = {"native": 0, "fp8": 1, "int8": 2, "int4": 3}
 _PARTS = ("base", "attention", "linear", "step")
 """Files of the kernel, in the order in which they are read."""
 _PIECE, _STAGE = 1024, TILE_ROWS * (1024 + 64)
@@ -59,6 +60,38 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
     return None
 
 
+def kernel_source() -> str:
+    """The kernel in CUDA C++, to be compiled behind its macros."""
+    files = resources.files("engine_runtime.cuda.kernels").joinpath("whole_step")
+    return "".join(files.joinpath(f"{part}.cu").read_text(encoding="utf-8") for part in _PARTS)
+
+
+def kernel_macros(
+    config: MossLMConfig,
+    rounded: WeightFormat,
+    tokens_per_block: int,
+    kv_dtype: torch.dtype,
+    *,
+    pieces: int,
+    stages: int,
+) -> dict[str, int | str]:
+    """Sizes and formats; `rounded` is the format of weights that are not native."""
+    return {
+        "HIDDEN": config.hidden_size,
+        "INNER": config.intermediate_size,
+        "HEADS": config.num_attention_heads,
+        "KV_HEADS": config.num_key_value_heads,
+        "DIM": config.head_dim,
+        "TOKENS": tokens_per_block,
+        "PIECES": pieces,
+        "STAGES": stages,
+        "FORMAT": _FORMATS[rounded],
+        "KV_FP8": int(kv_dtype == FP8),
+        "EPS": f"{config.rms_norm_eps!r}f",
+        "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
+    }
+
+
 class WholeStep:
     """See the module. Raises RuntimeError where the kernel can not be compiled."""
 
@@ -70,25 +103,13 @@ class WholeStep:
         tiles = [(matrix.shape[0] // TILE_ROWS, matrix.shape[1]) for matrix in _matrices(network)]
         self.blocks = _even_blocks(properties.multi_processor_count, tiles)
         pieces = min(_MOST_PIECES, 1 << (self.blocks // kv_heads).bit_length() - 1)
-        rounded = next((m.format for m in _matrices(network) if m.format != "native"), "native")
+        formats: set[WeightFormat] = {matrix.format for matrix in _matrices(network)} - {"native"}
+        rounded = formats.pop() if formats else "native"
         stages, shared_bytes = _ring(config, device)
-        sizes: dict[str, int | str] = {
-            "HIDDEN": config.hidden_size,
-            "INNER": config.intermediate_size,
-            "HEADS": heads,
-            "KV_HEADS": kv_heads,
-            "DIM": config.head_dim,
-            "TOKENS": cache.tokens_per_block,
-            "PIECES": pieces,
-            "STAGES": stages,
-            "FORMAT": _FORMATS[rounded],
-            "KV_FP8": int(cache.pool.dtype == FP8),
-            "EPS": f"{config.rms_norm_eps!r}f",
-            "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
-        }
-        files = resources.files("engine_runtime.cuda.kernels").joinpath("whole_step")
-        source = "".join(files.joinpath(f"{part}.cu").read_text(encoding="utf-8") for part in _PARTS)
-        self._kernel = CooperativeKernel(source, "whole_step", sizes, shared_bytes, device)
+        macros = kernel_macros(
+            config, rounded, cache.tokens_per_block, cache.pool.dtype, pieces=pieces, stages=stages
+        )
+        self._kernel = CooperativeKernel(kernel_source(), "whole_step", macros, shared_bytes, device)
         self._messages = Messages.of(config, device)
         self._partial = torch.zeros(pieces * heads * (2 * config.head_dim + 4), device=device)
         self._counters = torch.zeros(_COUNTERS, device=device, dtype=torch.int32)
