@@ -1,8 +1,8 @@
 """A CUDA C++ kernel whose blocks wait for each other: compiled when it is needed, launched as one.
 
 In: source, sizes as macros, tensors and numbers. Out: a launch on the current stream, which can be recorded
-in a CUDA graph. NVRTC comes with torch, so nothing has to be installed. A cooperative launch starts when all
-blocks have room and not before, so that two such kernels never hold up each other. Engine thread.
+in a CUDA graph. A cooperative launch starts when all blocks have room and not before, so that two such
+kernels never hold up each other. Engine thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from engine_runtime.cuda.nvrtc import compile_program
 
 
 class CooperativeKernel:
@@ -22,9 +25,12 @@ class CooperativeKernel:
         self, source: str, name: str, macros: Mapping[str, int | str], shared_bytes: int, device: torch.device
     ) -> None:
         defines = "".join(f"#define {macro} {value}\n" for macro, value in macros.items())
+        major, minor = torch.cuda.get_device_capability(device)
+        program, _ = compile_program(defines + source, f"sm_{major}{minor}")
         with torch.cuda.device(device):
             # NOTE: torch has no public name for this (as of 2.13).
-            self._kernel = torch.cuda._compile_kernel(defines + source, name)
+            loaded: Any = torch.cuda._utils._cuda_load_module(program, [name])
+            self._kernel = loaded[name]
             self._kernel.set_shared_memory_config(shared_bytes)
         self._driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
         self._name, self._shared_bytes = name, shared_bytes

@@ -1,0 +1,65 @@
+"""Compiles CUDA C++ when the program runs, with the NVRTC that torch's packages for CUDA bring along.
+
+In: source, the architecture of a GPU. Out: a program for that GPU, and what the compiler said. No GPU is
+needed, and neither a CUDA toolkit nor a host compiler. Any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+
+def compile_program(source: str, architecture: str, *options: str) -> tuple[bytes, str]:
+    """The program (a cubin) and the compiler's log, for an architecture such as sm_90.
+
+    Raises OSError where NVRTC is missing, RuntimeError with the log where the source does not compile.
+    """
+    library, program, size = _library(), ctypes.c_void_p(), ctypes.c_size_t()
+    given = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in options)]
+    _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"source.cu", 0, None, None))
+    try:
+        failed = library.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given))
+        _check(library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+        log = ctypes.create_string_buffer(size.value)
+        _check(library.nvrtcGetProgramLog(program, log))
+        if failed:
+            raise RuntimeError(log.value.decode(errors="replace").strip() or f"NVRTC error {failed}")
+        _check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        cubin = ctypes.create_string_buffer(size.value)
+        _check(library.nvrtcGetCUBIN(program, cubin))
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+    return cubin.raw, log.value.decode(errors="replace")
+
+
+def _check(error: int) -> None:
+    if error:
+        raise RuntimeError(f"NVRTC error {error}")
+
+
+def _library() -> ctypes.CDLL:
+    for name in _names():
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise OSError("NVRTC is not installed; it comes with torch for CUDA")
+
+
+def _names() -> Iterator[str]:
+    """Where it may be: in its package, of torch's version of CUDA if that is known, then where the system
+    looks."""
+    major = torch.version.cuda.split(".")[0] if torch.version.cuda else "*"
+    is_windows = sys.platform == "win32"
+    pattern = f"**/nvrtc64_{major}*_0.dll" if is_windows else f"**/libnvrtc.so.{major}"
+    found = importlib.util.find_spec("nvidia")
+    for folder in [] if found is None else list(found.submodule_search_locations or []):
+        yield from sorted(str(path) for path in Path(folder).glob(pattern))
+    if major != "*":
+        yield f"nvrtc64_{major}0_0.dll" if is_windows else f"libnvrtc.so.{major}"
