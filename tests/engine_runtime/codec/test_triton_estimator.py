@@ -38,7 +38,7 @@ def flow() -> CausalFlow:
     for name, value in network.named_parameters():
         if value.dim() == 1:
             torch.nn.init.normal_(value, mean=float("norm" in name or "block.2.weight" in name), std=0.3)
-    return network.eval()
+    return network.eval().to(DEVICE)
 
 
 @pytest.fixture
