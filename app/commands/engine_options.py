@@ -140,6 +140,11 @@ def add_device_option(parser: argparse.ArgumentParser, of_subcommand: bool = Tru
     parser.add_argument("--device", default=default, help="cpu, cuda or cuda:N (default: cpu)")
 
 
+def user_path(text: str) -> Path:
+    """A path as a user writes it; a shell leaves the ~ of `--to=~/x` to the program."""
+    return Path(text).expanduser()
+
+
 def positive(text: str) -> int:
     """A count of one or more, as the type of an option."""
     value = int(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import paths
+from app.commands.engine_options import user_path
 from app.commands.progress import progress_bar
 from app.commands.questions import question_paths, read_questions
 from app.commands.talk import UsageError
@@ -32,8 +33,10 @@ REPORT = "quantization_report.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="what `trt convert` made")
-    parser.add_argument("--to", metavar="DIR", type=Path, required=True, help="folder of the new checkpoint")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=user_path, help="what `trt convert` made")
+    parser.add_argument(
+        "--to", metavar="DIR", type=user_path, required=True, help="folder of the new checkpoint"
+    )
     parser.add_argument("--format", choices=FORMATS, default="fp8", help="number format (default: fp8)")
     parser.add_argument(
         "--tails",
@@ -42,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bundle",
-        type=Path,
+        type=user_path,
         metavar="DIR",
         default=argparse.SUPPRESS,
         help="bundle that the checkpoint was made of (default: as for every command)",
@@ -50,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=argparse.SUPPRESS, help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
         "--wavs",
-        type=Path,
+        type=user_path,
         metavar="DIR",
         help="recordings to calibrate with (default: the shipped questions)",
     )
     parser.add_argument(
-        "--texts", type=Path, metavar="FILE", help="typed questions to calibrate with, one a line"
+        "--texts", type=user_path, metavar="FILE", help="typed questions to calibrate with, one a line"
     )
     parser.add_argument(
         "--prompts", type=int, metavar="N", default=500, help="prompts to calibrate with (default: 500)"
@@ -65,13 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--statistics",
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help=f"what calibration saw; used if it is there (default: {STATISTICS} in CHECKPOINT)",
     )
     parser.add_argument(
         "--questions",
-        type=Path,
+        type=user_path,
         metavar="DIR",
         help="recordings for the report (default: the shipped questions)",
     )

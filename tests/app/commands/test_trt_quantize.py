@@ -101,3 +101,11 @@ def test_what_cannot_be_quantised(
     (tmp_path / "statistics").write_text("")
     assert "no calibration" in refused(checkpoint, *to, "--statistics", tmp_path / "statistics")
     assert not (tmp_path / "q").exists()
+
+
+def test_a_tilde_is_the_folder_of_the_user(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    assert main(["trt", "quantize", "~/none", "--to=~/quantised"]) != 0
+    assert str(checkpoint.parent / "none") in capsys.readouterr().err
