@@ -23,6 +23,20 @@ from engine_runtime.options import WeightFormat
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 LOGIT_TOLERANCE = 3e-4
+RELEASED = MossLMConfig(
+    hidden_size=4096,
+    intermediate_size=12288,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    shared_layers=32,
+    text_layers=4,
+    audio_layers=4,
+    text_vocab=151680,
+    audio_vocab=16512,
+    modality_pad=151667,
+)
+"""The sizes of the released model, for what is told from shapes."""
 
 
 def load_meta() -> dict[str, Any]:

@@ -41,6 +41,11 @@ def why_no_triton(device: torch.device) -> str | None:
         out = torch.zeros_like(ones)
         norm_rows[(1,)](ones, ones, out, 0.0, WIDTH=16, BLOCK=16)
     except Exception as error:  # whatever a compiler, a linker or a driver may say
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return lines[0].rstrip(".")
+        return first_line(error)
     return None if torch.equal(out, ones) else "a test kernel gave a wrong result"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first, to be put into a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")

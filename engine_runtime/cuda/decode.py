@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.availability import first_line
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import LayerWeights, Network, Tail
 from engine_runtime.cuda.operations import Operations
@@ -95,7 +96,7 @@ class DecodeStep:
             try:
                 self.whole = WholeStep(network, cache, inputs, outputs)
             except (RuntimeError, ImportError, OSError, AttributeError) as error:
-                reason = f"it could not be compiled ({str(error).splitlines()[0]})"
+                reason = f"it could not be compiled ({first_line(error)})"
         return reason
 
     def run(self, shape: StepShape) -> None:

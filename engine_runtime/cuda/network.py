@@ -77,6 +77,16 @@ class Network:
     cos: Tensor
     sin: Tensor
 
+    @property
+    def layers(self) -> list[LayerWeights]:
+        """Those of the trunk and of both tails."""
+        return [*self.trunk, *self.text.layers, *self.audio.layers]
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """Those of all layers, and the heads."""
+        return [*(m for layer in self.layers for m in layer.matrices), self.text.head, self.audio.head]
+
     def step_bytes(self, *, text: bool, audio: bool) -> int:
         """Bytes of weights that one decode step has to read."""
         tails = [tail for tail, runs in ((self.text, text), (self.audio, audio)) if runs]
@@ -87,10 +97,8 @@ class Network:
     def largest_dense(self, *, multiplies_fp8: bool) -> int:
         """Weights of the largest matrix that has to be made dense for a product; not those of fp8 where it is
         multiplied as it is."""
-        layers = [*self.trunk, *self.text.layers, *self.audio.layers]
-        matrices = [*(m for layer in layers for m in layer.matrices), self.text.head, self.audio.head]
         kept = {"native", "fp8"} if multiplies_fp8 else {"native"}
-        return max((m.shape[0] * m.shape[1] for m in matrices if m.format not in kept), default=0)
+        return max((m.shape[0] * m.shape[1] for m in self.matrices if m.format not in kept), default=0)
 
 
 def build_network(

@@ -18,7 +18,7 @@ from engine_runtime.cuda.cooperative import CooperativeKernel
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import Network
 from engine_runtime.cuda.phases import TILE_ROWS, Messages, StepOutputs, listed_phases
-from engine_runtime.cuda.quantise import FP8, Matrix
+from engine_runtime.cuda.quantise import FP8
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import WeightFormat
@@ -47,12 +47,12 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
     group = config.num_attention_heads // config.num_key_value_heads
     if config.head_dim != 128 or group != 4:
         return "it needs heads of 128, four for each K/V head"
-    formats = {matrix.format for matrix in _matrices(network)}
+    formats = {matrix.format for matrix in network.matrices}
     if len(formats - {"native"}) > 1 or {network.text.head.format, network.audio.head.format} != {"native"}:
         return "it needs native heads and one weight format besides"
     if _ring(config, device)[0] < _FEWEST_STAGES:
         return "it needs more shared memory than a block of this GPU has"
-    for matrix in _matrices(network):
+    for matrix in network.matrices:
         rows, columns = matrix.shape
         stored = matrix.weight.shape[1] * matrix.weight.element_size()
         if rows % TILE_ROWS or stored % _PIECE:
@@ -100,10 +100,10 @@ class WholeStep:
         self._network, self._inputs, self._outputs, self._cache = network, inputs, outputs, cache
         properties = torch.cuda.get_device_properties(device)
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        tiles = [(matrix.shape[0] // TILE_ROWS, matrix.shape[1]) for matrix in _matrices(network)]
+        tiles = [(matrix.shape[0] // TILE_ROWS, matrix.shape[1]) for matrix in network.matrices]
         self.blocks = _even_blocks(properties.multi_processor_count, tiles)
         pieces = min(_MOST_PIECES, 1 << (self.blocks // kv_heads).bit_length() - 1)
-        formats: set[WeightFormat] = {matrix.format for matrix in _matrices(network)} - {"native"}
+        formats: set[WeightFormat] = {matrix.format for matrix in network.matrices} - {"native"}
         rounded = formats.pop() if formats else "native"
         stages, shared_bytes = _ring(config, device)
         macros = kernel_macros(
@@ -143,12 +143,6 @@ class WholeStep:
                 len(phases),
             ],
         )
-
-
-def _matrices(network: Network) -> list[Matrix]:
-    tails = (network.text, network.audio)
-    layers = [*network.trunk, *(layer for tail in tails for layer in tail.layers)]
-    return [*(matrix for layer in layers for matrix in layer.matrices), *(tail.head for tail in tails)]
 
 
 def _ring(config: MossLMConfig, device: torch.device) -> tuple[int, int]:

@@ -119,11 +119,11 @@ class CudaExecutor:
         shapes = list(shapes)
         # While the user speaks, rows are prefilled with both tails; on commit, with those of the first step.
         tails = {(True, True), *((shape.text, shape.audio) for shape in shapes)}
+        for shape in shapes if self._step.whole is not None else ():
+            self._record_or_run(replace(shape, is_whole=True))
         for bucket in sorted(buckets):
             for shape in shapes:
                 self._record_or_run(replace(shape, bucket=bucket))
-                if self._step.whole is not None:
-                    self._record_or_run(replace(shape, is_whole=True))
             for size, (text, audio) in product(self._recorded_rows, sorted(tails)):
                 ids = torch.zeros(size, dtype=torch.int64)
                 self._record_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
@@ -145,7 +145,7 @@ class CudaExecutor:
         """See lm/executor.py."""
         lengths = self._check(tensors)
         shape = StepShape(0, lengths.text_start < lengths.total, lengths.audio_start < lengths.total)
-        self._run(tensors, lengths, shape)
+        self._run(tensors, lengths, shape, alone=False)
         outputs = {}
         if shape.text:
             outputs["logits"] = self._step.text_logits.to("cpu", copy=True)
@@ -182,9 +182,8 @@ class CudaExecutor:
             picks=True,
             do_sample=params.do_sample,
             subtitle=runs_text and request.wants_subtitle,
-            is_whole=request.alone and self._step.whole is not None,
         )
-        self._run(tensors, lengths, shape)
+        self._run(tensors, lengths, shape, alone=request.alone)
         self._result.copy_(self._picker.result, non_blocking=True)
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
@@ -209,8 +208,9 @@ class CudaExecutor:
             raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")
         return lengths
 
-    def _run(self, tensors: StepTensors, lengths: StepLengths, shape: StepShape) -> None:
-        """Run the rows; logits of the wanted tails (and the pick) are in their buffers afterwards."""
+    def _run(self, tensors: StepTensors, lengths: StepLengths, shape: StepShape, *, alone: bool) -> None:
+        """Run the rows; logits of the wanted tails (and the pick) are in their buffers afterwards. `alone`:
+        see PickRequest."""
         size, past = self.limits.tokens_per_block, lengths.past
         offsets = tensors["host_kv_cache_block_offsets"][0, 0, 0]
         ids = tensors["input_ids"]
@@ -222,11 +222,12 @@ class CudaExecutor:
             for tail, start in self._starts(lengths):
                 if start < past:
                     self._fill(tail, start, past)
-            if not shape.is_whole:
+            if alone and self._step.whole is not None:
+                shape = replace(shape, is_whole=True)
+            else:
                 shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
             self._record_or_run(shape)
             return
-        shape = replace(shape, is_whole=False)
         self._run_rows(ids.long(), lengths, shape)
         if shape.picks:
             self._graphs.run(shape, lambda: self._step.pick(shape))

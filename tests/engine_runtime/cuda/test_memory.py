@@ -20,24 +20,10 @@ from engine_runtime.cuda.network import BlockFormats, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.released.full_size import describe
-from tests.tiny_lm import load_tiny
+from tests.tiny_lm import RELEASED, load_tiny
 
-RELEASED = MossLMConfig(
-    hidden_size=4096,
-    intermediate_size=12288,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    shared_layers=32,
-    text_layers=4,
-    audio_layers=4,
-    text_vocab=151680,
-    audio_vocab=16512,
-    modality_pad=151667,
-)
 FULL = Demand(RELEASED, native_bytes=2, kv_bytes=2, kv_rows=8192, codec_bytes=2_000_000_000)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.decode import DecodeStep, StepShape
 from engine_runtime.cuda.inputs import StepInputs
-from engine_runtime.cuda.network import BlockFormats, LayerWeights, Network, build_network
+from engine_runtime.cuda.network import BlockFormats, Network, build_network
 from engine_runtime.cuda.operations import TorchOperations
 from engine_runtime.cuda.phases import (
     ADDS,
@@ -26,7 +26,6 @@ from engine_runtime.cuda.phases import (
     listed_phases,
 )
 from engine_runtime.cuda.picking import DevicePicker
-from engine_runtime.cuda.quantise import Matrix
 from engine_runtime.lm.kv_cache import KVCache
 from tests.tiny_lm import load_tiny
 
@@ -39,8 +38,8 @@ class Machine:
 
     def __init__(self, network: Network, operations: TorchOperations, tensors: list[Tensor]) -> None:
         self.network, self.operations = network, operations
-        self.layers = {2 * layer.index: layer for layer in _layers(network)}
-        self.matrices = {matrix.weight.data_ptr(): matrix for matrix in _matrices(network)}
+        self.layers = {2 * layer.index: layer for layer in network.layers}
+        self.matrices = {matrix.weight.data_ptr(): matrix for matrix in network.matrices}
         self.at = {tensor.data_ptr(): tensor for tensor in tensors}
         self.wrote: dict[int, int] = {}
 
@@ -119,7 +118,7 @@ def test_the_list_gives_what_the_chain_of_operations_gives(
         listed = listed_phases(network, messages, outputs, text=text, audio=audio)
         tensors = [network.embedding, outputs.text_logits, outputs.audio_logits]
         tensors += [getattr(messages, name) for name in Messages.__slots__]
-        for layer in _layers(network):
+        for layer in network.layers:
             tensors += [layer.input_norm, layer.post_norm]
         tensors += [network.text.norm, network.audio.norm]
         Machine(network, operations, tensors).run(listed, outputs.trunk)
@@ -127,15 +126,3 @@ def test_the_list_gives_what_the_chain_of_operations_gives(
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert bool(outputs.trunk.any()) == (not (text and audio))
-
-
-def _layers(network: Network) -> list[LayerWeights]:
-    return [*network.trunk, *network.text.layers, *network.audio.layers]
-
-
-def _matrices(network: Network) -> list[Matrix]:
-    return [
-        *(matrix for layer in _layers(network) for matrix in layer.matrices),
-        network.text.head,
-        network.audio.head,
-    ]

@@ -10,22 +10,9 @@ import torch
 from engine_runtime.cuda.nvrtc import compile_program
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.cuda.whole_step import kernel_macros, kernel_source
-from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import WeightFormat
+from tests.tiny_lm import RELEASED
 
-RELEASED = MossLMConfig(
-    hidden_size=4096,
-    intermediate_size=12288,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    shared_layers=32,
-    text_layers=4,
-    audio_layers=4,
-    text_vocab=151680,
-    audio_vocab=16512,
-    modality_pad=151667,
-)
 FORMATS: list[WeightFormat] = ["native", "fp8", "int8", "int4"]
 
 
