@@ -1,8 +1,8 @@
 """The language model alone: prefill of many rows, and one decode step behind many rows.
 
 In: the stages of an engine and the ceilings of the machine. Out: two tables. A step is measured as a reply
-runs it, sampling included, with the tails that speech needs; after each one the sequence goes back to the
-same length. Times count only if every step went through, logits are finite and move, and the rows that come
+runs it, sampling included, with the tails that speech needs, and the next one follows behind it, as in a
+reply. Times count only if every step went through, logits are finite and move, and the rows that come
 out differ: otherwise the row says why it has none. Engine thread.
 """
 
@@ -46,8 +46,8 @@ PREFILL_COLUMNS = {
     "valid": _VALID,
 }
 STEP_COLUMNS = {
-    "cached_rows": "rows before the step; it is speech, sampling included, the text tail left out unless it "
-    "says subtitles (an engine runs both)",
+    "cached_rows": "rows before the first step; each is speech, sampling included, the text tail left out "
+    "unless it says subtitles (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
     "gbytes": "what must be read: weights that the step uses, keys and values of the cached rows",
@@ -176,7 +176,8 @@ class LMBench:
             logits = lm.decode(sequence, token_id, generation.tails)
             picked.append(generation.pick(logits).row)
             self._note_device(device_ms)
-            lm.blocks.rollback(sequence, cached_rows)
+            if sequence.num_rows == lm.max_rows:
+                lm.blocks.rollback(sequence, cached_rows)
             if logits.audio is not None:  # None where the executor picks
                 heads.append(logits.audio)
 

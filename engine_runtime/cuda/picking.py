@@ -2,9 +2,9 @@
 
 In: logits in static buffers and the numbers of StepInputs, draws among them. Out: `result` [5] float64, whole
 numbers that it holds exactly: text id, audio id, likeliest text id (for subtitles); and the sums by which
-lm/executor.py tells whether the text and the audio logits can be a result. The same draws give the same ids
-as the Sampler on the CPU; only a draw within rounding of the border between two ids can tell them apart. No
-host value is asked for, so that it can be recorded in a CUDA graph. Engine thread.
+lm/step_check.py tells whether the text and the audio logits can be a result. The same draws give the same ids
+as the Sampler on the CPU; only a draw within rounding of the border between two ids can tell them apart.
+`run` asks for no host value, so that it can be recorded in a CUDA graph; `read` waits for it. Engine thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class DevicePicker:
         self._forbidden_from = torch.zeros(1, dtype=torch.int64, device=device)
         self._eosp = torch.zeros(1, dtype=torch.int64, device=device)
         self._owner: object = None
+        self._device = device
+        self._read = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
         self.result = torch.zeros(5, dtype=torch.float64, device=device)
 
     def begin(self, request: PickRequest) -> None:
@@ -59,6 +61,14 @@ class DevicePicker:
             scores = scores.index_copy(0, self._eosp, held)
             scores = self._penalised(scores, self._seen_audio)
             self.result[AUDIO] = self._pick(scores, inputs.draw_audio, do_sample)
+
+    def read(self) -> list[float]:
+        """`result`, once everything that was started on the current stream is done."""
+        if self.result is not self._read:
+            self._read.copy_(self.result, non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return self._read.tolist()
 
     def _penalised(self, scores: Tensor, seen: Tensor) -> Tensor:
         penalty = self._inputs.penalty.float()

@@ -98,9 +98,6 @@ class CudaExecutor:
                 if reason is not None:
                     _log.info("Steps run as many launches, since one for all can not be used: %s", reason)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
-            self._result = torch.zeros(
-                picker.result.shape, dtype=torch.float64, pin_memory=self._device.type == "cuda"
-            )
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
         # NOTE: only kernels know rows that are not there.
         records_rows = uses_triton and self._graphs.is_recording if recorded_rows is None else recorded_rows
@@ -184,10 +181,7 @@ class CudaExecutor:
             subtitle=runs_text and request.wants_subtitle,
         )
         self._run(tensors, lengths, shape, alone=request.alone)
-        self._result.copy_(self._picker.result, non_blocking=True)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        found = self._result.tolist()
+        found = self._picker.read()
         if shape.text:
             check_magnitude("logits", found[TEXT_MAGNITUDE])
         if shape.audio:

@@ -24,6 +24,7 @@ from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.sequence import Sequence
 from engine_runtime.options import EngineOptions
 from engine_runtime.random_weights import random_source
 from engine_runtime.types import Pcm
@@ -109,6 +110,23 @@ def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: py
         bench.step_times(8)
     with pytest.raises(BenchError, match="do not depend on the last row"):
         bench.prefill_times(4)
+
+
+def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=4, warm_up_steps=1)
+    lm = engine.stages.lm
+    decode, rows = lm.decode, []
+
+    def noting(sequence: Sequence, *words: Any) -> Logits:
+        rows.append(sequence.num_rows)
+        return decode(sequence, *words)
+
+    monkeypatch.setattr(lm, "decode", noting)
+    assert len(bench.step_times(8)[0]) == 4
+    assert rows == [8, 9, 10, 11, 12]
+    rows.clear()
+    bench.step_times(lm.max_rows - 2)
+    assert rows == [lm.max_rows - 2, lm.max_rows - 1] * 2 + [lm.max_rows - 2]  # back where the context ends
 
 
 def test_no_time_for_a_codec_that_is_stuck(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
