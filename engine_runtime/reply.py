@@ -121,6 +121,10 @@ class Reply:
         text = self._text.text.strip()
         return ReplyDone(self.turn_id, self.modality, reason, text, tuple(self.codes), clock.samples)
 
+    def stop(self) -> None:
+        """Nothing more of it is wanted: let go of the voice, so that its buffers serve the next reply."""
+        self._voice = self._leaving = None
+
     def note_given(self, event: ReplyEvent) -> None:
         """The event is about to be handed out."""
         if isinstance(event, ReplyAudio):

@@ -151,6 +151,7 @@ class Turn:
                 conversation.exchanges.remove(self._exchange)
                 self._exchange = None
             self._commit_count += 1
+            self._stop_reply()
             self._reply, self._state = None, _State.LISTENING
             self._engine.roll_back(conversation, [*conversation.history(), *self._open_rows()])
 
@@ -177,14 +178,14 @@ class Turn:
                 if commit != self._commit_count:
                     return
                 if self._is_cancelled():
+                    reply = self._reply
                     events: list[ReplyEvent] = [self._cancelled_done(modality)]
                 else:
                     with self._step():
-                        self._reply = self._reply or self._new_reply(modality, params, committed_ns)
-                        events = self._reply.advance()
-                        if self._reply.finish_reason is not None:
-                            self._finish(self._reply)
-            reply = self._reply
+                        reply = self._reply = self._reply or self._new_reply(modality, params, committed_ns)
+                        events = reply.advance()
+                        if reply.finish_reason is not None:
+                            self._finish(reply)
             for event in events:
                 if self._is_stopped and not isinstance(event, ReplyDone):
                     break
@@ -273,7 +274,7 @@ class Turn:
     def _finish(self, reply: Reply) -> None:
         """The reply is complete: it becomes history."""
         self._exchange = self._remember(reply, reply.complete_rows())
-        self._state = _State.DONE
+        self._reply, self._state = None, _State.DONE
 
     def _remember(self, reply: Reply, rows: list[Row]) -> Exchange:
         opening = self._stages.prompt.open_reply(reply.modality)
@@ -298,8 +299,14 @@ class Turn:
         """The turn takes no more; its rows leave the cache as far as they are not history."""
         self._state = _State.CANCELLED
         self._cancelled.set()
+        self._stop_reply()
         self._engine.roll_back(self._conversation, self._conversation.history())
         self.give_stream_back()
+
+    def _stop_reply(self) -> None:
+        # NOTE: turn and reply refer to each other; without this the voice would wait for the collector.
+        if self._reply is not None:
+            self._reply.stop()
 
     def settle(self) -> None:
         """Another turn begins: this one is over, whatever its state, and can not be reopened."""

@@ -107,7 +107,8 @@ def _check_growth(section: Section) -> None:
         # The first row is that of caches which fill once.
         growth = float(found[-1] or 0.0) - float(found[1] or 0.0) if len(found) > 2 else 0.0
         if growth > allowed:
+            course = ", ".join(f"{value:.0f}" for value in found)
             raise BenchError(
-                f"{name} grew by {growth:.1f} over {section.rows[-1]['turns']} turns; at most {allowed:.0f} "
-                "are allowed for. This is a defect of the program; please report it."
+                f"{name} grew by {growth:.1f} over {section.rows[-1]['turns']} turns ({course}); at most "
+                f"{allowed:.0f} are allowed for. This is a defect of the program; please report it."
             )

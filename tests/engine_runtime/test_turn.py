@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_runtime import reply
 from engine_runtime.bundle import Bundle
 from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
@@ -21,10 +25,11 @@ from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.paged_lm import Logits, PagedLM
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
+from engine_runtime.voice import ReplyVoice
 from engine_runtime.weights import load_weights
 from tests.engine_runtime.test_engine import GREEDY, ask, done, exchange, sound, speech
 from tests.scripted_lm import PickingScript, scripted
@@ -390,6 +395,48 @@ def test_an_error_in_a_step_ends_the_turn_and_keeps_the_conversation(engine: Eng
     check(engine)
     executor.before_step = lambda step: None
     assert done(say(engine, conversation)).finish_reason == "stop"
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled", "reopened", "left", "failed"])
+def test_a_reply_that_is_over_gives_its_voice_back_at_once(
+    engine: Engine, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffers of a voice are large on a GPU: the next reply must not need others beside them."""
+    voices: list[weakref.ref[ReplyVoice]] = []
+
+    class Noted(ReplyVoice):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            voices.append(weakref.ref(self))
+
+    def fail(*words: Any) -> Logits:
+        raise ExecutorError("logits: the forward step gave only zeros")
+
+    monkeypatch.setattr(reply, "ReplyVoice", Noted)
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, 1)
+    ask(turn, speech(1.0))
+    gc.collect()
+    gc.disable()
+    try:
+        events = turn.commit(Modality.SPEECH, LONG)
+        next(event for event in events if isinstance(event, ReplyAudio))
+        assert voices[0]() is not None
+        if end == "done":
+            list(events)
+        elif end == "cancelled":
+            turn.cancel()
+        elif end == "reopened":
+            turn.reopen()
+        elif end == "left":
+            engine.open_turn(conversation, 2)
+        else:
+            monkeypatch.setattr(engine.stages.lm, "decode", fail)
+            with pytest.raises(ExecutorError):
+                list(events)
+        assert [voice() for voice in voices] == [None]
+    finally:
+        gc.enable()
 
 
 def test_events_carry_their_turn(engine: Engine) -> None:
