@@ -213,7 +213,7 @@ class BigVGANStream:
             return self._empty.new_zeros(0, dtype=torch.float32)
         done, at_start, windows = self._done, not self._dropped, self._windows
         if self._calls is not None and pushed in self._calls.frames and not at_end:
-            key = ("bigvgan", self._frames.shape[2], done, end, at_start)
+            key = (windows, self._frames.shape[2], done, end, at_start)
             samples = self._calls.calls.run(
                 key, lambda frames: windows(frames, done, end, at_start, False), self._frames
             )

@@ -103,7 +103,7 @@ class HiFTStream:
         frames = self._frames
         inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._speech)
         if self._calls is not None and pushed in self._calls.frames:
-            key = ("hift", frames.shape[2], len(self._source))
+            key = (self._network, frames.shape[2], len(self._source))
             outputs = self._calls.calls.run(key, self._compute, *inputs)
             speech, self._source = (value.clone() for value in outputs)
         else:

@@ -176,7 +176,7 @@ class StaticFlow:
 
     def _packet(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:
         return self._calls.run(
-            ("flow", slot.index, shape, bucket),
+            (self, slot.index, shape, bucket),
             lambda given: self._compute(slot, shape, bucket, given),
             numbers if self._calls.is_recording else numbers.to(self._parts.device, non_blocking=True),
             changes=slot.rows,

@@ -29,6 +29,8 @@ _WARM_UP_RUNS = 2
 @dataclass(frozen=True, slots=True)
 class _Recording:
     graph: torch.cuda.CUDAGraph
+    function: Callable[..., Any]
+    """Kept, since what it refers to is read at its old place at every replay."""
     inputs: tuple[Tensor, ...]
     outputs: Any
 
@@ -61,6 +63,8 @@ class GraphedCalls:
     ) -> Outputs:
         """function(*inputs). With a recording the outputs are its buffers: good until the key's next call.
 
+        The first function of a key stays: `key` must name whatever it refers to, weights included.
+
         `changes` are the buffers that the function changes in such a way that running it twice is not as
         running it once (a running state, not a cache entry at a given place); they are put back after the
         warm-up runs.
@@ -79,6 +83,10 @@ class GraphedCalls:
                 buffer.copy_(value, non_blocking=True)
             recording.graph.replay()
             return recording.outputs  # type: ignore[no-any-return]
+
+    def clear(self) -> None:
+        """Forget all recordings, and with them what they keep."""
+        self._recordings.clear()
 
     def _record(
         self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
@@ -101,4 +109,4 @@ class GraphedCalls:
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             outputs = function(*buffers)
         current.wait_stream(stream)  # type: ignore[arg-type]
-        return _Recording(graph, buffers, outputs)
+        return _Recording(graph, function, buffers, outputs)

@@ -193,7 +193,8 @@ class CudaExecutor:
         )
 
     def close(self) -> None:
-        """Nothing to do: what it holds goes with it."""
+        """Forget what was recorded; the rest goes with the executor."""
+        self._graphs.clear()
 
     def _check(self, tensors: StepTensors) -> StepLengths:
         lengths = check_step(self._spec, self.limits, tensors, self._memory)

@@ -12,10 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.codec.hift_stream import HiFTStream
+from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder, VocoderStream
 from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.types import Mel, MelSpec, Pcm
+from tests.emulated_graphs import EmulatedCalls
 from tests.engine_runtime.codec.test_token2mel import make_flow, prompt_of
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -78,6 +80,20 @@ def test_codes_to_wave_through_the_chunked_stages() -> None:
     want = cases["e2e.wave"].numpy()
     assert len(pcm) == 34560
     assert np.abs(pcm - want[: len(pcm)]).max() <= 3e-3
+
+
+def test_recordings_serve_every_stream_of_a_network() -> None:
+    network, cases = hift()
+    mel, calls = cases["stream.mel"].numpy(), EmulatedCalls()
+    want = run(Vocoder(network, SPEC, seed=3).stream(), mel, [20])
+    stage = Vocoder(network, SPEC, seed=3, recorded=RecordedFrames(calls, frozenset({20})))
+    for _ in range(2):
+        np.testing.assert_allclose(run(stage.stream(), mel, [20]), want, rtol=0, atol=1e-5)
+    made = calls.num_recordings
+    assert made > 0
+    other = hift()[0]
+    run(Vocoder(other, SPEC, recorded=RecordedFrames(calls, frozenset({20}))).stream(), mel, [20])
+    assert calls.num_recordings == 2 * made
 
 
 @pytest.mark.parametrize("sizes", [[20], [3], [1], [9, 2, 40]])

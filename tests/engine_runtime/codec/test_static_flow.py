@@ -13,6 +13,8 @@ from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
 from engine_runtime.models.flow import CausalFlow
+from engine_runtime.random_weights import random_voice
+from tests.emulated_graphs import EmulatedCalls
 from tests.engine_runtime.codec.test_token2mel import (
     SPEC,
     TOLERANCE,
@@ -180,6 +182,18 @@ def test_every_packet_goes_through_the_given_calls(
     keys.clear()
     stage.warm_up()
     assert len(set(keys)) == len(keys) == len(stage._path.shapes) * len(stage._path.buckets())  # type: ignore[attr-defined]
+
+
+def test_recordings_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+    calls, codes = EmulatedCalls(), codes_of(40)
+    prompts = [random_voice(stored[0].config, SPEC.frame_rate, seed) for seed in (0, 1)]
+    options: dict[str, Any] = {"packet_codes": (5, 10)}
+    recorded = [static(stored[0], prompt=prompt, calls=calls, **options) for prompt in prompts]
+    for _ in range(2):
+        for prompt, stage in zip(prompts, recorded, strict=True):
+            want = static(stored[0], prompt=prompt, **options).convert(codes)
+            np.testing.assert_allclose(stage.convert(codes), want, rtol=0, atol=TOLERANCE)
+    assert calls.num_recordings > 4
 
 
 def test_warm_up_leaves_no_trace(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:

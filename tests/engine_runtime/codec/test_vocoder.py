@@ -15,12 +15,14 @@ from safetensors.torch import load_file
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.codec.vocoder import Vocoder, VocoderStream
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.types import Mel, MelSpec, Pcm
 from engine_runtime.voice_prompt import resample
 from engine_runtime.weights import load_weights
+from tests.emulated_graphs import EmulatedCalls
 from tests.engine_runtime.codec.test_hift_stream import hift
 
 DATA = Path(__file__).parents[2] / "data"
@@ -85,6 +87,19 @@ def test_any_chunking_of_bigvgan_equals_one_call(bigvgan: Vocoder, frames: int, 
     pcm = np.concatenate(run(bigvgan.stream(), mel, sizes))
     assert pcm.shape == (frames * SPEC.hop,)
     assert np.abs(pcm - bigvgan.vocode(mel)).max() <= 1e-5
+
+
+def test_recordings_of_two_vocoders_do_not_mix() -> None:
+    calls, mel = EmulatedCalls(), mel_of(60)
+    frames = RecordedFrames(calls, frozenset({20}))
+    for _ in range(2):
+        for scale in (1.0, 0.5):
+            network = lively(build_bigvgan(CONFIG))
+            network.conv_pre.bias.data.fill_(scale)
+            want, recorded = (Vocoder(network, SPEC, recorded=kept) for kept in (None, frames))
+            pcm = [np.concatenate(run(stage.stream(), mel, [20])) for stage in (recorded, want)]
+            np.testing.assert_allclose(*pcm, rtol=0, atol=1e-5)
+    assert calls.num_recordings > 4
 
 
 @pytest.mark.parametrize("change", [{}, {"resblock": "2", "resblock_dilation_sizes": [[1, 3, 5], [1, 3]]}])

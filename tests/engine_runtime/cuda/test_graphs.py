@@ -37,3 +37,21 @@ def test_replays_equal_the_function_and_keep_its_state() -> None:
             out = calls.run("add", add, given, changes=(total,)).clone()
             assert torch.equal(out.cpu(), torch.full((4,), 2.0 * sum(range(1, index + 1))))
     assert calls.num_recordings == 1
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_a_recording_reads_stays() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.factor = torch.full((1 << 20,), 3.0, device="cuda")
+
+        def times(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor
+
+    calls, owner, given = GraphedCalls("cuda"), Owner(), torch.ones(1 << 20, device="cuda")
+    calls.run("times", owner.times, given)
+    del owner
+    others = [torch.full((1 << 20,), -1.0, device="cuda") for _ in range(4)]  # would lie in its place
+    assert float(calls.run("times", given.mul, given).min()) == 3.0
+    assert len(others) == 4
