@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,19 +81,19 @@ class StepFiller:
             self._set_offsets(sequence.block_table)
         tensors = dict(self._tensors)
         tensors["input_ids"] = self._device(ids)
-        tensors["position_ids"] = torch.arange(past, total, dtype=torch.int32, device=self._executor.device)
+        tensors["position_ids"] = self._device(list(range(past, total)))
         tensors["last_token_ids"] = self._device([num_new])
         tensors["sequence_length"] = self._device([total])
         tensors["context_lengths"] = self._device([context_length])
-        tensors["host_context_lengths"] = torch.tensor([context_length], dtype=torch.int32)
-        tensors["host_past_key_value_lengths"] = torch.tensor([total if prefill else past], dtype=torch.int32)
-        tensors["host_request_types"] = torch.tensor([CONTEXT if prefill else GENERATION], dtype=torch.int32)
+        tensors["host_context_lengths"] = _host([context_length])
+        tensors["host_past_key_value_lengths"] = _host([total if prefill else past])
+        tensors["host_request_types"] = _host([CONTEXT if prefill else GENERATION])
         if self._executor.can_defer_tails:
-            starts = (
+            starts = [
                 sequence.text_rows if tails.text else total,
                 sequence.audio_rows if tails.audio else total,
-            )
-            tensors["host_tail_start"] = torch.tensor(starts, dtype=torch.int32)
+            ]
+            tensors["host_tail_start"] = _host(starts)
         return tensors
 
     def _set_offsets(self, block_table: list[int]) -> None:
@@ -102,4 +103,9 @@ class StepFiller:
         self._table = list(block_table)
 
     def _device(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self._executor.device)
+        return _host(values).to(self._executor.device)
+
+
+def _host(values: list[int]) -> Tensor:
+    # by way of numpy, which takes half the time of torch.tensor
+    return torch.from_numpy(np.array(values, dtype=np.int32))
