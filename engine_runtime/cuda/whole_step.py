@@ -47,8 +47,6 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
     group = config.num_attention_heads // config.num_key_value_heads
     if config.head_dim != 128 or group != 4:
         return "it needs heads of 128, four for each K/V head"
-    if cache.tokens_per_block % TILE_ROWS:
-        return f"it needs KV blocks of a multiple of {TILE_ROWS} rows"
     formats = {matrix.format for matrix in network.matrices}
     if len(formats - {"native"}) > 1 or {network.text.head.format, network.audio.head.format} != {"native"}:
         return "it needs native heads and one weight format besides"
