@@ -22,6 +22,16 @@ Backend = Literal["torch", "trtllm"]
 
 
 @dataclass(frozen=True, slots=True)
+class BlockFormats:
+    """How each part of the language model is stored. By default only the trunk (the shared layers), which is
+    five sixths of a step, is rounded."""
+
+    trunk: WeightFormat = "native"
+    tails: WeightFormat = "native"
+    heads: WeightFormat = "native"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """None stands for what the bundle says."""
 
@@ -34,7 +44,9 @@ class EngineOptions:
     flow_steps: int | None = None
     """Euler steps of the flow per chunk."""
     weight_format: WeightFormat = "native"
-    """How the shared layers of the language model are stored; the tails, heads and tables stay in `dtype`."""
+    """How the shared layers of the language model are stored; heads and tables stay in `dtype`."""
+    rounds_tails: bool = False
+    """Whether the layers of both tails are stored so, too."""
     kv_dtype: KVDtype = "native"
     """How keys and values are stored; native is `dtype`."""
     kernels: Kernels = "auto"
@@ -69,6 +81,11 @@ class EngineOptions:
             )
         if self.backend == "torch" and self.engine is not None:
             raise EngineError(f"The engine {self.engine} would not be used. Add --backend trtllm.")
+
+    @property
+    def formats(self) -> BlockFormats:
+        """`weight_format`, for the parts that it concerns."""
+        return BlockFormats(self.weight_format, self.weight_format if self.rounds_tails else "native")
 
     @property
     def lm_dtype(self) -> Dtype:

@@ -180,9 +180,7 @@ def _load_lm(
     cache = KVCache(
         config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
     )
-    executor = TorchExecutor(
-        model, cache, max_seq_len=section.context_rows, weight_format=options.weight_format
-    )
+    executor = TorchExecutor(model, cache, max_seq_len=section.context_rows, formats=options.formats)
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 

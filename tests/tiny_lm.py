@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.bundle import SpecialIds
-from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.cuda.network import build_network
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.executors.fused_layer import FusedNetwork
 from engine_runtime.executors.torch_executor import TorchExecutor
@@ -19,7 +19,7 @@ from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import BlockFormats, WeightFormat
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 LOGIT_TOLERANCE = 3e-4
@@ -76,7 +76,7 @@ def make_paged(
     """The model behind a fresh KV pool."""
     cache = KVCache(model.config, num_blocks, tokens_per_block, kv_dtype=kv_dtype)
     executor = TorchExecutor(
-        model, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, weight_format=weight_format
+        model, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, formats=BlockFormats(weight_format)
     )
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block))
 

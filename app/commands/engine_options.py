@@ -88,6 +88,12 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         help="how the shared layers of the language model are stored (default: native, as --dtype says)",
     )
     parser.add_argument(
+        "--tails",
+        action="store_true",
+        default=default(False),
+        help="store the layers of both tails in the format of --weights, too",
+    )
+    parser.add_argument(
         "--kv",
         default=default("native"),
         choices=get_args(KVDtype),
@@ -164,6 +170,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             dtype=arguments.dtype,
             flow_steps=arguments.flow_steps,
             weight_format=arguments.weights,
+            rounds_tails=arguments.tails,
             kv_dtype=arguments.kv,
             kernels=arguments.kernels,
             graphs=not arguments.no_graphs,

@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         engine_factory(settings),
         read_questions(arguments.wavs, rate),
     )
-    described = f"{tested.weight_format} weights, {tested.kv_dtype} KV, {tested.lm_dtype}"
+    tails = " (tails, too)" if tested.rounds_tails else ""
+    described = f"{tested.weight_format} weights{tails}, {tested.kv_dtype} KV, {tested.lm_dtype}"
     if tested.engine is not None:
         described = f"engine {tested.engine}"
     section = verdict.section(f"{settings.bundle.name}: {described} against native {native.lm_dtype}")
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         about: dict[str, str] = {"engine": str(tested.engine)}
         if tested.engine is None:
             about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
+            about["tails"] = tested.formats.tails
         document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.lm_dtype}
         print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
     return 0 if verdict.is_aligned else 1

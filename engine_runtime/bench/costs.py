@@ -14,7 +14,7 @@ from engine_runtime.cuda.memory import layer_shapes
 from engine_runtime.cuda.quantise import bytes_of
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import EngineOptions, WeightFormat
+from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
 from engine_runtime.trtllm.engine_directory import EngineDirectory
 
 _OF_ENGINES: dict[str | None, WeightFormat] = {
@@ -25,12 +25,12 @@ _OF_ENGINES: dict[str | None, WeightFormat] = {
 }
 
 
-def weight_numbers(options: EngineOptions) -> tuple[WeightFormat, int]:
-    """How the shared layers are stored, and bytes of a number elsewhere; an engine says so by itself."""
+def weight_numbers(options: EngineOptions) -> tuple[BlockFormats, int]:
+    """How each part is stored, and bytes of a number that is not rounded; an engine says so by itself."""
     if options.engine is not None:
         model = EngineDirectory.open(options.engine).model
-        return _OF_ENGINES[model.quantization.algorithm], model.torch_dtype.itemsize
-    return options.weight_format, getattr(torch, options.lm_dtype).itemsize
+        return BlockFormats(_OF_ENGINES[model.quantization.algorithm]), model.torch_dtype.itemsize
+    return options.formats, getattr(torch, options.lm_dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,24 @@ class LMCosts:
     """`weight_bytes` and `kv_bytes` are those of one number, where a format does not say otherwise."""
 
     config: MossLMConfig
-    weight_format: WeightFormat
+    formats: BlockFormats
     weight_bytes: int
     kv_bytes: int
 
     def step_bytes(self, cached_rows: int, tails: Tails) -> int:
         """Bytes that one decode step must read: weights once, keys and values of all rows before it once.
-
-        The shared layers are in `weight_format`; tails, heads and norms are not quantised.
-        """
+        Heads and norms are not quantised."""
         config = self.config
         layers = config.shared_layers
-        weights = config.shared_layers * self._layer_bytes(self.weight_format)
-        native = self._layer_bytes("native")
+        weights = config.shared_layers * self._layer_bytes(self.formats.trunk)
+        tail_layer = self._layer_bytes(self.formats.tails)
         for is_run, count, vocab in (
             (tails.text, config.text_layers, config.text_vocab),
             (tails.audio, config.audio_layers, config.audio_vocab),
         ):
             if is_run:
                 layers += count
-                weights += count * native + (vocab + 1) * config.hidden_size * self.weight_bytes
+                weights += count * tail_layer + (vocab + 1) * config.hidden_size * self.weight_bytes
         per_row = 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         embedding = config.hidden_size * self.weight_bytes
         return weights + embedding + layers * cached_rows * per_row

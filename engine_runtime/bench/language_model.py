@@ -72,9 +72,9 @@ class LMBench:
     @property
     def costs(self) -> LMCosts:
         """Bytes and operations in the formats of this engine."""
-        weight_format, weight_bytes = weight_numbers(self.options)
+        formats, weight_bytes = weight_numbers(self.options)
         kv_bytes = self.stages.lm.cache.pool.element_size()
-        return LMCosts(self.stages.lm_config, weight_format, weight_bytes, kv_bytes)
+        return LMCosts(self.stages.lm_config, formats, weight_bytes, kv_bytes)
 
     @property
     def device(self) -> torch.device:

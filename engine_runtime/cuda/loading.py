@@ -15,7 +15,7 @@ from engine_runtime.bundle import LMSection
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.decode import StepShape
 from engine_runtime.cuda.memory import bound, demand_of, require
-from engine_runtime.cuda.network import BlockFormats, WeightSource, build_network
+from engine_runtime.cuda.network import WeightSource, build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.block_manager import BlockManager
@@ -72,7 +72,7 @@ def load_lm(
     network = build_network(
         config,
         source,
-        formats=BlockFormats(trunk=options.weight_format),
+        formats=options.formats,
         dtype=dtype,
         device=device,
         max_seq_len=section.context_rows,

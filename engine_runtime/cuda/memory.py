@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 import torch
@@ -35,15 +35,18 @@ class Demand:
     kv_bytes: int
     kv_rows: int
     codec_bytes: int
+    rounds_tails: bool = False
 
     def bytes(self, weight_format: WeightFormat) -> int:
         """Everything, with the trunk in this format."""
         config, native = self.config, self.native_bytes
-        trunk = config.shared_layers * sum(
-            bytes_of(shape, weight_format, native) for shape in layer_shapes(config)
-        )
+
+        def layer(stored: WeightFormat) -> int:
+            return sum(bytes_of(shape, stored, native) for shape in layer_shapes(config))
+
+        trunk = config.shared_layers * layer(weight_format)
         num_tail_layers = config.text_layers + config.audio_layers
-        tails = num_tail_layers * sum(rows * columns for rows, columns in layer_shapes(config)) * native
+        tails = num_tail_layers * layer(weight_format if self.rounds_tails else "native")
         tables = 2 * (config.text_vocab + config.audio_vocab) * config.hidden_size * native
         per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         kv = self.kv_rows * (per_row + config.hidden_size * native)
@@ -61,6 +64,7 @@ def demand_of(section: LMSection, config: MossLMConfig, options: EngineOptions, 
         kv_bytes=1 if options.kv_dtype == "fp8" else native,
         kv_rows=(options.kv_blocks or section.kv_blocks) * section.tokens_per_block,
         codec_bytes=codec_bytes,
+        rounds_tails=options.rounds_tails,
     )
 
 
@@ -111,11 +115,14 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
     needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
     saved = {form: needs[options.weight_format] - need for form, need in needs.items()}
     smaller = [f"{form} {bytes_ / 1e9:.1f} GB" for form, bytes_ in saved.items() if bytes_ > 0]
-    advice = (
-        f"Use --weights with a smaller format (less by: {', '.join(smaller)})."
-        if smaller
-        else "No weight format is smaller: use --kv fp8 or --codec-dtype float16, or free memory."
+    saved_by_tails = needs[options.weight_format] - replace(demand, rounds_tails=True).bytes(
+        options.weight_format
     )
+    advice = "No weight format is smaller: use --kv fp8 or --codec-dtype float16, or free memory."
+    if smaller:
+        advice = f"Use --weights with a smaller format (less by: {', '.join(smaller)})."
+    if saved_by_tails > 0:
+        advice += f" With --tails it is {saved_by_tails / 1e9:.1f} GB less."
     raise AcceleratorError(
         f"The GPU has too little memory with --weights {options.weight_format} ({reason}). {advice}"
     )

@@ -15,19 +15,10 @@ from torch import Tensor
 
 from engine_runtime.cuda.quantise import Matrix, quantise
 from engine_runtime.models.moss_lm import MossLMConfig, rotary_tables
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import BlockFormats, WeightFormat
 
 WeightSource = Callable[[str], Tensor]
 """The tensor of a state-dict name, on any device and in any float dtype."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockFormats:
-    """The format of each part. By default only the trunk, which is five sixths of a step, is rounded."""
-
-    trunk: WeightFormat = "native"
-    tails: WeightFormat = "native"
-    heads: WeightFormat = "native"
 
 
 @dataclass(frozen=True, slots=True)

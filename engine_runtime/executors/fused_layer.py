@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.quantise import quantise
 from engine_runtime.models.moss_lm import Block, Layer, MossLM, MossLMConfig
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import BlockFormats, WeightFormat
 
 
 class Linear(Protocol):
@@ -83,22 +83,22 @@ class FusedNetwork:
     tails: Mapping[str, Tail]
 
 
-def fuse(model: MossLM, dtype: torch.dtype, weight_format: WeightFormat = "native") -> FusedNetwork:
-    """Copies of a model's weights; `weight_format` is that of the trunk."""
+def fuse(model: MossLM, dtype: torch.dtype, formats: BlockFormats) -> FusedNetwork:
+    """Copies of a model's weights, rounded to their formats and stored in full; the heads are not rounded."""
     config, network = model.config, model.model
     first_text, first_audio = config.shared_layers, config.shared_layers + config.text_layers
     return FusedNetwork(
         config=config,
         embedding=torch.cat((network.embed_tokens.weight, network.audio_embed.weight)).to(dtype),
-        trunk=_fuse_block(config, network.shared_block, 0, weight_format),
+        trunk=_fuse_block(config, network.shared_block, 0, formats.trunk),
         tails={
             "logits": Tail(
-                _fuse_block(config, network.text_block, first_text),
+                _fuse_block(config, network.text_block, first_text, formats.tails),
                 network.text_norm.weight.detach().clone(),
                 model.text_lm_head.weight.t().contiguous(),
             ),
             "audio_logits": Tail(
-                _fuse_block(config, network.audio_block, first_audio),
+                _fuse_block(config, network.audio_block, first_audio, formats.tails),
                 network.audio_norm.weight.detach().clone(),
                 model.audio_lm_head.weight.t().contiguous(),
             ),
@@ -107,7 +107,7 @@ def fuse(model: MossLM, dtype: torch.dtype, weight_format: WeightFormat = "nativ
 
 
 def _fuse_block(
-    config: MossLMConfig, block: Block, first_index: int, weight_format: WeightFormat = "native"
+    config: MossLMConfig, block: Block, first_index: int, weight_format: WeightFormat
 ) -> list[FusedLayer]:
     """Fused weights of a stack of layers that owns the KV layers from `first_index` on."""
     return [

@@ -23,7 +23,7 @@ from engine_runtime.lm.executor import StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.step_check import StepMemory, check_outputs, check_step
 from engine_runtime.models.moss_lm import MossLM, rotary_tables
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import BlockFormats
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class TorchExecutor:
         cache: the pool, on the same device and in the same dtype (keys and values may be fp8).
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
-        weight_format: to which numbers the trunk's weights are rounded.
+        formats: to which numbers weights are rounded; None = none.
     """
 
     can_defer_tails = True
@@ -73,7 +73,7 @@ class TorchExecutor:
         *,
         max_seq_len: int,
         max_num_tokens: int = 512,
-        weight_format: WeightFormat = "native",
+        formats: BlockFormats | None = None,
     ) -> None:
         config = model.config
         self.config, self.cache = config, cache
@@ -83,7 +83,9 @@ class TorchExecutor:
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
         with torch.inference_mode():
-            network = model if isinstance(model, FusedNetwork) else fuse(model, dtype, weight_format)
+            network = (
+                model if isinstance(model, FusedNetwork) else fuse(model, dtype, formats or BlockFormats())
+            )
             self._embedding, self._trunk, self._tails = network.embedding, network.trunk, network.tails
             cos, sin = rotary_tables(config, torch.arange(max_seq_len))
             half = config.head_dim // 2

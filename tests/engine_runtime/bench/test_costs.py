@@ -6,7 +6,7 @@ import torch
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.released.full_size import describe
 from engine_runtime.weights import Uninitialised
 
@@ -18,8 +18,10 @@ def released() -> MossLMConfig:
     return MossLMConfig.from_dict(describe("moss-speech").lm.config)
 
 
-def _costs(config: MossLMConfig, weight_format: WeightFormat = "native") -> LMCosts:
-    return LMCosts(config, weight_format, weight_bytes=2, kv_bytes=2)
+def _costs(
+    config: MossLMConfig, weight_format: WeightFormat = "native", tails: WeightFormat = "native"
+) -> LMCosts:
+    return LMCosts(config, BlockFormats(weight_format, tails), weight_bytes=2, kv_bytes=2)
 
 
 def test_a_full_step_reads_every_weight_but_the_tables(released: MossLMConfig) -> None:
@@ -53,6 +55,10 @@ def test_a_format_shrinks_the_shared_layers(
     shared = 32 * 192_946_432 * 2
     saved = native.step_bytes(0, AUDIO_ONLY) - small.step_bytes(0, AUDIO_ONLY)
     assert saved == pytest.approx(shared * (1 - share), rel=2e-3)
+    all_of_it = native.step_bytes(0, AUDIO_ONLY) - _costs(released, weight_format, weight_format).step_bytes(
+        0, AUDIO_ONLY
+    )
+    assert all_of_it == pytest.approx(saved * 36 / 32, rel=1e-4)
 
 
 def test_operations_of_a_prefill(released: MossLMConfig) -> None:

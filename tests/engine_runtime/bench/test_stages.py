@@ -18,14 +18,14 @@ from engine_runtime.bench.replies import BenchError, measure_reply
 from engine_runtime.bench.section import Section
 from engine_runtime.bench.stages import StageBench, load_timed
 from engine_runtime.bundle import Bundle
-from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.cuda.network import build_network
 from engine_runtime.engine import Engine
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import Logits, PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import BlockFormats, EngineOptions
 from engine_runtime.random_weights import random_source
 from engine_runtime.types import Pcm
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.inputs import PickInputs, StepInputs
-from engine_runtime.cuda.network import BlockFormats, LayerWeights, Network, build_network
+from engine_runtime.cuda.network import LayerWeights, Network, build_network
 from engine_runtime.cuda.operations import TorchOperations
 from engine_runtime.cuda.picking import DevicePicker
 from engine_runtime.cuda.prefill import TorchRowOperations
@@ -20,6 +20,7 @@ from engine_runtime.lm.pick import PickRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
 from tests.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged

@@ -16,24 +16,25 @@ from engine_runtime.codec.loading import codec_bytes
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.cuda.memory import _RESERVE, Demand, memory_of, require, told_when_short
-from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.cuda.network import build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import EngineOptions, WeightFormat
 from engine_runtime.released.full_size import describe
 from tests.tiny_lm import RELEASED, load_tiny
 
 FULL = Demand(RELEASED, native_bytes=2, kv_bytes=2, kv_rows=8192, codec_bytes=2_000_000_000)
 
 
+@pytest.mark.parametrize("rounds_tails", [False, True])
 @pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
-def test_the_need_is_what_a_network_then_takes(weight_format: str) -> None:
+def test_the_need_is_what_a_network_then_takes(weight_format: WeightFormat, rounds_tails: bool) -> None:
     model, _ = load_tiny()
     network = build_network(
         model.config,
         model.state_dict().__getitem__,
-        formats=BlockFormats(weight_format),
+        formats=EngineOptions(weight_format=weight_format, rounds_tails=rounds_tails).formats,
         dtype=torch.bfloat16,
         device=torch.device("cpu"),
         max_seq_len=64,
@@ -42,7 +43,9 @@ def test_the_need_is_what_a_network_then_takes(weight_format: str) -> None:
     embedding = network.embedding.numel() * 2
     taken = network.step_bytes(text=True, audio=True) + embedding + cache.bytes
     scratch = network.largest_dense(multiplies_fp8=False) * 2
-    demand = Demand(model.config, native_bytes=2, kv_bytes=1, kv_rows=160, codec_bytes=0)
+    demand = Demand(
+        model.config, native_bytes=2, kv_bytes=1, kv_rows=160, codec_bytes=0, rounds_tails=rounds_tails
+    )
     # Norms are left out of the reckoning.
     assert demand.bytes(weight_format) == pytest.approx(taken + scratch + _RESERVE, abs=100)
 
@@ -103,8 +106,14 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     assert "--weights native (CUDA out of memory. Tried to allocate 2.50 GiB). " in str(error.value)
     assert "fp8 6.0 GB, int8 6.0 GB, int4 9.0 GB" in str(error.value)
     assert held[0]() is None
-    with pytest.raises(AcceleratorError, match="No weight format is smaller"):
-        told_when_short(run, section, EngineOptions(device="cuda", weight_format="int4"))
+    assert "--tails" not in str(error.value)
+    int4 = EngineOptions(device="cuda", weight_format="int4")
+    with pytest.raises(
+        AcceleratorError, match=r"No weight format is smaller.* With --tails it is 2\.3 GB less"
+    ):
+        told_when_short(run, section, int4)
+    with pytest.raises(AcceleratorError, match=r"or free memory\.$"):
+        told_when_short(run, section, replace(int4, rounds_tails=True))
     engine = EngineOptions(device="cuda", backend="trtllm", engine=Path("engine"))
     with pytest.raises(AcceleratorError, match=r"beside this engine \(CUDA out of .*trt quantize"):
         told_when_short(run, section, engine)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.decode import DecodeStep, StepShape
 from engine_runtime.cuda.inputs import StepInputs
-from engine_runtime.cuda.network import BlockFormats, Network, build_network
+from engine_runtime.cuda.network import Network, build_network
 from engine_runtime.cuda.operations import TorchOperations
 from engine_runtime.cuda.phases import (
     ADDS,
@@ -27,6 +27,7 @@ from engine_runtime.cuda.phases import (
 )
 from engine_runtime.cuda.picking import DevicePicker
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.options import BlockFormats
 from tests.tiny_lm import load_tiny
 
 TOKEN, POSITION, ROW = 77, 5, 21

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from engine_runtime.cuda import phases, whole_step
-from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.cuda.network import build_network
 from engine_runtime.cuda.whole_step import _even_blocks, unsuited
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.options import BlockFormats
 from tests.tiny_lm import load_tiny
 
 RELEASED = [(384, 4096), (256, 4096), (1536, 4096), (256, 12288)] * 36 + [(1032, 4096)]

@@ -9,13 +9,13 @@ from torch import Tensor
 from engine_runtime.cuda.decode import DecodeStep, StepShape, bucket_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.cuda.inputs import StepInputs
-from engine_runtime.cuda.network import BlockFormats, build_network
+from engine_runtime.cuda.network import build_network
 from engine_runtime.cuda.operations import TorchOperations
 from engine_runtime.cuda.picking import DevicePicker
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import WeightFormat
+from engine_runtime.options import BlockFormats, WeightFormat
 
 pytestmark = [
     pytest.mark.cuda,

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from engine_runtime.cuda.decode import SMALLEST_BUCKET, bucket_of
-from engine_runtime.cuda.network import BlockFormats
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.generation import Generation, merged_id
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepFiller, Tails
 from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
 from tests.lm_scenarios import SAMPLINGS, assert_same, converse, reply
 from tests.tiny_lm import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine_runtime.cuda.network import BlockFormats
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.generation import Generation
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
 from tests.lm_scenarios import SAMPLINGS, converse, reply
 from tests.tiny_lm import as_ids, as_rows, load_special_ids, load_tiny, make_cuda_paged, make_paged

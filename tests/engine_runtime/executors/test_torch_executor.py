@@ -12,6 +12,7 @@ from engine_runtime.lm.paged_lm import Logits, PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepFiller, Tails
 from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.options import EngineOptions, WeightFormat
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
@@ -259,8 +260,11 @@ def test_a_result_that_can_not_be_one_is_refused() -> None:
         make_paged(model).prefill(Sequence(), [1, 2, 3])
 
 
+@pytest.mark.parametrize("rounds_tails", [False, True])
 @pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
-def test_a_weight_format_is_the_plain_network_with_rounded_weights(tiny: Tiny, weight_format: str) -> None:
+def test_a_weight_format_is_the_plain_network_with_rounded_weights(
+    tiny: Tiny, weight_format: WeightFormat, rounds_tails: bool
+) -> None:
     from engine_runtime.cuda.quantise import quantise
     from engine_runtime.executors.torch_executor import TorchExecutor
     from engine_runtime.lm.block_manager import BlockManager
@@ -269,12 +273,13 @@ def test_a_weight_format_is_the_plain_network_with_rounded_weights(tiny: Tiny, w
     model, cases = tiny
     ids = as_ids(cases["a.rows"], model)
     cache = KVCache(model.config, 16, 16)
-    executor = TorchExecutor(model, cache, max_seq_len=256, weight_format=weight_format)
+    formats = EngineOptions(weight_format=weight_format, rounds_tails=rounds_tails).formats
+    executor = TorchExecutor(model, cache, max_seq_len=256, formats=formats)
     got = PagedLM(executor, cache, BlockManager(16, 16)).prefill(Sequence(), ids)
     rounded, _ = load_tiny()
     with torch.no_grad():
-        for name, parameter in rounded.model.shared_block.named_parameters():
-            if name.endswith("proj.weight"):
+        for name, parameter in rounded.model.named_parameters():
+            if name.endswith("proj.weight") and (rounds_tails or name.startswith("shared_block.")):
                 parameter.copy_(quantise(parameter, weight_format).dense(torch.float32))
     text, audio = rounded(cases["a.rows"][None].long())
     assert got.text is not None
