@@ -7,18 +7,22 @@ host, nor depend on a Python value that is not part of the key.
 
 One `GraphedCalls` belongs to one strand of work: its graphs share one memory pool and one cuBLAS workspace,
 so only one of them may run at a time. Calls from another stream wait for the last one. Work that shall
-overlap (language model, codec) needs a `GraphedCalls` with a stream of its own for each. Runs in the thread
-of its caller.
+overlap (language model, codec) needs a `GraphedCalls` with a stream of its own for each. A recording takes
+memory of its own; where the device has none left for it, the function itself runs. Runs in the thread of its
+caller.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+_log = logging.getLogger(__name__)
 
 Outputs = TypeVar("Outputs")
 
@@ -44,7 +48,8 @@ class GraphedCalls:
         """`stream` is where recordings are made, by default one of their own; not `enabled`: none is made."""
         self.device = torch.device(device)
         self.is_recording = enabled and self.device.type == "cuda"
-        self._recordings: dict[Hashable, _Recording] = {}
+        self._recordings: dict[Hashable, _Recording | None] = {}
+        """None for what there was no memory to record."""
         self._pool: Any = None
         self._stream = stream
         self._last: torch.cuda.Stream | None = None
@@ -52,7 +57,7 @@ class GraphedCalls:
     @property
     def num_recordings(self) -> int:
         """Recordings made so far."""
-        return len(self._recordings)
+        return sum(recording is not None for recording in self._recordings.values())
 
     def run(
         self,
@@ -79,6 +84,8 @@ class GraphedCalls:
             if key not in self._recordings:
                 self._recordings[key] = self._record(function, inputs, changes)
             recording = self._recordings[key]
+            if recording is None:
+                return function(*(value.to(self.device, non_blocking=True) for value in inputs))
             for buffer, value in zip(recording.inputs, inputs, strict=True):
                 buffer.copy_(value, non_blocking=True)
             recording.graph.replay()
@@ -90,14 +97,33 @@ class GraphedCalls:
 
     def _record(
         self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
+    ) -> _Recording | None:
+        before = [value.clone() for value in changes]
+        try:
+            return self._recorded(function, inputs, changes, before)
+        except torch.OutOfMemoryError:
+            _log.info("Work is launched piece by piece: there is no memory for another recording")
+        torch.cuda.empty_cache()
+        if self._stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        for value, kept in zip(changes, before, strict=True):
+            value.copy_(kept)
+        return None
+
+    def _recorded(
+        self,
+        function: Callable[..., Any],
+        inputs: tuple[Tensor, ...],
+        changes: Sequence[Tensor],
+        before: Sequence[Tensor],
     ) -> _Recording:
+        """`before` is what `changes` hold."""
         current = torch.cuda.current_stream(self.device)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
             self._stream = self._stream or torch.cuda.Stream(self.device)
         stream = self._stream
         buffers = tuple(value.to(self.device, copy=True) for value in inputs)
-        before = [value.clone() for value in changes]
         stream.wait_stream(current)  # type: ignore[union-attr]
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP_RUNS):

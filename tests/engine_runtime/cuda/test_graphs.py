@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,6 +22,29 @@ def test_without_a_device_the_function_itself_runs() -> None:
     assert torch.equal(calls.run("double", double, value), 2 * value)
     assert seen[0] is value
     assert (calls.num_recordings, calls.is_recording) == (0, False)
+
+
+def test_without_memory_for_a_recording_the_function_itself_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    calls, total, tried = GraphedCalls("cpu"), torch.zeros(2), []
+    calls.is_recording = True
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return total.add_(x).clone()
+
+    def recorded(function: Any, inputs: Any, changes: Any, before: Any) -> Any:
+        tried.append(function(*inputs))  # as far as the warm-up came
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(calls, "_recorded", recorded)
+    with caplog.at_level(logging.INFO):
+        outputs = [calls.run("add", add, torch.ones(2), changes=(total,)) for _ in range(3)]
+    assert [output.tolist() for output in outputs] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert (len(tried), calls.num_recordings) == (1, 0)
+    assert "piece by piece" in caplog.text
 
 
 @pytest.mark.cuda
