@@ -129,7 +129,12 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
 
 
 def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
-    """Let torch take at most `gpu_memory_gb` (None: all there is); returns the bytes that can be had now."""
+    """Let torch take at most `gpu_memory_gb` (None: all there is); returns the bytes that can be had now.
+
+    What is left of an engine before this one goes first: parts of it refer to each other.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
     index = _index(device)
     free, total = torch.cuda.mem_get_info(device)
     if gpu_memory_gb is None:

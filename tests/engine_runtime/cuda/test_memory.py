@@ -15,7 +15,7 @@ from engine_runtime.bundle import Bundle
 from engine_runtime.codec.loading import codec_bytes
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.cuda.memory import _RESERVE, Demand, memory_of, require, told_when_short
+from engine_runtime.cuda.memory import _RESERVE, Demand, bound, memory_of, require, told_when_short
 from engine_runtime.cuda.network import build_network
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.hardware import AcceleratorError
@@ -118,6 +118,24 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     with pytest.raises(AcceleratorError, match=r"beside this engine \(CUDA out of .*trt quantize"):
         told_when_short(run, section, engine)
     assert told_when_short(lambda: 7, section, EngineOptions()) == 7
+
+
+def test_what_an_earlier_engine_left_goes_before_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self
+
+    emptied: list[bool] = []
+    earlier = Left()
+    held = weakref.ref(earlier)
+    del earlier
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(held() is None))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(20e9), int(80e9)))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert bound(torch.device("cuda"), None) == int(20e9)
+    assert bound(torch.device("cuda"), 16.0) == int(16e9)
+    assert emptied == [True, True]
 
 
 def test_the_flow_takes_no_more_than_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
