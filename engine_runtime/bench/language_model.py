@@ -255,6 +255,8 @@ def _valid(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> d
         return measure(rows) | {"valid": "yes"}
     except (BenchError, ExecutorError) as error:
         return {name: rows, "valid": f"no: {error.what_is_wrong}"}
+    except torch.OutOfMemoryError:
+        return {name: rows, "valid": "no: the GPU has too little memory for it"}
 
 
 def _checked(logits: Logits) -> Tensor:

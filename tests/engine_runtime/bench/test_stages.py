@@ -112,6 +112,21 @@ def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: py
         bench.prefill_times(4)
 
 
+def test_a_row_that_does_not_fit_loses_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_model, "CACHED_ROWS", (4, 40))
+    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=2)
+    prefill = engine.stages.lm.prefill
+
+    def short(sequence: Sequence, ids: list[int], *words: Any) -> Logits:
+        if len(ids) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return prefill(sequence, ids, *words)
+
+    monkeypatch.setattr(engine.stages.lm, "prefill", short)
+    assert [row["valid"] for row in bench.step().rows] == ["yes", "no: the GPU has too little memory for it"]
+    assert engine.stats.used == 0
+
+
 def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=4, warm_up_steps=1)
     lm = engine.stages.lm
