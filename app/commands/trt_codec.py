@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -47,11 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.codec.tensorrt.export import require_exporter
 
     require_exporter()
+    folder = arguments.onnx or arguments.engines or paths.engines_dir()
+    _check_folder(folder)  # before minutes of building
     codec = _codec(_open(settings.bundle, settings.engine), settings.engine)
     if arguments.onnx is not None:
-        rows = _exported(codec, arguments.onnx)
+        rows = _exported(codec, folder)
     else:
-        folder = arguments.engines or paths.engines_dir()
         rows = _built(codec, folder, _capability(arguments.compute_capability, settings.engine.device))
     done = []
     for row in rows:
@@ -62,13 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise MossVoiceError(
+            f"{folder} cannot be written to: {error.strerror}. Choose another folder."
+        ) from None
+
+
 def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
     from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx, times_against_torch
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MossVoiceError(f"{folder} cannot be made: {error.strerror}. Choose another folder.") from None
     for graph in codec.graphs():
         start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
         export_onnx(graph, file)

@@ -11,6 +11,7 @@ import pytest
 
 from app import paths
 from app.cli import build_parser
+from app.commands import trt_codec
 from engine_runtime.codec.tensorrt import engines, export
 from engine_runtime.codec.tensorrt.store import EngineReport
 from engine_runtime.errors import MossVoiceError
@@ -62,7 +63,11 @@ def test_onnx_files_are_written_and_compared(
     assert "difference 1e-06  torch_ms 2.0  onnxruntime_ms 3.0" in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_made_is_said(random_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("--onnx",), ("--compute-capability", "8.9", "--engines")])
+def test_a_folder_that_cannot_be_written_is_said_before_any_work(
+    words: tuple[str, ...], random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(MossVoiceError, match="cannot be made"):
-        command("--bundle", str(random_bundle), "--onnx", str(tmp_path / "file"))
+    monkeypatch.setattr(trt_codec, "_codec", lambda *given: pytest.fail("the codec was loaded"))
+    with pytest.raises(MossVoiceError, match="cannot be written to"):
+        command("--bundle", str(random_bundle), *words, str(tmp_path / "file"))
