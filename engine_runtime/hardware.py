@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -59,6 +61,33 @@ def accelerators() -> list[str]:
             f"cuda:{index} {about.name}, {about.total_memory / 2**30:.0f} GiB, sm_{about.major}{about.minor}"
         )
     return lines
+
+
+_CLOCKS = {
+    "sm_mhz": "clocks.sm",
+    "memory_mhz": "clocks.mem",
+    "temperature_c": "temperature.gpu",
+    "power_w": "power.draw",
+}
+"""What `gpu_clocks` gives, and what nvidia-smi calls it."""
+
+
+def gpu_clocks(device: torch.device) -> dict[str, float]:
+    """How fast and how warm a GPU is just now: one that has worked for minutes is slower than a cool one.
+
+    Empty on a CPU, and where the driver's nvidia-smi is not there or does not say.
+    """
+    program = shutil.which("nvidia-smi") if device.type == "cuda" else None
+    if program is None:
+        return {}
+    uuid = torch.cuda.get_device_properties(device).uuid
+    query = [f"--query-gpu={','.join(_CLOCKS.values())}", "--format=csv,noheader,nounits", f"--id=GPU-{uuid}"]
+    try:
+        done = subprocess.run([program, *query], capture_output=True, text=True, timeout=10, check=True)
+        values = [float(value) for value in done.stdout.strip().split(",")]
+        return dict(zip(_CLOCKS, values, strict=True))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}
 
 
 def torch_build() -> str:

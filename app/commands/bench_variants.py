@@ -87,7 +87,7 @@ class StageMeasurements:
         device = usable_device(self.settings.engine.device)
         ceilings = self.measure_ceilings()
         print("\n".join(ceilings.section().lines()))
-        document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "comparisons": {}}
+        document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "gpu": {}, "comparisons": {}}
         for variant in self.variants:
             document["stages"][variant] = {}
             if variant not in self._failures:
@@ -110,17 +110,24 @@ class StageMeasurements:
         """Load the variant unless it is there, measure it, close it."""
         from app.main import engine_factory
         from engine_runtime.bench.stages import StageBench, load_timed
+        from engine_runtime.hardware import gpu_clocks
 
         options = self.variants[variant]
         loaded, self._engine = self._engine, None
         engine, load_s = loaded or load_timed(engine_factory(replace(self.settings, engine=options)), options)
         try:
             print(f"\n# {_title(variant, device.type)}")
+            before = gpu_clocks(device)
             replies = min(self.arguments.runs, self.arguments.repeats)
             bench = StageBench(ceilings, self.arguments.repeats, replies, self.params_of(engine))
             for section in bench.run(engine, options, self.question_of(engine), load_s):
                 print("\n".join(section.lines()), flush=True)
                 document["stages"][variant][section.title] = section.document()
+            document["gpu"][variant] = {"before": before, "after": gpu_clocks(device)}
+            for when, clocks in document["gpu"][variant].items():
+                if clocks:
+                    state = ", ".join(f"{name} {value:g}" for name, value in clocks.items())
+                    print(f"# GPU {when} these tables: {state}", flush=True)
             for what in self.arguments.compare if variant == next(iter(self.variants)) else ():
                 document["comparisons"][what] = _compare(bench, engine, options, what)
         finally:

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -30,3 +35,30 @@ def test_only_usable_devices_are_given() -> None:
 def test_the_build_of_torch_is_named() -> None:
     assert torch.__version__ in hardware.torch_build()
     assert ("CUDA" in hardware.torch_build()) == (torch.version.cuda is not None)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a script of a shell stands in for the driver's program")
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            "echo '1980, 3201, 41, 118.52'",
+            {"sm_mhz": 1980.0, "memory_mhz": 3201.0, "temperature_c": 41.0, "power_w": 118.52},
+        ),
+        ("echo '1980, 3201, 41, [N/A]'", {}),
+        ("echo '1980'", {}),
+        ("exit 9", {}),
+    ],
+)
+def test_clocks_are_those_that_the_driver_tells(
+    answer: str, expected: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$3" = --id=GPU-a-b ] || exit 1\n{answer}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a-b"))
+    monkeypatch.setattr(shutil, "which", lambda name: str(program))
+    assert hardware.gpu_clocks(torch.device("cuda")) == expected
+    assert hardware.gpu_clocks(torch.device("cpu")) == {}
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert hardware.gpu_clocks(torch.device("cuda")) == {}
