@@ -77,6 +77,11 @@ class EmulatedCalls(GraphedCalls):
             return outputs
 
     @property
+    def keys(self) -> list[Hashable]:
+        """Of the recordings made so far, in their order."""
+        return list(self._logs)
+
+    @property
     def num_recordings(self) -> int:
         """Recordings made so far."""
         return len(self._logs)

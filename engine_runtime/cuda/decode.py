@@ -47,12 +47,17 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class RowsShape:
-    """What a recorded prefill of at most `size` rows does."""
+    """What a recorded prefill of at most `size` rows does.
+
+    `is_whole`: exactly the rows up to `bucket`, where the pieces of a long prompt lie. Which rows see which
+    is known then, so that attention needs no mask and computes none of what is not seen.
+    """
 
     size: int
     bucket: int
     text: bool
     audio: bool
+    is_whole: bool = False
 
 
 def bucket_of(num_rows: int, longest: int) -> int:

@@ -237,20 +237,26 @@ class CudaExecutor:
             span = self._prefill.span(past, count)
             self._rows(ids.to(self._device), span, text=shape.text, audio=shape.audio)
             return
-        bucket = bucket_of(lengths.total, self.limits.max_seq_len)
+        is_whole = count == self.limits.max_num_tokens and past % count == 0
+        bucket = lengths.total if is_whole else bucket_of(lengths.total, self.limits.max_seq_len)
         filled = torch.zeros(size, dtype=torch.int64)
         filled[:count] = ids
-        self._record_or_run_rows(RowsShape(size, bucket, shape.text, shape.audio), filled, past, count)
+        rows = RowsShape(size, bucket, shape.text, shape.audio, is_whole)
+        self._record_or_run_rows(rows, filled, past, count)
 
     def _recorded_size(self, count: int) -> int | None:
         """The size that `count` rows are filled up to; whole pieces of a long prompt have one of their own,
         recorded when the first one comes."""
-        whole = count if self._recorded_rows and count == self.limits.max_num_tokens else None
-        return next((size for size in self._recorded_rows if count <= size), whole)
+        if self._recorded_rows and count == self.limits.max_num_tokens:
+            return count
+        return next((size for size in self._recorded_rows if count <= size), None)
 
     def _record_or_run_rows(self, shape: RowsShape, ids: Tensor, past: int, count: int) -> None:
         def run(ids: Tensor, where: Tensor) -> None:
-            span = self._prefill.recorded_span(where, shape.size, shape.bucket)
+            if shape.is_whole:
+                span = self._prefill.span(shape.bucket - shape.size, shape.size)
+            else:
+                span = self._prefill.recorded_span(where, shape.size, shape.bucket)
             self._rows(ids, span, text=shape.text, audio=shape.audio)
 
         self._graphs.run(shape, run, ids, torch.tensor([past, count]))

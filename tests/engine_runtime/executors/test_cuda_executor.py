@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine_runtime.cuda.decode import SMALLEST_BUCKET, bucket_of
+from engine_runtime.cuda import prefill
+from engine_runtime.cuda.decode import SMALLEST_BUCKET, RowsShape, bucket_of
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.generation import Generation, merged_id
 from engine_runtime.lm.sequence import Sequence
@@ -13,6 +14,7 @@ from engine_runtime.lm.step import StepFiller, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
+from tests.emulated_graphs import EmulatedCalls
 from tests.lm_scenarios import SAMPLINGS, assert_same, converse, reply
 from tests.tiny_lm import (
     LOGIT_TOLERANCE,
@@ -48,6 +50,28 @@ def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: i
     model, _ = tiny
     sizes = {"num_blocks": 128, "tokens_per_block": [8, 16, 32][seed % 3]}
     converse(model, make_cuda_paged(model, **sizes), make_paged(model, **sizes), seed, LOGIT_TOLERANCE)
+
+
+def test_whole_pieces_of_a_prompt_are_recorded_once_for_every_sequence(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dense(rows: int, seen: int) -> torch.Tensor:  # torch's own kind of mask can not be made under a mode
+        return torch.ones(rows, seen, dtype=torch.bool).tril(seen - rows)
+
+    monkeypatch.setattr(prefill, "causal_lower_right", dense)
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)[:96]
+    cuda, plain = make_cuda_paged(model, chunk=32, recorded_rows=True), make_paged(model, chunk=32)
+    calls = EmulatedCalls()
+    cuda.executor._graphs = calls
+    kept = []
+    for prompt in (ids, ids[::-1], ids[5:] + ids[:5]):  # each with blocks of its own
+        mine, other = Sequence(), Sequence()
+        assert_same(cuda.prefill(mine, prompt), plain.prefill(other, prompt), LOGIT_TOLERANCE)
+        kept += [mine, other]
+    assert set(calls.keys) == {
+        RowsShape(32, end, text=True, audio=True, is_whole=True) for end in (32, 64, 96)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])

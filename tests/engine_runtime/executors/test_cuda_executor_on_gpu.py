@@ -106,6 +106,30 @@ def test_kernels_at_full_width(wide: MossLM, weight_format: str, kv_dtype: torch
                 assert torch.cosine_similarity(one, other, dim=0) > (0.999 if kv_dtype is None else 0.998)
 
 
+@pytest.mark.parametrize("weight_format", ["native", "fp8"])
+def test_whole_pieces_of_a_prompt_at_full_width(wide: MossLM, weight_format: str) -> None:
+    ids = [(7919 * index) % 36000 for index in range(1100)]
+    found = []
+    for choices in ({"uses_graphs": False}, {"uses_triton": True}):
+        paged = make_cuda_paged(
+            wide,
+            num_blocks=160,
+            max_seq_len=1280,
+            formats=BlockFormats(weight_format),
+            dtype=torch.bfloat16,
+            device="cuda",
+            multiplies_fp8=False,
+            **choices,
+        )
+        for _ in range(2):  # recorded, then replayed with other blocks
+            sequence = Sequence()
+            found.append(paged.prefill(sequence, ids))
+            ids = ids[::-1]
+    for plain, recorded in zip(found[:2], found[2:], strict=True):
+        for one, other in ((plain.text, recorded.text), (plain.audio, recorded.audio)):
+            assert torch.cosine_similarity(one, other, dim=0) > 0.999
+
+
 def test_fp8_rows_times_fp8_weights_stay_close(wide: MossLM) -> None:
     if torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU does not multiply fp8")
