@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from engine_runtime.bench import BenchError, endurance
 from engine_runtime.bench.endurance import measure_endurance
 from engine_runtime.bench.section import Section
 from engine_runtime.bundle import Bundle
+from engine_runtime.codec.loading import load_flow
+from engine_runtime.codec.static_flow import StaticFlow
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.engine import Engine
+from engine_runtime.options import EngineOptions
 
 QUESTION = np.random.default_rng(0).normal(0, 0.1, 8000).astype(np.float32)
 
@@ -32,6 +39,22 @@ def test_conversations_are_held_and_every_block_comes_back(engine: Engine) -> No
     assert "device_mb" not in last  # there is none on a CPU
     assert len(seconds) == 2
     assert any("turns" in line for line in section.lines())
+
+
+def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
+    """Interrupted replies too, and without the garbage collector: on a GPU a second set may not fit."""
+    bundle, options = engine.bundle, EngineOptions()
+    flow, _ = load_flow(bundle, torch.device("cpu"), options)
+    static = Token2Mel(flow, bundle.flow.mel, packet_codes=bundle.flow.packets, static_bytes=1 << 30)
+    path = static._path
+    assert isinstance(path, StaticFlow)
+    gc.collect()
+    gc.disable()
+    try:
+        measure_endurance(Engine(replace(engine.stages, token2mel=static)), QUESTION, 0.0)
+    finally:
+        gc.enable()
+    assert path._count == 1
 
 
 def test_a_block_that_stays_in_use_is_told(engine: Engine) -> None:
