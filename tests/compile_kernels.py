@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from engine_runtime.cuda.kernels.attention import attend_row
+from engine_runtime.cuda.kernels.few_rows import few_rows, few_rows_int4
 from engine_runtime.cuda.kernels.flow import (
     attend_rows,
     conv_rows,
@@ -55,7 +56,7 @@ OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 
 INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances")
 WEIGHTS = ("norm", "norm_bias", "weight", "bias", "q", "q_out", "cache", "seen", "distances")
-STAGES = {"linear_add_rows": 4, "attend_rows": 2}
+STAGES = {"linear_add_rows": 4, "attend_rows": 2, "few_rows": 4, "few_rows_int4": 4}
 """Of those kernels that are not run with the usual number."""
 SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
 """Bytes that a program can have."""
@@ -108,6 +109,13 @@ def cases() -> Iterator[Case]:
     dense = {"WIDTH": HIDDEN, "FP8_BITS": False, "BLOCK": 4096}
     for weight in (FP8, "*i8"):
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
+    few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32", "num_outputs": "i32"}
+    for rows in (16, 64):
+        cut = {"COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": 32}
+        for weight in (FP8, "*i8", "*u8"):
+            flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": 128}
+            yield few_rows, few | {"weight": weight, "scale": FP32}, flags, 4
+        yield few_rows_int4, few | {"weight": "*u8", "scale": "*fp16"}, cut | {"NUM_GROUPS": INNER // 128}, 4
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
     # float32 where it is tightest: what keeps several pieces in shared memory
@@ -168,7 +176,7 @@ def compile_for(capability: int, case: Case) -> str:
         options["num_stages"] = STAGES[kernel.__name__]
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
-    if kernel.__module__.endswith("flow"):
+    if kernel.__module__.endswith(("flow", "few_rows")):
         assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
     return str(compiled.asm["ptx"])
 

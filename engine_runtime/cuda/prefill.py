@@ -5,8 +5,9 @@ of these rows in the pool, and logits of the last one. What lies between the mat
 `RowOperations`, so that kernels can take it over. A few rows at a time take longer to launch than to compute;
 filled up to a fixed size (`recorded_span`) they can be recorded in a CUDA graph. Engine thread.
 
-A rounded weight is made dense in a scratch buffer right before its product; fp8 weights are multiplied as
-they are where the GPU can (`has_fp8_matmul`), rows rounded to fp8 with a scale of their own.
+A rounded weight is made dense in a scratch buffer right before its product, unless there are so few rows that
+a kernel multiplies it as it is stored; fp8 weights are multiplied as they are where the GPU can
+(`has_fp8_matmul`), rows rounded to fp8 with a scale of their own.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class RowOperations(Protocol):
 
     def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [n, K] -> e4m3 [n, K] and the scale of each row [n, 1] float32."""
+
+    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+        """x [n, in] @ weight^T (+ residual [n, out]) by a rounded weight as it is stored; None where that is
+        not worth it."""
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
         """The weight [out, in] in `dtype`: itself if it is native, else a copy in the flat buffer."""
@@ -86,6 +91,10 @@ class TorchRowOperations:
         wide = x.float()
         scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp_min(1e-12)
         return to_fp8(wide / scale), scale
+
+    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+        """See RowOperations."""
+        return None
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
         """See RowOperations."""
@@ -222,13 +231,17 @@ class Prefill:
     def _product(self, x: Tensor, matrix: Matrix) -> Tensor:
         if self._multiplies_fp8(matrix):
             return self._fp8_product(x, matrix)
-        return F.linear(x, self._operations.dense(matrix, x.dtype, self._scratch))
+        few = self._operations.few_rows(x, matrix, None)
+        return F.linear(x, self._operations.dense(matrix, x.dtype, self._scratch)) if few is None else few
 
     def _product_added(
         self, x: Tensor, matrix: Matrix, residual: Tensor, *, in_place: bool = False
     ) -> Tensor:
         if self._multiplies_fp8(matrix):
             return residual + self._fp8_product(x, matrix)
+        few = self._operations.few_rows(x, matrix, residual)
+        if few is not None:
+            return few
         dense = self._operations.dense(matrix, x.dtype, self._scratch)
         return residual.addmm_(x, dense.t()) if in_place else torch.addmm(residual, x, dense.t())
 

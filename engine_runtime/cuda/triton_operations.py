@@ -7,6 +7,7 @@ cuda/prefill.py say, whose plain torch is the twin. Imported only where Triton i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.kernels.attention import attend_row
+from engine_runtime.cuda.kernels.few_rows import few_rows, few_rows_int4
 from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
 from engine_runtime.cuda.kernels.rows import (
     dense_rows,
@@ -27,6 +29,8 @@ from engine_runtime.cuda.network import LayerWeights, Network
 from engine_runtime.cuda.quantise import FP8, GROUP, Matrix
 from engine_runtime.lm.kv_cache import KVCache
 
+_MOST_FEW_ROWS = 64
+"""Rows that are multiplied with a rounded weight as it is stored; more are worth a dense copy."""
 _TILE = 64
 """Rows of the sequence that an attention program looks at together."""
 _MOST_PIECES = 64
@@ -262,6 +266,31 @@ class TritonRowOperations:
         scale = torch.empty(num_rows, 1, device=x.device)
         fp8_rows[(num_rows,)](x, out, scale, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8)
         return out, scale
+
+    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+        """See RowOperations."""
+        num_rows, (num_outputs, width) = x.shape[0], matrix.shape
+        if matrix.scale is None or num_rows > _MOST_FEW_ROWS:
+            return None
+        out = x.new_empty(num_rows, num_outputs)
+        flags: dict[str, Any] = {
+            "COLUMNS": width,
+            "HAS_RESIDUAL": residual is not None,
+            "ROWS": max(16, triton.next_power_of_2(num_rows)),
+            "OUTPUTS": 32,
+            "num_warps": 4,
+            "num_stages": 4,
+        }
+        grid = (triton.cdiv(num_outputs, flags["OUTPUTS"]),)
+        # A pointer that a flag switches off is never read; any tensor may stand in for it.
+        pointers = (matrix.scale, x if residual is None else residual, out, num_rows, num_outputs)
+        if matrix.format == "int4":
+            few_rows_int4[grid](x, matrix.weight, *pointers, NUM_GROUPS=-(-width // GROUP), **flags)
+            return out
+        as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
+        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        few_rows[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=128, **flags)
+        return out
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
         """See RowOperations."""

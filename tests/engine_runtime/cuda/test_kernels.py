@@ -20,7 +20,7 @@ from engine_runtime.lm.pick import PickRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.options import BlockFormats
+from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.types import SamplingParams
 from tests.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
@@ -235,6 +235,26 @@ def test_rows_between_products(bench: Bench) -> None:
     assert_stored(rows.float() * scale, wanted_rows.float() * wanted_scale)
 
 
+@pytest.mark.parametrize("weight_format", FORMATS[1:])
+@pytest.mark.parametrize(("count", "shape"), [(1, (40, 64)), (7, (33, 300)), (16, (64, 128)), (50, (9, 130))])
+def test_few_rows_times_a_rounded_matrix(
+    bench: Bench, weight_format: str, count: int, shape: tuple[int, int]
+) -> None:
+    matrix = quantise(torch.randn(shape).to(DEVICE), weight_format)
+    x, residual = torch.randn(count, shape[1]).to(DEVICE), torch.randn(count, shape[0]).to(DEVICE)
+    wanted = x @ matrix.dense(torch.float32).t()
+    as_bits = TritonRowOperations(bench.network, bench.cache, bench.inputs)
+    as_bits._fp8_as_bits = True
+    for rows in (bench.triton_rows, as_bits):
+        for before in (None, residual):
+            got = rows.few_rows(x, matrix, before)
+            assert got is not None
+            total = wanted if before is None else wanted + before
+            torch.testing.assert_close(got, total, atol=1e-4, rtol=1e-4)
+    assert rows.few_rows(x.expand(count, -1).repeat(65, 1), matrix, None) is None  # made dense, for so many
+    assert rows.few_rows(x, quantise(torch.randn(shape).to(DEVICE), "native"), None) is None
+
+
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("width", [64, 300])
 def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> None:
@@ -307,6 +327,23 @@ def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> N
     assert got.text is not None
     assert wanted.text is not None
     torch.testing.assert_close(got.text, wanted.text, atol=LOGIT_TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("weight_format", FORMATS[1:])
+def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cases = load_tiny()
+    ids = as_ids(cases["a.rows"], model)[:9]
+    formats = BlockFormats(weight_format, weight_format)
+    paged = make_cuda_paged(
+        model, formats=formats, uses_triton=True, device=str(DEVICE), multiplies_fp8=False
+    )
+    plain = make_cuda_paged(model, formats=formats)
+    monkeypatch.setattr(paged.executor._prefill._operations, "dense", lambda matrix, *given: matrix.weight)
+    got, wanted = paged.prefill(Sequence(), ids), plain.prefill(Sequence(), ids)
+    for one, other in ((got.text, wanted.text), (got.audio, wanted.audio)):
+        torch.testing.assert_close(
+            one, other, atol=LOGIT_TOLERANCE, rtol=0
+        )  # no rounded weight was made dense
 
 
 def test_a_few_rows_filled_up_to_a_recorded_size(monkeypatch: pytest.MonkeyPatch) -> None:
