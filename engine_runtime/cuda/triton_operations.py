@@ -31,6 +31,8 @@ from engine_runtime.lm.kv_cache import KVCache
 
 _MOST_FEW_ROWS = 64
 """Rows that are multiplied with a rounded weight as it is stored; more are worth a dense copy."""
+_WIDE = 16384
+"""Outputs from which on their tiles are larger: each program reads all of x, and there are enough of them."""
 _TILE = 64
 """Rows of the sequence that an attention program looks at together."""
 _MOST_PIECES = 64
@@ -277,7 +279,7 @@ class TritonRowOperations:
             "COLUMNS": width,
             "HAS_RESIDUAL": residual is not None,
             "ROWS": max(16, triton.next_power_of_2(num_rows)),
-            "OUTPUTS": 32,
+            "OUTPUTS": 64 if num_outputs >= _WIDE else 32,
             "num_warps": 4,
             "num_stages": 4,
         }

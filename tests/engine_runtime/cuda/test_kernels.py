@@ -238,8 +238,9 @@ def test_rows_between_products(bench: Bench) -> None:
 @pytest.mark.parametrize("weight_format", FORMATS[1:])
 @pytest.mark.parametrize(("count", "shape"), [(1, (40, 64)), (7, (33, 300)), (16, (64, 128)), (50, (9, 130))])
 def test_few_rows_times_a_rounded_matrix(
-    bench: Bench, weight_format: str, count: int, shape: tuple[int, int]
+    bench: Bench, weight_format: str, count: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(triton_operations, "_WIDE", 40)
     matrix = quantise(torch.randn(shape).to(DEVICE), weight_format)
     x, residual = torch.randn(count, shape[1]).to(DEVICE), torch.randn(count, shape[0]).to(DEVICE)
     wanted = x @ matrix.dense(torch.float32).t()
