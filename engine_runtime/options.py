@@ -30,6 +30,11 @@ class BlockFormats:
     tails: WeightFormat = "native"
     heads: WeightFormat = "native"
 
+    @classmethod
+    def rounded(cls, weight_format: WeightFormat, *, tails: bool) -> BlockFormats:
+        """The trunk in a format, and both tails if `tails`."""
+        return cls(weight_format, weight_format if tails else "native")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -85,7 +90,7 @@ class EngineOptions:
     @property
     def formats(self) -> BlockFormats:
         """`weight_format`, for the parts that it concerns."""
-        return BlockFormats(self.weight_format, self.weight_format if self.rounds_tails else "native")
+        return BlockFormats.rounded(self.weight_format, tails=self.rounds_tails)
 
     @property
     def lm_dtype(self) -> Dtype:

@@ -109,9 +109,9 @@ def cases() -> Iterator[Case]:
     dense = {"WIDTH": HIDDEN, "FP8_BITS": False, "BLOCK": 4096}
     for weight in (FP8, "*i8"):
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
-    few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32", "num_outputs": "i32"}
+    few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
     for rows, outputs in ((16, 32), (64, 32), (64, 64)):
-        cut = {"COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
+        cut = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
         for weight in (FP8, "*i8", "*u8"):
             flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": 128}
             yield few_rows, few | {"weight": weight, "scale": FP32}, flags, 4

@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         about: dict[str, str] = {"engine": str(tested.engine)}
         if tested.engine is None:
-            about = {"weights": tested.weight_format, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
-            about["tails"] = tested.formats.tails
+            formats = {"weights": tested.formats.trunk, "tails": tested.formats.tails}
+            about = {**formats, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
         document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.lm_dtype}
         print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
     return 0 if verdict.is_aligned else 1

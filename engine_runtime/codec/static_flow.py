@@ -178,7 +178,7 @@ class StaticFlow:
         return self._calls.run(
             (self, slot.index, shape, bucket),
             lambda given: self._compute(slot, shape, bucket, given),
-            numbers if self._calls.is_recording else numbers.to(self._parts.device, non_blocking=True),
+            numbers,
             changes=slot.rows,
         )
 

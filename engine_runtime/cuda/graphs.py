@@ -66,7 +66,8 @@ class GraphedCalls:
         *inputs: Tensor,
         changes: Sequence[Tensor] = (),
     ) -> Outputs:
-        """function(*inputs). With a recording the outputs are its buffers: good until the key's next call.
+        """function(*inputs), these on the device. With a recording the outputs are its buffers: good until
+        the key's next call.
 
         The first function of a key stays: `key` must name whatever it refers to, weights included.
 
@@ -75,7 +76,7 @@ class GraphedCalls:
         warm-up runs.
         """
         if not self.is_recording:
-            return function(*inputs)
+            return self._launched(function, inputs)
         current = torch.cuda.current_stream(self.device)
         if self._last is not None and self._last != current:
             current.wait_stream(self._last)
@@ -85,11 +86,14 @@ class GraphedCalls:
                 self._recordings[key] = self._record(function, inputs, changes)
             recording = self._recordings[key]
             if recording is None:
-                return function(*(value.to(self.device, non_blocking=True) for value in inputs))
+                return self._launched(function, inputs)
             for buffer, value in zip(recording.inputs, inputs, strict=True):
                 buffer.copy_(value, non_blocking=True)
             recording.graph.replay()
             return recording.outputs  # type: ignore[no-any-return]
+
+    def _launched(self, function: Callable[..., Outputs], inputs: tuple[Tensor, ...]) -> Outputs:
+        return function(*(value.to(self.device, non_blocking=True) for value in inputs))
 
     def clear(self) -> None:
         """Forget all recordings, and with them what they keep."""

@@ -18,7 +18,7 @@ from engine_runtime.bundle import LMSection
 from engine_runtime.cuda.quantise import bytes_of
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import EngineOptions, WeightFormat
+from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
 
 T = TypeVar("T")
 
@@ -44,9 +44,9 @@ class Demand:
         def layer(stored: WeightFormat) -> int:
             return sum(bytes_of(shape, stored, native) for shape in layer_shapes(config))
 
-        trunk = config.shared_layers * layer(weight_format)
-        num_tail_layers = config.text_layers + config.audio_layers
-        tails = num_tail_layers * layer(weight_format if self.rounds_tails else "native")
+        formats = BlockFormats.rounded(weight_format, tails=self.rounds_tails)
+        trunk = config.shared_layers * layer(formats.trunk)
+        tails = (config.text_layers + config.audio_layers) * layer(formats.tails)
         tables = 2 * (config.text_vocab + config.audio_vocab) * config.hidden_size * native
         per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         kv = self.kv_rows * (per_row + config.hidden_size * native)

@@ -204,9 +204,9 @@ class Prefill:
             q, x = q.index_select(0, span.last), x.index_select(0, span.last)
             mask = None if mask is None else mask.index_select(0, span.last)
         # A new tensor: both tails begin with the same x.
-        x = self._product_added(self._attend(q, layer, span, mask), layer.o, x)
+        x = self._product(self._attend(q, layer, span, mask), layer.o, x)
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
-        return self._product_added(gated, layer.down, x, in_place=True)
+        return self._product(gated, layer.down, x, in_place=True)
 
     def _attend(self, q: Tensor, layer: LayerWeights, span: Span, mask: Tensor | None) -> Tensor:
         """q [n, heads, head_dim] of the last n rows of the span -> [n, heads * head_dim]."""
@@ -228,21 +228,19 @@ class Prefill:
         )
         return heads.view(kv_heads, -1, num_rows, dim).permute(2, 0, 1, 3).reshape(num_rows, -1)
 
-    def _product(self, x: Tensor, matrix: Matrix) -> Tensor:
-        if self._multiplies_fp8(matrix):
-            return self._fp8_product(x, matrix)
-        few = self._operations.few_rows(x, matrix, None)
-        return F.linear(x, self._operations.dense(matrix, x.dtype, self._scratch)) if few is None else few
-
-    def _product_added(
-        self, x: Tensor, matrix: Matrix, residual: Tensor, *, in_place: bool = False
+    def _product(
+        self, x: Tensor, matrix: Matrix, residual: Tensor | None = None, *, in_place: bool = False
     ) -> Tensor:
+        """x @ weight^T (+ residual, which may be written over where `in_place`)."""
         if self._multiplies_fp8(matrix):
-            return residual + self._fp8_product(x, matrix)
+            product = self._fp8_product(x, matrix)
+            return product if residual is None else residual + product
         few = self._operations.few_rows(x, matrix, residual)
         if few is not None:
             return few
         dense = self._operations.dense(matrix, x.dtype, self._scratch)
+        if residual is None:
+            return F.linear(x, dense)
         return residual.addmm_(x, dense.t()) if in_place else torch.addmm(residual, x, dense.t())
 
     def _multiplies_fp8(self, matrix: Matrix) -> bool:

@@ -276,6 +276,7 @@ class TritonRowOperations:
             return None
         out = x.new_empty(num_rows, num_outputs)
         flags: dict[str, Any] = {
+            "OUT": num_outputs,
             "COLUMNS": width,
             "HAS_RESIDUAL": residual is not None,
             "ROWS": max(16, triton.next_power_of_2(num_rows)),
@@ -285,7 +286,7 @@ class TritonRowOperations:
         }
         grid = (triton.cdiv(num_outputs, flags["OUTPUTS"]),)
         # A pointer that a flag switches off is never read; any tensor may stand in for it.
-        pointers = (matrix.scale, x if residual is None else residual, out, num_rows, num_outputs)
+        pointers = (matrix.scale, x if residual is None else residual, out, num_rows)
         if matrix.format == "int4":
             few_rows_int4[grid](x, matrix.weight, *pointers, NUM_GROUPS=-(-width // GROUP), **flags)
             return out

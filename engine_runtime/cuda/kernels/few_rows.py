@@ -11,28 +11,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from engine_runtime.cuda.kernels.linear import _as_float
-
-
-@triton.jit
-def _put(total, residual, out, rows, is_row, outputs, is_output, num_outputs, HAS_RESIDUAL: tl.constexpr):
-    """out [num_rows, num_outputs] = total + residual."""
-    at = rows[:, None].to(tl.int64) * num_outputs + outputs[None, :]
-    inside = is_row[:, None] & is_output[None, :]
-    if HAS_RESIDUAL:
-        total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+from engine_runtime.cuda.kernels.flow import _put
+from engine_runtime.cuda.kernels.linear import BITS_UNIT, _as_float
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def few_rows(x, weight, scale, residual, out, num_rows, num_outputs, COLUMNS: tl.constexpr,
+def few_rows(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr, COLUMNS: tl.constexpr,
              HAS_RESIDUAL: tl.constexpr, FP8_BITS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
              BLOCK: tl.constexpr):  # fmt: skip
-    """Grid (tiles of outputs). fp8 and int8: weight [num_outputs, COLUMNS], scale [num_outputs] float32."""
+    """Grid (tiles of outputs). fp8 and int8: weight [OUT, COLUMNS], scale [OUT] float32."""
     rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    is_row, is_output = rows < num_rows, outputs < num_outputs
-    from_output = weight + tl.minimum(outputs, num_outputs - 1)[:, None].to(tl.int64) * COLUMNS
+    is_row, is_output = rows < num_rows, outputs < OUT
+    from_output = weight + tl.minimum(outputs, OUT - 1)[:, None].to(tl.int64) * COLUMNS
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
     for start in range(0, COLUMNS, BLOCK):
         column = start + columns
@@ -43,21 +34,21 @@ def few_rows(x, weight, scale, residual, out, num_rows, num_outputs, COLUMNS: tl
                         mask=is_row[:, None] & is_column[None, :], other=0.0)  # fmt: skip
         wide = _as_float(piece, FP8_BITS)
         if FP8_BITS:
-            wide *= 1.3292279957849159e36  # 2**120, see _as_float
+            wide *= BITS_UNIT
         total += tl.dot(value, tl.trans(wide.to(value.dtype)), input_precision="ieee")
     total *= tl.load(scale + outputs, mask=is_output, other=0.0)[None, :]
-    _put(total, residual, out, rows, is_row, outputs, is_output, num_outputs, HAS_RESIDUAL)
+    _put(total, out, residual, out, rows, is_row, outputs, is_output, OUT, False, HAS_RESIDUAL)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def few_rows_int4(x, weight, scale, residual, out, num_rows, num_outputs, COLUMNS: tl.constexpr,
+def few_rows_int4(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr, COLUMNS: tl.constexpr,
                   NUM_GROUPS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr,
                   OUTPUTS: tl.constexpr):  # fmt: skip
-    """Grid (tiles of outputs). weight [num_outputs, NUM_GROUPS * 64] bytes as cuda/quantise.py packs them,
-    scale [num_outputs, NUM_GROUPS] float16. One group of 128 columns at a time."""
+    """Grid (tiles of outputs). weight [OUT, NUM_GROUPS * 64] bytes as cuda/quantise.py packs them,
+    scale [OUT, NUM_GROUPS] float16. One group of 128 columns at a time."""
     rows, places = tl.arange(0, ROWS), tl.arange(0, 64)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    is_row, is_output = rows < num_rows, outputs < num_outputs
+    is_row, is_output = rows < num_rows, outputs < OUT
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
     for group in range(0, NUM_GROUPS):
         packed = tl.load(weight + (outputs[:, None].to(tl.int64) * NUM_GROUPS + group) * 64 + places[None, :],
@@ -72,4 +63,4 @@ def few_rows_int4(x, weight, scale, residual, out, num_rows, num_outputs, COLUMN
         dot = tl.dot(first, tl.trans(low), input_precision="ieee")
         dot = tl.dot(second, tl.trans(high), acc=dot, input_precision="ieee")
         total += dot * unit[None, :]
-    _put(total, residual, out, rows, is_row, outputs, is_output, num_outputs, HAS_RESIDUAL)
+    _put(total, out, residual, out, rows, is_row, outputs, is_output, OUT, False, HAS_RESIDUAL)

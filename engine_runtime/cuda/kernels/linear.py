@@ -16,10 +16,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+BITS_UNIT = tl.constexpr(2.0**120)
+"""What the numbers have to be multiplied with that `_as_float` makes of bytes."""
+
 
 @triton.jit
 def _as_float(weight, FP8_BITS: tl.constexpr):
-    """A tile in float32. FP8_BITS: e4m3 as bytes, for GPUs without that type, made 2**120 times too small."""
+    """A tile in float32. FP8_BITS: e4m3 as bytes, for GPUs without that type, BITS_UNIT times too small."""
     if FP8_BITS:
         wide = weight.to(tl.int32)
         return (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(tl.float32, bitcast=True)
@@ -56,7 +59,7 @@ def row_linear(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl
     columns = tl.arange(0, WIDTH)
     inside = columns < COLUMNS
     value = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
-    unit = 1.3292279957849159e36 if FP8_BITS else 1.0  # 2**120, see _as_float
+    unit = BITS_UNIT if FP8_BITS else 1.0
     if HAS_NORM:
         unit *= tl.rsqrt(tl.sum(value * value) / COLUMNS + eps)
         value *= tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)

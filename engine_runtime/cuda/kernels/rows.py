@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from engine_runtime.cuda.kernels.attention import to_stored
-from engine_runtime.cuda.kernels.linear import _as_float
+from engine_runtime.cuda.kernels.linear import BITS_UNIT, _as_float
 
 
 @triton.jit(do_not_specialize=["layer_offset"])
@@ -93,7 +93,7 @@ def dense_rows(weight, scale, out, WIDTH: tl.constexpr, FP8_BITS: tl.constexpr, 
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH
-    unit = tl.load(scale + row) * (1.3292279957849159e36 if FP8_BITS else 1.0)  # 2**120, see _as_float
+    unit = tl.load(scale + row) * (BITS_UNIT if FP8_BITS else 1.0)
     value = _as_float(tl.load(weight + row * WIDTH + columns, mask=inside), FP8_BITS) * unit
     tl.store(out + row * WIDTH + columns, value.to(out.dtype.element_ty), mask=inside)
 
