@@ -1,24 +1,28 @@
 """The list of phases that the kernel of a whole step goes through: matrices and attentions, in order.
 
-In: network, the buffers in which phases leave messages for each other, outputs. Out: int64 [phases + 1, 8],
-struct Phase of kernels/whole_step/base.cu, ended by an empty one. Made once for each choice of tails.
+In: network, int4 scales in the kernel's order, the buffers in which phases leave messages for each other,
+outputs. Out: int64 [phases + 1, 8], struct Phase of kernels/whole_step/base.cu, ended by an empty one. Made
+once for each choice of tails.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from engine_runtime.cuda.network import LayerWeights, Network
-from engine_runtime.cuda.quantise import Matrix
+from engine_runtime.cuda.quantise import GROUP, Matrix
 from engine_runtime.models.moss_lm import MossLMConfig
 
 ATTENDS, NORMED, GATED, ADDS, WIDE, ROUNDED, FROM_TABLE, KEEPS = (1 << bit for bit in range(8))
 """What a phase does; see base.cu."""
 TILE_ROWS = 16
 """Output rows that are multiplied together."""
+PIECE = 1024
+"""Bytes of each of them that are copied at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,39 @@ class Messages:
         return cls(*(torch.zeros(width, device=device) for width in widths))
 
 
+def tiled_scales(network: Network) -> dict[int, Tensor]:
+    """The scales of int4 matrices in the order in which the kernel copies them, by address of the weight."""
+    gated = {layer.gate_up.weight.data_ptr() for layer in network.layers}
+    return {
+        matrix.weight.data_ptr(): tile_major(matrix.scale, is_gated=matrix.weight.data_ptr() in gated)
+        for matrix in network.matrices
+        if matrix.format == "int4" and matrix.scale is not None
+    }
+
+
+def tile_major(scale: Tensor, *, is_gated: bool) -> Tensor:
+    """Scales [rows, groups] -> [tiles, pieces, TILE_ROWS, groups of a piece]: every copy costs the same,
+    however small. Of a gated matrix a tile is eight rows of gates and the eight that they are for."""
+    rows, groups = scale.shape
+    order = torch.arange(rows, device=scale.device)
+    if is_gated:
+        order = order.view(2, -1, TILE_ROWS // 2).transpose(0, 1)
+    of_a_piece = PIECE * 2 // GROUP
+    tiles = scale[order.reshape(-1)].view(-1, TILE_ROWS, groups // of_a_piece, of_a_piece)
+    return tiles.transpose(1, 2).contiguous()
+
+
 def listed_phases(
-    network: Network, messages: Messages, outputs: StepOutputs, *, text: bool, audio: bool
+    network: Network,
+    scales: Mapping[int, Tensor],
+    messages: Messages,
+    outputs: StepOutputs,
+    *,
+    text: bool,
+    audio: bool,
 ) -> Tensor:
     """The phases of a step with these tails (host memory)."""
-    phases = _Phases(messages)
+    phases = _Phases(scales, messages)
     x = network.embedding
     for index, layer in enumerate(network.trunk):
         keeps = index == len(network.trunk) - 1 and not (text and audio)
@@ -77,9 +109,9 @@ def listed_phases(
 class _Phases:
     """A list under construction; knows which phase wrote a buffer last."""
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, scales: Mapping[int, Tensor], messages: Messages) -> None:
         self.rows: list[list[int]] = []
-        self._messages = messages
+        self._scales, self._messages = scales, messages
         self._writers: dict[int, int] = {}
 
     def layer(
@@ -115,9 +147,8 @@ class _Phases:
         rows, columns = matrix.shape
         kind |= 0 if matrix.format == "native" else ROUNDED
         half = rows // 2 if kind & GATED else 0
-        self._add(
-            [matrix.weight, matrix.scale, norm, x, residual, out], kind, rows // TILE_ROWS, columns, half
-        )
+        scale = self._scales.get(matrix.weight.data_ptr(), matrix.scale)
+        self._add([matrix.weight, scale, norm, x, residual, out], kind, rows // TILE_ROWS, columns, half)
 
     def _attention(self, layer: LayerWeights, qkv: Tensor, out: Tensor) -> None:
         self._add([None, layer.q_norm, layer.k_norm, qkv, None, out], ATTENDS, 0, 0, 2 * layer.index)

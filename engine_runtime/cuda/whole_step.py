@@ -17,7 +17,14 @@ from torch import Tensor
 from engine_runtime.cuda.cooperative import CooperativeKernel
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import Network
-from engine_runtime.cuda.phases import TILE_ROWS, Messages, StepOutputs, listed_phases
+from engine_runtime.cuda.phases import (
+    PIECE,
+    TILE_ROWS,
+    Messages,
+    StepOutputs,
+    listed_phases,
+    tiled_scales,
+)
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
@@ -26,12 +33,13 @@ from engine_runtime.options import WeightFormat
 _FORMATS: dict[WeightFormat, int] = {"native": 0, "fp8": 1, "int8": 2, "int4": 3}
 _PARTS = ("base", "attention", "linear", "step")
 """Files of the kernel, in the order in which they are read."""
-_PIECE, _STAGE = 1024, TILE_ROWS * (1024 + 64)
-"""Bytes of a row that are copied at once, and of 16 rows in shared memory; see base.cu."""
+_STAGE = TILE_ROWS * (PIECE + 64 + PIECE // 32)
+"""Bytes of shared memory for a piece of 16 rows and their int4 scales; see base.cu."""
 _FEWEST_STAGES, _MOST_STAGES = 6, 12
 _FIXED, _ATTENTION = 3456, 23168
 """Bytes of shared memory beside ring, x and list of phases; and what attention needs in place of x."""
-_THREADS = 352
+_WARPS = 9
+"""That compute and finish sums; copying ones come on top."""
 _COUNTERS = 64
 _MOST_PIECES = 16
 """Pieces of the sequence that work side by side for a K/V head."""
@@ -47,6 +55,8 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
     group = config.num_attention_heads // config.num_key_value_heads
     if config.head_dim != 128 or group != 4:
         return "it needs heads of 128, four for each K/V head"
+    if cache.tokens_per_block % TILE_ROWS:
+        return f"it needs KV blocks of a multiple of {TILE_ROWS} rows"
     formats = {matrix.format for matrix in network.matrices}
     if len(formats - {"native"}) > 1 or {network.text.head.format, network.audio.head.format} != {"native"}:
         return "it needs native heads and one weight format besides"
@@ -55,7 +65,7 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
     for matrix in network.matrices:
         rows, columns = matrix.shape
         stored = matrix.weight.shape[1] * matrix.weight.element_size()
-        if rows % TILE_ROWS or stored % _PIECE:
+        if rows % TILE_ROWS or stored % PIECE:
             return f"it can not cut a matrix of {rows} x {columns}"
     return None
 
@@ -86,6 +96,7 @@ def kernel_macros(
         "PIECES": pieces,
         "STAGES": stages,
         "FORMAT": _FORMATS[rounded],
+        "COPIERS": _copiers(rounded),
         "KV_FP8": int(kv_dtype == FP8),
         "EPS": f"{config.rms_norm_eps!r}f",
         "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
@@ -106,6 +117,7 @@ class WholeStep:
         formats: set[WeightFormat] = {matrix.format for matrix in network.matrices} - {"native"}
         rounded = formats.pop() if formats else "native"
         stages, shared_bytes = _ring(config, device)
+        self._threads = 32 * (_WARPS + _copiers(rounded))
         macros = kernel_macros(
             config, rounded, cache.tokens_per_block, cache.pool.dtype, pieces=pieces, stages=stages
         )
@@ -114,18 +126,21 @@ class WholeStep:
         self._partial = torch.zeros(pieces * heads * (2 * config.head_dim + 4), device=device)
         self._counters = torch.zeros(_COUNTERS, device=device, dtype=torch.int32)
         self._counters[0] = 1  # the number of the launch; flags are never 0
+        self._scales = tiled_scales(network)
         self._lists: dict[tuple[bool, bool], Tensor] = {}
 
     def run(self, *, text: bool, audio: bool) -> None:
         """Run the row that StepInputs holds through the trunk and these tails."""
         phases = self._lists.get((text, audio))
         if phases is None:
-            listed = listed_phases(self._network, self._messages, self._outputs, text=text, audio=audio)
+            listed = listed_phases(
+                self._network, self._scales, self._messages, self._outputs, text=text, audio=audio
+            )
             phases = self._lists[text, audio] = listed.to(self._cache.pool.device)
         inputs = self._inputs
         self._kernel.launch(
             self.blocks,
-            _THREADS,
+            self._threads,
             [
                 phases,
                 inputs.token,
@@ -143,6 +158,11 @@ class WholeStep:
                 len(phases),
             ],
         )
+
+
+def _copiers(rounded: WeightFormat) -> int:
+    """Warps that copy: more of them ask sooner, and each cuts the scales of int4 into smaller copies."""
+    return 2 if rounded == "int4" else 4
 
 
 def _ring(config: MossLMConfig, device: torch.device) -> tuple[int, int]:

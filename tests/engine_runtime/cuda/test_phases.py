@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from engine_runtime.cuda.phases import (
     Messages,
     StepOutputs,
     listed_phases,
+    tile_major,
 )
 from engine_runtime.cuda.picking import DevicePicker
 from engine_runtime.lm.kv_cache import KVCache
@@ -78,6 +80,19 @@ class Machine:
                 trunk[ROW] = found
 
 
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_scales_lie_in_the_order_of_the_copies(is_gated: bool) -> None:
+    rows, groups = 64, 48
+    scale = torch.arange(rows * groups).view(rows, groups)
+    tiles = tile_major(scale, is_gated=is_gated)
+    assert tiles.shape == (4, 3, TILE_ROWS, 16)
+    for tile, piece, row, group in np.ndindex(*tiles.shape):
+        here = 16 * tile + row
+        if is_gated:
+            here = 8 * tile + row if row < 8 else rows // 2 + 8 * tile + row - 8
+        assert tiles[tile, piece, row, group] == scale[here, 16 * piece + group]
+
+
 @pytest.mark.parametrize("weight_format", ["native", "int8"])
 @pytest.mark.parametrize(("text", "audio"), TAILS)
 def test_the_list_gives_what_the_chain_of_operations_gives(
@@ -116,7 +131,7 @@ def test_the_list_gives_what_the_chain_of_operations_gives(
             torch.zeros_like(step.text_logits), torch.zeros_like(step.audio_logits), torch.zeros_like(trunk)
         )
         messages = Messages.of(config, torch.device("cpu"))
-        listed = listed_phases(network, messages, outputs, text=text, audio=audio)
+        listed = listed_phases(network, {}, messages, outputs, text=text, audio=audio)
         tensors = [network.embedding, outputs.text_logits, outputs.audio_logits]
         tensors += [getattr(messages, name) for name in Messages.__slots__]
         for layer in network.layers:

@@ -50,7 +50,7 @@ def test_sizes_and_flags_are_those_of_the_kernel() -> None:
     flags = ("ATTENDS", "NORMED", "GATED", "ADDS", "WIDE", "ROUNDED", "FROM_TABLE", "KEEPS", "TILE_ROWS")
     assert {name: macros[name] for name in flags} == {name: getattr(phases, name) for name in flags}
     assert {name.lower(): macros[name.upper()] for name in whole_step._FORMATS} == whole_step._FORMATS
-    assert macros["PIECE"] == whole_step._PIECE
-    assert 32 * (macros["WARPS"] + 1 + macros["COPIERS"]) == whole_step._THREADS
+    assert macros["PIECE"] == phases.PIECE
+    assert macros["WARPS"] + 1 == whole_step._WARPS
     assert macros["AT_PARTS_BARS"] >= 16 * whole_step._MOST_STAGES
     assert {path.name for path in files.iterdir()} == {f"{part}.cu" for part in whole_step._PARTS}

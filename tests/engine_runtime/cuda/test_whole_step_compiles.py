@@ -29,4 +29,4 @@ def test_it_compiles_into_registers(weight_format: WeightFormat, kv_dtype: torch
     assert b"whole_step" in program
     spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", log)]
     assert spilled
-    assert max(spilled) <= 256  # some of attention's rows, a few times a layer
+    assert max(spilled) <= 32

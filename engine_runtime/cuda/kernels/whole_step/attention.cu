@@ -6,73 +6,61 @@
 #define KV_BYTES 2
 #endif
 #define BLOCK_BYTES ((u64)KV_HEADS * TOKENS * DIM * KV_BYTES)  // K or V of one block; V lies right behind K
+#define ROW_BYTES (DIM * KV_BYTES)  // of K or of V, for one head
+#define TILES_A_STAGE 2             // tiles of 16 rows that lie one behind the other in a stage of the ring, each K, V
+#define TILE_BYTES (TILE_ROWS * ROW_BYTES)
 
-// Address of a row's K for a head.
+// K of a row for a head; V lies BLOCK_BYTES behind it.
 __device__ __forceinline__ const char* k_row(const char* pool, const int* table, u32 offset, u32 head, u32 row) {
   u64 block = (u64)(__ldg(table + row / TOKENS) + (int)offset);
-  return pool + block * BLOCK_BYTES + ((u64)head * TOKENS + row % TOKENS) * (DIM * KV_BYTES);
+  return pool + block * BLOCK_BYTES + ((u64)head * TOKENS + row % TOKENS) * ROW_BYTES;
 }
 
+// Tiles of rows in the pool that a block looks at, for one head.
 struct Share {
-  u32 head, piece, pieces, first, last;  // of the rows in the pool
+  u32 head, piece, pieces, first, last;
 };
 
 __device__ __forceinline__ Share share_of(u32 old) {
   Share share;
   share.head = blockIdx.x % KV_HEADS;
   share.piece = blockIdx.x / KV_HEADS;
-  u32 rows = (old + PIECES - 1) / PIECES;
-  share.pieces = old == 0 ? 1 : (old + rows - 1) / rows;
-  share.first = share.piece * rows < old ? share.piece * rows : old;
-  share.last = share.first + rows < old ? share.first + rows : old;
+  u32 tiles = (old + TILE_ROWS - 1) / TILE_ROWS, each = (tiles + PIECES - 1) / PIECES;
+  share.pieces = tiles == 0 ? 1 : (tiles + each - 1) / each;
+  share.first = share.piece * each < tiles ? share.piece * each : tiles;
+  share.last = share.first + each < tiles ? share.first + each : tiles;
   return share;
 }
 
-// K and V of this block's share to the second cache, while the weights before it are multiplied; by one warp.
-__device__ __forceinline__ void warm(const char* pool, const int* table, u32 offset, u32 old, u32 lane) {
+__device__ __forceinline__ u32 rows_of(u32 tile, u32 old) {
+  return old - tile * TILE_ROWS < TILE_ROWS ? old - tile * TILE_ROWS : TILE_ROWS;
+}
+
+// K and V of this block's share into the ring; each copying warp takes some of the tiles. Earlier launches wrote them.
+__device__ void copy_rows(const Phase& phase, u32 base, u32 ring, u32 number, Copier& copier, const char* pool,
+                          const int* table, u32 old) {
   if (blockIdx.x >= KV_HEADS * PIECES) return;
   Share share = share_of(old);
-  const u32 lines = DIM * KV_BYTES / 128;
-  u32 count = (share.last - share.first) * 2 * lines;
-  for (u32 i = lane; i < count; i += 32) {
-    const char* p = k_row(pool, table, offset, share.head, share.first + i / (2 * lines));
-    p += (i % 2) * BLOCK_BYTES + (i / 2 % lines) * 128;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+  for (u32 first = share.first; first < share.last; first += TILES_A_STAGE) {
+    u32 full = copier.wait_for_room(base);
+    u32 to = ring + copier.place.stage * STAGE;
+    u32 all = 0;
+    for (u32 i = number; i < 2 * TILES_A_STAGE; i += COPIERS) {
+      u32 tile = first + i / 2;
+      all += tile < share.last ? rows_of(tile, old) * ROW_BYTES : 0;
+    }
+    bar_expect(full, all);
+    for (u32 i = number; i < 2 * TILES_A_STAGE; i += COPIERS) {
+      u32 tile = first + i / 2;
+      if (tile >= share.last) break;
+      const char* from = k_row(pool, table, phase.extra, share.head, tile * TILE_ROWS) + i % 2 * BLOCK_BYTES;
+      copy_bulk(to + i * TILE_BYTES, (u64)from, rows_of(tile, old) * ROW_BYTES, full);
+    }
+    copier.place.next();
   }
 }
 
-#define K_PARTS (DIM * KV_BYTES / 64)
-
-struct Tile {  // 16 rows, a warp's: K of rows g and g + 8, V of all with dims 4 lane..
-  uint4 k[K_PARTS][2];
-#if KV_FP8
-  u32 v[16];
-#else
-  uint2 v[16];
-#endif
-};
-
-__device__ __forceinline__ void load_tile(Tile& tile, const char* pool, const int* table, u32 offset, u32 head,
-                                          u32 first, u32 last, u32 lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    u32 row = first + half * 8 + lane / 4;
-    row = row < last ? row : last - 1;
-    const char* p = k_row(pool, table, offset, head, row) + lane % 4 * 16;
-#pragma unroll
-    for (int j = 0; j < K_PARTS; ++j) tile.k[j][half] = load_plain(p + j * 64);
-  }
-#pragma unroll
-  for (int r = 0; r < 16; ++r) {
-    u32 row = first + r < last ? first + r : last - 1;
-    const char* p = k_row(pool, table, offset, head, row) + BLOCK_BYTES + lane * 4 * KV_BYTES;
-#if KV_FP8
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(tile.v[r]) : "l"(p));
-#else
-    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(tile.v[r].x), "=r"(tile.v[r].y) : "l"(p));
-#endif
-  }
-}
+#define K_PARTS (ROW_BYTES / 64)
 
 __device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
   u32 a, b;
@@ -124,15 +112,17 @@ __device__ __forceinline__ float stored(float v) {
 
 __device__ __forceinline__ float& part(float4& v, int i) { return ((float*)&v)[i]; }
 
-// Scores of 16 rows, their weights, and the weighted sums of V. A lane has dims 4 lane.. of all four heads.
-__device__ __forceinline__ void fold(AttentionShared& shared, const Tile& tile, u32 first, u32 last, u32 warp,
-                                     u32 lane, float (&top)[2], float (&total)[2], float (&sums)[4][4]) {
+// Scores of a tile, of which `rows` are there, their weights, and the weighted sums of V. tile: its first K in the
+// ring. A lane has dims 4 lane.. of all four heads.
+__device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane,
+                                     float (&top)[2], float (&total)[2], float (&sums)[4][4]) {
   u32 g = lane / 4, t = lane % 4;
   float dot[4] = {};
   u32 q = shared_at(shared.q[g % GROUP]);
 #pragma unroll
   for (int j = 0; j < K_PARTS; ++j) {
-    uint4 a = tile.k[j][0], b = tile.k[j][1];
+    u32 k = tile + g * ROW_BYTES + j * 64 + t * 16;
+    uint4 a = load_shared(k), b = load_shared(k + 8 * ROW_BYTES);
 #if KV_FP8
     uint4 v = load_shared(q + j * 128 + t * 32), w = load_shared(q + j * 128 + t * 32 + 16);
     u32 c[8], d[8];
@@ -154,7 +144,7 @@ __device__ __forceinline__ void fold(AttentionShared& shared, const Tile& tile, 
   }
   __syncwarp();
   // A lane has a row's weights of two heads.
-  bool is_there = first + lane / 2 < last;
+  bool is_there = lane / 2 < rows;
   float2* mine = (float2*)&shared.scores[warp][lane / 2] + lane % 2;
   float2 score = *mine;
   float pair[2] = {score.x * SOFTMAX_SCALE, score.y * SOFTMAX_SCALE}, shrink[2];
@@ -181,14 +171,16 @@ __device__ __forceinline__ void fold(AttentionShared& shared, const Tile& tile, 
 #pragma unroll
     for (int d = 0; d < 4; ++d) sums[h][d] *= part(less, h);
 #pragma unroll
-  for (int r = 0; r < 16; ++r) {
+  for (int r = 0; r < TILE_ROWS; ++r) {
+    if (r >= rows) break;  // what lies there is no number
     float4 weights = shared.scores[warp][r];
+    u32 at = tile + TILE_BYTES + r * ROW_BYTES + lane * 4 * KV_BYTES;
     float v[4];
 #if KV_FP8
-    unpack4_fp8(tile.v[r], v);
+    unpack4_fp8(load_shared_word(at), v);
 #else
-    v[0] = low_bf16(tile.v[r].x); v[1] = high_bf16(tile.v[r].x);
-    v[2] = low_bf16(tile.v[r].y); v[3] = high_bf16(tile.v[r].y);
+    uint2 pairs = load_shared_pair(at);
+    v[0] = low_bf16(pairs.x); v[1] = high_bf16(pairs.x); v[2] = low_bf16(pairs.y); v[3] = high_bf16(pairs.y);
 #endif
 #pragma unroll
     for (int h = 0; h < 4; ++h)
@@ -198,19 +190,14 @@ __device__ __forceinline__ void fold(AttentionShared& shared, const Tile& tile, 
   __syncwarp();
 }
 
-__device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& shared, const Inputs& in, u32 tid) {
+__device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& shared, u32 base, const Inputs& in,
+                                u32 tid, Place& place) {
   u32 warp = tid / 32, lane = tid % 32;
   if (blockIdx.x >= KV_HEADS * PIECES) return;
   Share share = share_of(in.position);
   char* heights = in.partial + PIECES * HEADS * DIM * 8;
   u32 flag = in.flag(index);
   if (share.piece < share.pieces) {
-    u32 rows = (share.last - share.first + WARPS - 1) / WARPS;
-    u32 first = share.first + warp * rows;
-    u32 last = first + rows < share.last ? first + rows : share.last;
-    // The rows in the pool do not wait for q.
-    Tile tile;
-    if (first < last) load_tile(tile, in.pool, in.table, phase.extra, share.head, first, last, lane);
     const u16* cosine = in.cosine + (u64)in.position * DIM;
     const u16* sine = in.sine + (u64)in.position * DIM;
     u32 awaited = in.flag(phase.source);
@@ -256,10 +243,15 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
     }
     workers_sync();
     float top[2] = {-1e30f, -1e30f}, total[2] = {0.0f, 0.0f}, sums[4][4] = {};
-    while (first < last) {
-      fold(shared, tile, first, last, warp, lane, top, total, sums);
-      first += 16;
-      if (first < last) load_tile(tile, in.pool, in.table, phase.extra, share.head, first, last, lane);
+    for (u32 first = share.first; first < share.last; first += TILES_A_STAGE) {
+      u32 full = base + AT_BARS + 16 * place.stage, stage = in.ring + place.stage * STAGE;
+      bar_wait(full, place.parity);
+      u32 mine = (warp + share.first - first) % WARPS;  // this warp's tile of the next WARPS
+      if (mine < TILES_A_STAGE && first + mine < share.last)
+        fold(shared, stage + mine * 2 * TILE_BYTES, rows_of(first + mine, in.position), warp, lane, top, total, sums);
+      __syncwarp();
+      if (lane == 0) bar_arrive(full + 8);
+      place.next();
     }
     if (lane < 2) {
       ((float2*)&shared.top[warp])[lane] = make_float2(top[0], top[1]);

@@ -4,12 +4,14 @@
 // the row in the pool, logits. Compiled at run time, with the sizes as macros (see cuda/whole_step.py), from
 // base.cu (this file: memory and messages), attention.cu, linear.cu and step.cu (the kernel), in this order.
 //
-// One block a multiprocessor. Its last warps copy the weights of all phases one after the other into a ring in
-// shared memory and never wait for anything but room, so that device memory is read without a pause while the
-// other warps wait for each other between phases. Those multiply with the matrix units: a tile is 16 output rows;
-// x stands in all columns (native, fp8), or its high and low bytes take turns (int8, int4). Where weights are
-// rounded, x is taken relative to its largest number: as float16 beside fp8, in 16 bits beside int8 and int4.
-// The root mean square of x comes last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
+// One block a multiprocessor. Its last warps copy the weights of all phases, and between them the keys and values
+// of earlier rows, one after the other into a ring in shared memory and never wait for anything but room, so that
+// device memory is read without a pause while the other warps wait for each other between phases. A copy takes the
+// copy engine some 45 cycles however small it is: they are few and large. The other warps multiply with the matrix
+// units: a tile is 16 output rows; x stands in all columns (native, fp8), or its high and low bytes take turns
+// (int8, int4). Where weights are rounded, x is taken relative to its largest number: as float16 beside fp8, in 16
+// bits beside int8 and int4. The root mean square of x comes last: rms_norm(x) * norm @ W^T is
+// ((x * norm) @ W^T) / rms(x).
 //
 // Nothing but data goes between blocks: every eight bytes hold two numbers in bfloat16 (or one in float32) and a
 // flag, which tells the phase and the launch that wrote them; a reader reads until it finds the flag it waits for.
@@ -26,15 +28,16 @@ typedef unsigned long long u64;
 #define INT8 2
 #define INT4 3
 
-#define WARPS 8                      // that compute; then one that finishes sums
-#define COPIERS 2                    // warps that copy
+#define WARPS 8                      // that compute; then one that finishes sums, then COPIERS that copy
 #define THREADS (32 * WARPS)
 #define TILE_ROWS 16
 #define ROWS_EACH (TILE_ROWS / COPIERS)
 #define PIECE 1024                   // bytes of a row that are copied at once
 #define IN_FLIGHT 3                  // pieces asked for at once; with more, messages between blocks wait in line
-#define ROW_STRIDE (PIECE + 64)      // neighbouring rows lie in different banks; scales stand in the gap
-#define STAGE (TILE_ROWS * ROW_STRIDE)
+#define ROW_STRIDE (PIECE + 64)      // neighbouring rows lie in different banks; a scale each stands in the gap
+#define PIECE_SCALES (PIECE / 32)    // bytes of a row's int4 scales for a piece, float16 for each 64 bytes
+#define SCALES_BEHIND (TILE_ROWS * ROW_STRIDE)
+#define STAGE (SCALES_BEHIND + TILE_ROWS * PIECE_SCALES)
 #define MAX_WIDTH (HIDDEN > INNER ? (HIDDEN > HEADS * DIM ? HIDDEN : HEADS * DIM) \
                                   : (INNER > HEADS * DIM ? INNER : HEADS * DIM))
 #define LOADS ((MAX_WIDTH + THREADS * 8 - 1) / (THREADS * 8))
@@ -140,6 +143,16 @@ __device__ __forceinline__ uint4 load_shared(u32 at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
   return v;
 }
+__device__ __forceinline__ uint2 load_shared_pair(u32 at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ u32 load_shared_word(u32 at) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
 __device__ __forceinline__ uint4 load_plain(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
@@ -205,6 +218,24 @@ struct Place {
   u32 stage = 0, parity = 0;
   __device__ __forceinline__ void next(u32 count = STAGES) {
     if (++stage == count) { stage = 0; parity ^= 1; }
+  }
+};
+
+// Where a copying warp stands: what it fills next, and the oldest piece that it has asked for.
+struct Copier {
+  Place place, landed;
+  u32 flying = 0;
+  // Until the next stage may be filled. Gives the barrier to be told of what will be there.
+  __device__ __forceinline__ u32 wait_for_room(u32 base) {
+    u32 full = base + AT_BARS + 16 * place.stage;
+    bar_wait(full + 8, place.parity ^ 1);
+    if (flying == IN_FLIGHT) {
+      bar_wait(base + AT_BARS + 16 * landed.stage, landed.parity);
+      landed.next();
+    } else {
+      ++flying;
+    }
+    return full;
   }
 };
 

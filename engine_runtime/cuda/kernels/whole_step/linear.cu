@@ -2,16 +2,9 @@
 
 // ---- the copying warps
 
-// Where a copying warp stands: what it fills next, and the oldest piece that it has asked for.
-struct Copier {
-  Place place, landed;
-  u32 flying = 0;
-};
-
 // Each copies a few rows of every tile; one thread does, so that addresses are the same for the whole warp.
 template <int F>
 __device__ void copy_phase(const Phase& phase, u32 base, u32 ring, u32 number, Copier& copier) {
-  Place &place = copier.place, &landed = copier.landed;
   const u32 rows = ROWS_EACH;
   u32 bytes = row_bytes<F>(phase.columns);
   u32 pieces = bytes / PIECE;
@@ -22,28 +15,23 @@ __device__ void copy_phase(const Phase& phase, u32 base, u32 ring, u32 number, C
       if (number * rows >= 8) row += phase.extra - 8;
     }
     u64 from = phase.weight + (u64)row * bytes;
-    // int4: two bytes for each 64, beside them in the gap; else four bytes a row, beside the first piece
-    u64 scale = phase.scale + (u64)row * (F == INT4 ? bytes / 32 : 4);
+    // int4: two bytes for each 64, in the order of tiles, pieces and rows; else four bytes a row
+    u64 scale = F == INT4 ? phase.scale + (u64)block * TILE_ROWS * pieces * PIECE_SCALES + number * rows * PIECE_SCALES
+                          : phase.scale + (u64)row * 4;
     const bool per_row = F == FP8 || F == INT8;
     for (u32 piece = 0; piece < pieces; ++piece) {
-      u32 full = base + AT_BARS + 16 * place.stage, empty = full + 8;
-      u32 to = ring + place.stage * STAGE + number * rows * ROW_STRIDE;
-      bar_wait(empty, place.parity ^ 1);
-      if (copier.flying == IN_FLIGHT) {
-        bar_wait(base + AT_BARS + 16 * landed.stage, landed.parity);
-        landed.next();
-      } else {
-        ++copier.flying;
-      }
-      bar_expect(full, rows * (PIECE + (F == INT4 ? PIECE / 32 : per_row && piece == 0 ? 4 : 0)));
+      u32 full = copier.wait_for_room(base);
+      u32 to = ring + copier.place.stage * STAGE + number * rows * ROW_STRIDE;
+      bar_expect(full, rows * (PIECE + (F == INT4 ? PIECE_SCALES : per_row && piece == 0 ? 4 : 0)));
       if (per_row && piece == 0) copy_bulk(to + PIECE, scale, rows * 4, full);
 #pragma unroll
-      for (u32 r = 0; r < rows; ++r) {
+      for (u32 r = 0; r < rows; ++r)
         copy_bulk(to + r * ROW_STRIDE, from + (u64)r * bytes + piece * PIECE, PIECE, full);
-        if (F == INT4)
-          copy_bulk(to + r * ROW_STRIDE + PIECE, scale + r * (bytes / 32) + piece * (PIECE / 32), PIECE / 32, full);
+      if (F == INT4) {
+        u32 behind = ring + copier.place.stage * STAGE + SCALES_BEHIND + number * rows * PIECE_SCALES;
+        copy_bulk(behind, scale + piece * (TILE_ROWS * PIECE_SCALES), rows * PIECE_SCALES, full);
       }
-      place.next();
+      copier.place.next();
     }
   }
 }
@@ -234,14 +222,14 @@ __device__ __forceinline__ void load_piece(Loaded<F>& to, u32 base, u32 tile, u3
       u32 plane = x + (g & 1) * PLANE + group * 128 + t * 16;
       to.x[j][0] = load_shared(plane);
       to.x[j][F == NATIVE || F == INT8 ? 0 : 1] = load_shared(plane + 64);
-      asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(to.sums[j].x), "=r"(to.sums[j].y)
-                   : "r"(base + AT_SUMS + group * 8));
+      uint2 sums = load_shared_pair(base + AT_SUMS + group * 8);
+      to.sums[j] = make_int2((int)sums.x, (int)sums.y);
     }
   }
   if (F == INT4) {
-    u32 at = row + PIECE + warp * STEPS * 2;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to.scales[0]) : "r"(at));
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to.scales[1]) : "r"(at + 8 * ROW_STRIDE));
+    u32 at = tile + SCALES_BEHIND + g * PIECE_SCALES + warp * STEPS * 2;
+    to.scales[0] = load_shared_word(at);
+    to.scales[1] = load_shared_word(at + 8 * PIECE_SCALES);
   }
 }
 
@@ -295,13 +283,13 @@ __device__ void linear_phase(const Phase& phase, u32 index, char* shared, u32 ba
     for (u32 piece = 0; piece < pieces; ++piece) {
       u32 full = base + AT_BARS + 16 * place.stage;
       bar_wait(full, place.parity);
-      Loaded<F> loaded;
       u32 tile = in.ring + place.stage * STAGE;
-      load_piece<F>(loaded, base, tile, piece, warp, lane);
       if ((F == FP8 || F == INT8) && warp == 0 && piece == 0) {
         u32 at = tile + lane % TILE_ROWS / ROWS_EACH * ROWS_EACH * ROW_STRIDE + PIECE + lane % ROWS_EACH * 4;
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(at));
       }
+      Loaded<F> loaded;
+      load_piece<F>(loaded, base, tile, piece, warp, lane);
       __syncwarp();
       if (lane == 0) bar_arrive(full + 8);
       place.next();
@@ -333,8 +321,6 @@ __device__ void linear_phase(const Phase& phase, u32 index, char* shared, u32 ba
 __device__ void finish_phase(const Phase& phase, u32 index, char* shared, u32 base, const Inputs& in, u32 lane,
                              Place& parts) {
   bool gated = phase.kind & GATED;
-  const Phase& next = *(&phase + 1);  // the list ends with an empty one
-  if (next.kind & ATTENDS) warm(in.pool, in.table, next.extra, in.position, lane);
   for (u32 block = blockIdx.x; block < phase.blocks; block += gridDim.x) {
     u32 out_row = block * (gated ? 8 : TILE_ROWS) + lane % TILE_ROWS;
     // Asked for before the sums are there; this very warp wrote it (all of these phases are cut alike).

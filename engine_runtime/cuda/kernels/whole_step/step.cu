@@ -33,8 +33,8 @@ whole_step(const uint4* phases, const long long* token, const long long* positio
     Copier copier;
     for (u32 i = 0; i < num_phases; ++i) {
       const Phase& phase = list[i];
-      if (phase.kind & ATTENDS) continue;
-      if (FORMAT != NATIVE && phase.kind & ROUNDED) copy_phase<FORMAT>(phase, base, ring, number, copier);
+      if (phase.kind & ATTENDS) copy_rows(phase, base, ring, number, copier, pool, table, (u32)*position);
+      else if (FORMAT != NATIVE && phase.kind & ROUNDED) copy_phase<FORMAT>(phase, base, ring, number, copier);
       else copy_phase<NATIVE>(phase, base, ring, number, copier);
     }
     return;
@@ -49,7 +49,7 @@ whole_step(const uint4* phases, const long long* token, const long long* positio
   }
   for (u32 index = 0; index < num_phases; ++index) {
     const Phase& phase = list[index];
-    if (phase.kind & ATTENDS) attention_phase(phase, index, *(AttentionShared*)(shared + AT_X), in, tid);
+    if (phase.kind & ATTENDS) attention_phase(phase, index, *(AttentionShared*)(shared + AT_X), base, in, tid, place);
     else if (FORMAT != NATIVE && phase.kind & ROUNDED)
       linear_phase<FORMAT>(phase, index, shared, base, in, tid, place, parts);
     else linear_phase<NATIVE>(phase, index, shared, base, in, tid, place, parts);
