@@ -14,8 +14,11 @@ caller.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +31,29 @@ Outputs = TypeVar("Outputs")
 
 _WARM_UP_RUNS = 2
 """Runs before a recording: libraries choose algorithms and allocate workspaces, which it must not do."""
+
+_recording = threading.Lock()
+
+
+@contextmanager
+def recorded(
+    graph: torch.cuda.CUDAGraph, pool: Any = None, stream: torch.cuda.Stream | None = None
+) -> Iterator[None]:
+    """What is launched inside becomes `graph`.
+
+    The garbage collector waits: the graphs of an engine that is gone could be among what it finds, and
+    destroying one makes the recording under way void.
+    """
+    with _recording:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            # thread_local: another thread (a second engine, a profiler) may use the device meanwhile
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +161,7 @@ class GraphedCalls:
                 for value, kept in zip(changes, before, strict=True):
                     value.copy_(kept)
         graph = torch.cuda.CUDAGraph()
-        # thread_local: another thread (a second engine, a profiler) may use the device meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        with recorded(graph, self._pool, stream):
             outputs = function(*buffers)
         current.wait_stream(stream)  # type: ignore[arg-type]
         return _Recording(graph, function, buffers, outputs)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from engine_runtime.cuda.graphs import recorded
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import Network
 from engine_runtime.cuda.quantise import Matrix
@@ -103,7 +104,7 @@ def _time(work: Callable[[], None]) -> float:
     """Milliseconds of the fastest of a few replays."""
     work()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with recorded(graph):
         work()
     times: list[float] = []
     for _ in range(_ROUNDS):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
-from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.graphs import GraphedCalls, recorded
 
 
 def test_without_a_device_the_function_itself_runs() -> None:
@@ -45,6 +47,53 @@ def test_without_memory_for_a_recording_the_function_itself_runs(
     assert [output.tolist() for output in outputs] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
     assert (len(tried), calls.num_recordings) == (1, 0)
     assert "piece by piece" in caplog.text
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_recording_is_not_disturbed_by_the_collector(
+    monkeypatch: pytest.MonkeyPatch, collects: bool
+) -> None:
+    seen = []
+
+    def graph(*given: Any, **options: Any) -> Any:
+        seen.append(gc.isenabled())
+        return nullcontext()
+
+    def make() -> None:
+        with recorded(Any):
+            seen.append(gc.isenabled())
+            raise ValueError("as a function may")
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with pytest.raises(ValueError, match="as a function may"):
+            make()
+        assert seen == [False, False]
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if was_on else gc.disable)()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_among_the_garbage_do_not_spoil_a_recording() -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.calls, self.itself = GraphedCalls("cuda"), self
+
+    def add_and_litter(x: torch.Tensor) -> torch.Tensor:
+        litter: list[Any] = [[index] for index in range(200_000)]  # the collector would run many times
+        return x + len(litter)
+
+    given = torch.ones(4, device="cuda")
+    for index in range(3):
+        engine = Engine()
+        engine.calls.run("double", given.mul, torch.full((4,), 2.0, device="cuda"))
+        del engine
+        out = GraphedCalls("cuda").run(index, add_and_litter, given)
+        assert out.tolist() == [200_001.0] * 4
 
 
 @pytest.mark.cuda

@@ -61,19 +61,20 @@ def test_a_replayed_step_is_not_enqueued_and_follows_its_inputs(tmp_path: Path) 
 
 
 def test_the_time_of_a_step_is_that_of_its_work(tmp_path: Path) -> None:
-    """So many cycles are milliseconds on any GPU; on another stream than the engine's they are not seen."""
+    """So many cycles are 50 ms and more on any GPU, far above what a launch costs; on another stream than the
+    engine's they are not seen."""
     on_gpu = load_tiny()[0].to("cuda")
     paged, trt = make_engine_paged(on_gpu, tmp_path, device="cuda")
     sequence, executor = Sequence(), executor_of(paged)
     times = []
-    for cycles in (0, 20_000_000):
+    for cycles in (0, 200_000_000):
         trt.cycles = cycles
         for _ in range(2):
             paged.prefill(sequence, [1, 2, 3])
         assert executor.last_step_ms is not None
         times.append(executor.last_step_ms)
     assert times[0] > 0
-    assert times[1] > times[0] + 5
+    assert times[1] > times[0] + 25
 
 
 def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
