@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engine_runtime.cuda.kernels.attention import attend_row
+from engine_runtime.cuda.kernels.attention import attend_few_rows, attend_row, join_few_rows
 from engine_runtime.cuda.kernels.few_rows import few_rows, few_rows_int4
 from engine_runtime.cuda.kernels.flow import (
     attend_rows,
@@ -56,7 +56,7 @@ OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 
 INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances")
 WEIGHTS = ("norm", "norm_bias", "weight", "bias", "q", "q_out", "cache", "seen", "distances")
-STAGES = {"linear_add_rows": 4, "attend_rows": 2, "few_rows": 4, "few_rows_int4": 4}
+STAGES = {"linear_add_rows": 4, "attend_rows": 2, "few_rows": 4, "few_rows_int4": 4, "attend_few_rows": 1}
 """Of those kernels that are not run with the usual number."""
 SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
 """Bytes that a program can have."""
@@ -100,8 +100,14 @@ def cases() -> Iterator[Case]:
         types = TABLES | OFFSETS | buffers | {"qkv": BF16, "pool": pool, "position": "*i64", "out": BF16}
         for has_more in (False, True):
             yield attend_row, types, HEAD_SIZES | pieces | {"HAS_MORE": has_more}, 4
+        types |= {"q": BF16, "positions": "*i64", "num_rows": "i32"}
+        for rows, count in ((4, 16), (16, 8), (16, 1)):
+            flags = HEAD_SIZES | pieces | {"GROUP_TILE": 4, "PIECES": count, "ROWS": rows}
+            yield attend_few_rows, types, flags, 4
         types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
         yield turn_and_write_rows, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
+    types = {"partial": FP32, "tops": FP32, "totals": FP32, "out": BF16, "num_outputs": "i32"}
+    yield join_few_rows, types, {"DIM": DIM, "PIECES": 16}, 2
     yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4
     norm = {"x": BF16, "norm": BF16, "out": BF16, "eps": "fp32"}
     yield norm_rows, norm, {"WIDTH": HIDDEN, "BLOCK": HIDDEN}, 8
@@ -110,10 +116,10 @@ def cases() -> Iterator[Case]:
     for weight in (FP8, "*i8"):
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
     few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
-    for rows, outputs in ((16, 32), (64, 32), (64, 64)):
+    for rows, outputs, block in ((16, 32, 256), (16, 64, 128), (64, 32, 128), (64, 64, 128)):
         cut = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
         for weight in (FP8, "*i8", "*u8"):
-            flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": 128}
+            flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": block}
             yield few_rows, few | {"weight": weight, "scale": FP32}, flags, 4
         yield few_rows_int4, few | {"weight": "*u8", "scale": "*fp16"}, cut | {"NUM_GROUPS": INNER // 128}, 4
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}

@@ -7,7 +7,7 @@ filled up to a fixed size (`recorded_span`) they can be recorded in a CUDA graph
 
 A rounded weight is made dense in a scratch buffer right before its product, unless there are so few rows that
 a kernel multiplies it as it is stored; fp8 weights are multiplied as they are where the GPU can
-(`has_fp8_matmul`), rows rounded to fp8 with a scale of their own.
+(`has_fp8_matmul`) and rows are more than a few, which are rounded to fp8 with a scale of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from engine_runtime.cuda.operations import read_rows, turned, write_rows
 from engine_runtime.cuda.quantise import FP8, FP8_MAX, Matrix, to_fp8
 from engine_runtime.lm.kv_cache import KVCache
 
+_FP8_ROWS = 17
+"""Rows from which on the library's product of fp8 rows is faster than weights read as they are stored."""
+
 
 class RowOperations(Protocol):
     """What a layer does with n rows apart from products and attention."""
@@ -38,6 +41,13 @@ class RowOperations(Protocol):
 
         qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim]. With kernels, a position below 0
         is a row that is not there: nothing of it is written.
+        """
+
+    def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
+        """Attention of rows whose K and V lie in the pool, and whose sizes alone are fixed.
+
+        q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, which see what lies
+        before them and themselves -> [n, heads * head_dim]. A position below 0 is a row that is not there.
         """
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -81,6 +91,16 @@ class TorchRowOperations:
         write_rows(self._blocks, block, positions % size, k, v)
         return q
 
+    def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
+        """See RowOperations."""
+        blocks = self._inputs.table[: -(-bucket // self._cache.tokens_per_block)].long() + 2 * layer.index
+        keys, values = read_rows(self._blocks, blocks, bucket, q.dtype)
+        mask = torch.arange(bucket, device=q.device) <= positions.clamp_min(0)[:, None]
+        heads: Tensor = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=True
+        )
+        return heads[0].transpose(0, 1).reshape(q.shape[0], -1)
+
     def gate(self, gate_up: Tensor) -> Tensor:
         """See RowOperations."""
         gate, up = gate_up.chunk(2, dim=-1)
@@ -107,17 +127,15 @@ class Span:
 
     Attributes:
         positions: [n] int64 in the sequence; -1 for a row that only fills up a recorded size.
-        num_seen: rows from the beginning of the sequence that are looked at.
-        blocks: offsets of the K blocks of these, for layer 0.
-        mask: [n, num_seen] bool, which of them each row sees; None: row i of the n sees all but the last
-            n - 1 - i.
+        num_seen: rows from the beginning of the sequence that are looked at, at most.
+        blocks: offsets of the K blocks of these, for layer 0, and row i of the n sees all but the last
+            n - 1 - i; None: where the n rows lie is known on the device alone.
         last: [1] int64, the row whose logits are wanted.
     """
 
     positions: Tensor
     num_seen: int
-    blocks: Tensor
-    mask: Tensor | None
+    blocks: Tensor | None
     last: Tensor
 
 
@@ -144,18 +162,17 @@ class Prefill:
         device, total = self._blocks.device, first + num_rows
         positions = torch.arange(first, total, device=device)
         last = torch.full((1,), num_rows - 1, device=device)
-        return Span(positions, total, self._blocks_of(total), None, last)
+        blocks = self._inputs.table[: -(-total // self._cache.tokens_per_block)].long()
+        return Span(positions, total, blocks, last)
 
     def recorded_span(self, where: Tensor, size: int, bucket: int) -> Span:
         """`size` rows from where[0] on, of which where[1] are there, among at most `bucket` rows.
 
         `where` [2] int64 lies on the device: nothing but size and bucket is fixed when this is recorded.
         """
-        device = self._blocks.device
-        rows = torch.arange(size, device=device)
+        rows = torch.arange(size, device=self._blocks.device)
         positions = torch.where(rows < where[1], where[0] + rows, -1)
-        mask = torch.arange(bucket, device=device) <= positions.clamp_min(0)[:, None]
-        return Span(positions, bucket, self._blocks_of(bucket), mask, where[1:2] - 1)
+        return Span(positions, bucket, None, where[1:2] - 1)
 
     def trunk(self, ids: Tensor, span: Span, *, keep: bool) -> Tensor:
         """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also puts it beside the pool."""
@@ -189,55 +206,50 @@ class Prefill:
         size, stride = self._cache.tokens_per_block, 2 * self._cache.num_layers
         return self._inputs.table[positions // size].long() // stride * size + positions % size
 
-    def _blocks_of(self, num_rows: int) -> Tensor:
-        return self._inputs.table[: -(-num_rows // self._cache.tokens_per_block)].long()
-
     def _layer(
         self, layer: LayerWeights, x: Tensor, span: Span, *, all_out: bool = True, last_out: bool = True
     ) -> Tensor:
-        operations, mask = self._operations, span.mask
+        operations, positions = self._operations, span.positions
         qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
         q = operations.turn_and_write(qkv, layer, span.positions)
         if not all_out:
             if not last_out:
                 return x[:0]
-            q, x = q.index_select(0, span.last), x.index_select(0, span.last)
-            mask = None if mask is None else mask.index_select(0, span.last)
+            q, x, positions = (value.index_select(0, span.last) for value in (q, x, positions))
         # A new tensor: both tails begin with the same x.
-        x = self._product(self._attend(q, layer, span, mask), layer.o, x)
+        x = self._product(self._attend(q, layer, positions, span), layer.o, x)
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
         return self._product(gated, layer.down, x, in_place=True)
 
-    def _attend(self, q: Tensor, layer: LayerWeights, span: Span, mask: Tensor | None) -> Tensor:
-        """q [n, heads, head_dim] of the last n rows of the span -> [n, heads * head_dim]."""
+    def _attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, span: Span) -> Tensor:
+        """q [n, heads, head_dim] of the rows at `positions`, the last n of the span if that is fixed -> [n,
+        heads * head_dim]."""
+        if span.blocks is None:
+            return self._operations.attend(q, layer, positions, span.num_seen)
         num_rows, _, dim = q.shape
         keys, values = read_rows(self._blocks, span.blocks + 2 * layer.index, span.num_seen, q.dtype)
-        if mask is None and num_rows > 1:
+        if num_rows > 1:
             queries = q.transpose(0, 1)[None]
             heads: Tensor = F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=causal_lower_right(num_rows, span.num_seen), enable_gqa=True
             )
             return heads[0].transpose(0, 1).reshape(num_rows, -1)
         # The query heads of one K/V head stand in for query rows: they see the same keys.
-        kv_heads = keys.shape[1]
-        grouped = q.view(num_rows, kv_heads, -1, dim).permute(1, 2, 0, 3)
-        if mask is not None:
-            mask = mask.repeat(grouped.shape[1], 1)
-        heads = F.scaled_dot_product_attention(
-            grouped.reshape(1, kv_heads, -1, dim), keys, values, attn_mask=mask
-        )
-        return heads.view(kv_heads, -1, num_rows, dim).permute(2, 0, 1, 3).reshape(num_rows, -1)
+        grouped = q.view(1, keys.shape[1], -1, dim)
+        return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
 
     def _product(
         self, x: Tensor, matrix: Matrix, residual: Tensor | None = None, *, in_place: bool = False
     ) -> Tensor:
         """x @ weight^T (+ residual, which may be written over where `in_place`)."""
-        if self._multiplies_fp8(matrix):
+        multiplies_fp8 = self._multiplies_fp8(matrix)
+        if not multiplies_fp8 or x.shape[0] < _FP8_ROWS:
+            few = self._operations.few_rows(x, matrix, residual)
+            if few is not None:
+                return few
+        if multiplies_fp8:
             product = self._fp8_product(x, matrix)
             return product if residual is None else residual + product
-        few = self._operations.few_rows(x, matrix, residual)
-        if few is not None:
-            return few
         dense = self._operations.dense(matrix, x.dtype, self._scratch)
         if residual is None:
             return F.linear(x, dense)

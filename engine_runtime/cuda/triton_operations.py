@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from engine_runtime.cuda.inputs import StepInputs
-from engine_runtime.cuda.kernels.attention import attend_row
+from engine_runtime.cuda.kernels.attention import attend_few_rows, attend_row, join_few_rows
 from engine_runtime.cuda.kernels.few_rows import few_rows, few_rows_int4
 from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
 from engine_runtime.cuda.kernels.rows import (
@@ -38,6 +38,10 @@ _TILE = 64
 _MOST_PIECES = 64
 """Pieces of the sequence per K/V head. Up to 4,096 rows a piece is one tile. With eight such heads, 2,048
 rows give two programs to each multiprocessor of a large GPU, which is what keeps its memory busy."""
+
+_ROWS_TILE, _MOST_ROWS_PIECES = 16, 16
+"""Of a few rows: how many a program takes, and in how many pieces they look at the sequence if it is one
+tile of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,47 @@ class TritonRowOperations:
         )
         return q
 
+    def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
+        """See RowOperations."""
+        config, (num_rows, heads, dim) = self._network.config, q.shape
+        group_tile = triton.next_power_of_2(heads // config.num_key_value_heads)
+        # the matrix units take 16 queries at least
+        rows = max(min(_ROWS_TILE, triton.next_power_of_2(num_rows)), 16 // group_tile)
+        tiles = triton.cdiv(num_rows, rows)
+        pieces = max(1, min(_MOST_ROWS_PIECES // tiles, triton.next_power_of_2(bucket) // _TILE))
+        out = torch.empty_like(q)
+        partial = q.new_empty(pieces * num_rows, heads, dim if pieces > 1 else 0, dtype=torch.float32)
+        tops, totals = q.new_empty(2, pieces * num_rows, heads, dtype=torch.float32)
+        attend_few_rows[(config.num_key_value_heads, pieces, tiles)](
+            q,
+            self._cache.pool,
+            self._inputs.table,
+            positions,
+            partial,
+            tops,
+            totals,
+            out,
+            num_rows,
+            2 * layer.index,
+            dim**-0.5,
+            HEADS=heads,
+            KV_HEADS=config.num_key_value_heads,
+            DIM=dim,
+            GROUP=heads // config.num_key_value_heads,
+            GROUP_TILE=group_tile,
+            TOKENS=self._cache.tokens_per_block,
+            TILE=_TILE,
+            PIECES=pieces,
+            ROWS=rows,
+            num_warps=4,
+            num_stages=1,
+        )
+        if pieces > 1:
+            join_few_rows[(num_rows * heads,)](
+                partial, tops, totals, out, num_rows * heads, DIM=dim, PIECES=pieces, num_warps=2
+            )
+        return out.view(num_rows, -1)
+
     def gate(self, gate_up: Tensor) -> Tensor:
         """See RowOperations."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -275,12 +320,14 @@ class TritonRowOperations:
         if matrix.scale is None or num_rows > _MOST_FEW_ROWS:
             return None
         out = x.new_empty(num_rows, num_outputs)
+        rows = max(16, triton.next_power_of_2(num_rows))
+        is_wide = num_outputs >= (_WIDE if rows == 16 else _WIDE // 4)
         flags: dict[str, Any] = {
             "OUT": num_outputs,
             "COLUMNS": width,
             "HAS_RESIDUAL": residual is not None,
-            "ROWS": max(16, triton.next_power_of_2(num_rows)),
-            "OUTPUTS": 64 if num_outputs >= _WIDE else 32,
+            "ROWS": rows,
+            "OUTPUTS": 64 if is_wide else 32,
             "num_warps": 4,
             "num_stages": 4,
         }
@@ -292,7 +339,8 @@ class TritonRowOperations:
             return out
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
         weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
-        few_rows[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=128, **flags)
+        block = 256 if rows == 16 and not is_wide else 128
+        few_rows[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=block, **flags)
         return out
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Attention of one row over the paged pool, cut into pieces that work side by side.
+"""Attention of one row, or of a few, over the paged pool, cut into pieces that work side by side.
 
 In: q, k and v of the row as the projection gave them. Out: k (normed and turned) and v in the pool, and the
 heads' outputs. A program does one K/V head with its query heads over one piece of the sequence; the program
-that comes to its end last joins the pieces. So one kernel does all that lies between two projections.
+that comes to its end last joins the pieces. So one kernel does all that lies between two projections. Of a
+few rows (`attend_few_rows`) q is turned and k and v lie in the pool already; another kernel joins the pieces.
 """
 
 from __future__ import annotations
@@ -54,14 +55,16 @@ def _tile_of(pool, table, layer_offset, head, first, last_row, KV_HEADS: tl.cons
 
 
 @triton.jit
-def _fold(q, k, v, is_old, top, total, sums, softmax_scale):
-    """Take a tile of rows into the highest scores, the sums of weights and the weighted sums so far."""
+def _fold(q, k, v, is_seen, top, total, sums, softmax_scale):
+    """Take a tile of rows into the highest scores, the sums of weights and the weighted sums so far.
+
+    is_seen [.., TILE]: by which query."""
     keys, values = _as_dtype(k, q.dtype), _as_dtype(v, q.dtype)
     scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * softmax_scale
-    scores = tl.where(is_old[None, :], scores, -1e30)
+    scores = tl.where(is_seen, scores, -1e30)
     new_top = tl.maximum(top, tl.max(scores, axis=1))
     shrink = tl.exp(top - new_top)
-    shares = tl.where(is_old[None, :], tl.exp(scores - new_top[:, None]), 0.0)
+    shares = tl.where(is_seen, tl.exp(scores - new_top[:, None]), 0.0)
     total = total * shrink + tl.sum(shares, axis=1)
     sums = sums * shrink[:, None] + tl.dot(shares.to(q.dtype), values, input_precision="ieee")
     return new_top, total, sums
@@ -117,12 +120,12 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
         top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), axis=1) * softmax_scale
         total += 1.0
         sums += new_v.to(tl.float32)
-    top, total, sums = _fold(q, k, v, is_old, top, total, sums, softmax_scale)
+    top, total, sums = _fold(q, k, v, is_old[None, :], top, total, sums, softmax_scale)
     if HAS_MORE:
         for start in range(first + TILE, tl.minimum(first + piece_rows, last_row), TILE):
             k, v, is_old = _tile_of(pool, table, layer_offset, head, start, last_row, KV_HEADS, DIM, TOKENS,
                                     TILE)  # fmt: skip
-            top, total, sums = _fold(q, k, v, is_old, top, total, sums, softmax_scale)
+            top, total, sums = _fold(q, k, v, is_old[None, :], top, total, sums, softmax_scale)
 
     if num_pieces == 1:
         result = sums / total[:, None]
@@ -155,3 +158,54 @@ def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM
         shares = tl.exp(piece_tops - tl.max(piece_tops, axis=0))
         result = tl.sum(parts * shares[:, None], axis=0) / tl.sum(piece_totals * shares, axis=0)
         tl.store(out + (head * GROUP + member) * DIM + dims, result.to(out.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=["num_rows", "layer_offset"])
+def attend_few_rows(q, pool, table, positions, partial, tops, totals, out, num_rows, layer_offset,
+                    softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+                    GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr, TILE: tl.constexpr,
+                    PIECES: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Grid (KV_HEADS, PIECES, tiles of ROWS rows). q [num_rows, HEADS, DIM]; positions [num_rows] int64,
+    below 0 for a row that is not there (what comes out for it means nothing). Each row sees the rows of the
+    pool up to itself. One piece: out [num_rows, HEADS, DIM]; else partial [PIECES, num_rows, HEADS, DIM],
+    tops and totals [PIECES, num_rows, HEADS] float32, for `join_few_rows`."""
+    head, piece = tl.program_id(0), tl.program_id(1)
+    dims, queries = tl.arange(0, DIM), tl.arange(0, ROWS * GROUP_TILE)
+    rows, member = tl.program_id(2) * ROWS + queries // GROUP_TILE, queries % GROUP_TILE
+    is_there = (rows < num_rows) & (member < GROUP)
+    position = tl.maximum(tl.load(positions + rows, mask=is_there, other=-1).to(tl.int32), 0)
+    at = rows * HEADS + head * GROUP + member
+    value = tl.load(q + at[:, None] * DIM + dims[None, :], mask=is_there[:, None], other=0.0)
+    num_seen = tl.max(position) + 1
+    piece_rows = tl.cdiv(tl.cdiv(num_seen, PIECES), TILE) * TILE
+    first = piece * piece_rows
+    top = tl.full((ROWS * GROUP_TILE,), -1e30, tl.float32)
+    total = tl.zeros((ROWS * GROUP_TILE,), tl.float32)
+    sums = tl.zeros((ROWS * GROUP_TILE, DIM), tl.float32)
+    for start in range(first, tl.minimum(first + piece_rows, num_seen), TILE):
+        k, v, _ = _tile_of(pool, table, layer_offset, head, start, num_seen, KV_HEADS, DIM, TOKENS, TILE)
+        is_seen = (start + tl.arange(0, TILE))[None, :] <= position[:, None]
+        top, total, sums = _fold(value, k, v, is_seen, top, total, sums, softmax_scale)
+    if PIECES == 1:
+        result = sums / total[:, None]
+        tl.store(
+            out + at[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=is_there[:, None]
+        )
+    else:
+        mine = piece * num_rows * HEADS + at
+        tl.store(partial + mine[:, None] * DIM + dims[None, :], sums, mask=is_there[:, None])
+        tl.store(tops + mine, top, mask=is_there)
+        tl.store(totals + mine, total, mask=is_there)
+
+
+@triton.jit(do_not_specialize=["num_outputs"])
+def join_few_rows(partial, tops, totals, out, num_outputs, DIM: tl.constexpr, PIECES: tl.constexpr):
+    """Grid (num_outputs): the rows' heads. Joins what `attend_few_rows` left; a piece may have seen
+    nothing."""
+    dims = tl.arange(0, DIM)
+    at = tl.arange(0, PIECES) * num_outputs + tl.program_id(0)
+    piece_tops, piece_totals = tl.load(tops + at), tl.load(totals + at)
+    parts = tl.load(partial + at[:, None] * DIM + dims[None, :])
+    shares = tl.exp(piece_tops - tl.max(piece_tops, axis=0))
+    result = tl.sum(parts * shares[:, None], axis=0) / tl.sum(piece_totals * shares, axis=0)
+    tl.store(out + tl.program_id(0) * DIM + dims, result.to(out.dtype.element_ty))

@@ -222,6 +222,27 @@ def assert_pool(bench: Bench, wanted: Tensor, tolerance: float) -> None:
         torch.testing.assert_close(bench.cache.pool.float(), wanted, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("kv_dtype", [None, FP8])
+@pytest.mark.parametrize(
+    ("first", "there", "count", "bucket"),
+    [(0, 1, 1, 64), (0, 5, 8, 64), (13, 8, 8, 256), (60, 7, 16, 128), (200, 20, 21, 256), (251, 5, 40, 256)],
+)
+def test_attention_of_a_few_rows(
+    first: int, there: int, count: int, bucket: int, kv_dtype: torch.dtype | None
+) -> None:
+    bench = Bench(kv_dtype=kv_dtype)
+    bench.place(0)
+    config = bench.model.config
+    q = torch.randn(count, config.num_attention_heads, config.head_dim).to(DEVICE)
+    positions = torch.full((count,), -1, device=DEVICE)
+    positions[:there] = torch.arange(first, first + there)
+    wanted = bench.plain_rows.attend(q, bench.layer, positions, bucket)
+    got = bench.triton_rows.attend(q, bench.layer, positions, bucket)
+    assert got.shape == (count, config.num_attention_heads * config.head_dim)
+    torch.testing.assert_close(got[:there], wanted[:there], atol=1e-5, rtol=1e-5)
+    assert torch.isfinite(got).all()  # else a product of the next layer would not be
+
+
 def test_rows_between_products(bench: Bench) -> None:
     x, norm = torch.randn(5, 160).to(DEVICE), torch.rand(160).to(DEVICE)
     both: list[tuple[Tensor, Tensor]] = [
