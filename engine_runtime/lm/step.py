@@ -1,7 +1,8 @@
 """Fills the named tensors of a forward step, with the values that a TensorRT-LLM 1.x engine expects.
 
 In: a sequence whose blocks are reserved, and the ids to run. Out: the dict of tensors for `Executor.forward`.
-What never changes is made once; the block offsets only when the block table does. Engine thread.
+What never changes is made once; the block offsets only when the block table does; a decode step finds its
+values in the tensors of the one before it. Engine thread.
 
     tensor                          prefill (context)         decode (generation)
     input_ids, position_ids         n ids, p..p+n-1           1 id, p
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.lm.executor import CONTEXT, GENERATION, Executor
@@ -51,6 +53,8 @@ class StepFiller:
         limits = executor.limits
         self._executor, self._cache = executor, cache
         self._table: list[int] = []
+        self._kept: dict[str, tuple[Tensor, NDArray[np.int32]]] = {}
+        """Tensors of a decode step, and the memory that they look at."""
         host_offsets = cache.offsets([], limits.max_blocks)
         self._tensors: dict[str, Tensor] = {
             "kv_cache_block_offsets": host_offsets.to(executor.device),
@@ -73,28 +77,39 @@ class StepFiller:
 
     def fill(self, sequence: Sequence, ids: list[int], tails: Tails, *, prefill: bool) -> dict[str, Tensor]:
         """Tensors for running `ids` after the rows that `sequence` holds; its block table covers them
-        already."""
+        already. Those of a decode step are good until the next one is filled."""
         past, num_new = sequence.num_rows, len(ids)
         total = past + num_new
         context_length = num_new if prefill else sequence.prompt_rows
         if self._table != sequence.block_table:
             self._set_offsets(sequence.block_table)
-        tensors = dict(self._tensors)
-        tensors["input_ids"] = self._device(ids)
-        tensors["position_ids"] = self._device(list(range(past, total)))
-        tensors["last_token_ids"] = self._device([num_new])
-        tensors["sequence_length"] = self._device([total])
-        tensors["context_lengths"] = self._device([context_length])
-        tensors["host_context_lengths"] = _host([context_length])
-        tensors["host_past_key_value_lengths"] = _host([total if prefill else past])
-        tensors["host_request_types"] = _host([CONTEXT if prefill else GENERATION])
+        values = {
+            "input_ids": ids,
+            "position_ids": list(range(past, total)),
+            "last_token_ids": [num_new],
+            "sequence_length": [total],
+            "context_lengths": [context_length],
+            "host_context_lengths": [context_length],
+            "host_past_key_value_lengths": [total if prefill else past],
+            "host_request_types": [CONTEXT if prefill else GENERATION],
+        }
         if self._executor.can_defer_tails:
-            starts = [
+            values["host_tail_start"] = [
                 sequence.text_rows if tails.text else total,
                 sequence.audio_rows if tails.audio else total,
             ]
-            tensors["host_tail_start"] = _host(starts)
+        tensors = dict(self._tensors)
+        for name, value in values.items():
+            tensor = _host(value)[0] if prefill else self._written(name, value)
+            tensors[name] = tensor if name.startswith("host_") else tensor.to(self._executor.device)
         return tensors
+
+    def _written(self, name: str, value: list[int]) -> Tensor:
+        if name not in self._kept:
+            self._kept[name] = _host(value)
+        tensor, memory = self._kept[name]
+        memory[:] = value
+        return tensor
 
     def _set_offsets(self, block_table: list[int]) -> None:
         offsets = self._cache.offsets(block_table, self._executor.limits.max_blocks)
@@ -102,10 +117,8 @@ class StepFiller:
         self._tensors["kv_cache_block_offsets"] = offsets.to(self._executor.device)
         self._table = list(block_table)
 
-    def _device(self, values: list[int]) -> Tensor:
-        return _host(values).to(self._executor.device)
 
-
-def _host(values: list[int]) -> Tensor:
+def _host(values: list[int]) -> tuple[Tensor, NDArray[np.int32]]:
     # by way of numpy, which takes half the time of torch.tensor
-    return torch.from_numpy(np.array(values, dtype=np.int32))
+    memory = np.array(values, dtype=np.int32)
+    return torch.from_numpy(memory), memory
