@@ -13,10 +13,12 @@ from bigvgan.bigvgan import BigVGAN
 
 from engine_runtime.bundle import Bundle, VocoderSection
 from engine_runtime.codec.features import Normalisation
+from engine_runtime.codec.recorded_encoder import RecordedEncoder
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
 from engine_runtime.hardware import usable_device
 from engine_runtime.models.bigvgan import build_bigvgan
@@ -74,6 +76,8 @@ def load_speech_tokenizer(
         )
     normalisation = cast(Normalisation, section.normalisation)
     tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device)
+    if device.type == "cuda" and options.graphs:
+        tokenizer.step = RecordedEncoder(tokenizer.model, GraphedCalls(device))
     eosp = bundle.lm.special_ids.eosp
     if tokenizer.codebook_size > eosp:
         raise BundleError(

@@ -159,14 +159,15 @@ class CausalSelfAttention(nn.Module):
         query, key, value = self.project(x)
         return self.merge(F.scaled_dot_product_attention(query, key, value, is_causal=True))
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor) -> Tensor:
-        """Same for positions length .. length + n - 1; writes their keys and values into the buffers."""
-        end = length + x.shape[1]
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """Same for some positions [n] only; writes their keys and values into the buffers. mask [n, seen]
+        tells which of the first positions each of them sees."""
+        seen = mask.shape[1]
         query, key, value = self.project(x)
-        keys[:, :, length:end] = key
-        values[:, :, length:end] = value
+        keys.index_copy_(2, positions, key)
+        values.index_copy_(2, positions, value)
         return self.merge(
-            F.scaled_dot_product_attention(query, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
+            F.scaled_dot_product_attention(query, keys[:, :, :seen], values[:, :, :seen], attn_mask=mask)
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,9 +200,9 @@ class EncoderLayer(nn.Module):
         x = x + self.self_attn(self.self_attn_layer_norm(x))
         return self.feed_forward(x)
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor, length: int, mask: Tensor) -> Tensor:
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Same, continuing a segment (see `CausalSelfAttention.step`)."""
-        x = x + self.self_attn.step(self.self_attn_layer_norm(x), keys, values, length, mask)
+        x = x + self.self_attn.step(self.self_attn_layer_norm(x), keys, values, positions, mask)
         return self.feed_forward(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -282,18 +283,35 @@ class WhisperVQ(nn.Module):
     def step_hidden(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
         """`encode_hidden` continued: hidden states of the next frames of a segment, and its new caches."""
         self._check(mel, positions_before=state.length)
-        first = F.gelu(self.encoder.conv1(mel, state.conv1))
-        x = F.gelu(self.encoder.conv2(first, state.conv2)).transpose(1, 2)
-        new = x.shape[1]
-        end = state.length + new
-        x = x + self.encoder.embed_positions.weight[state.length : end]
-        mask = torch.ones(new, end, dtype=torch.bool, device=x.device).tril(diagonal=state.length)
+        end = state.length + mel.shape[2] // CONV2_STRIDE
+        positions = torch.arange(state.length, end, device=mel.device)
+        hidden, conv1, conv2 = self.step_at(
+            mel, state.conv1, state.conv2, positions, state.keys, state.values, seen=end
+        )
+        return hidden, replace(state, conv1=conv1, conv2=conv2, length=end)
+
+    def step_at(
+        self,
+        mel: Tensor,
+        conv1: Tensor,
+        conv2: Tensor,
+        positions: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        seen: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states of the frames of `positions` [n] int64, among the first `seen` ones, and the caches
+        of both convolutions. Sizes follow from mel and `seen` alone, so that this can be recorded."""
+        first = F.gelu(self.encoder.conv1(mel, conv1))
+        x = F.gelu(self.encoder.conv2(first, conv2)).transpose(1, 2)
+        x = x + self.encoder.embed_positions(positions)
+        mask = torch.arange(seen, device=x.device) <= positions[:, None]
         for index, layer in enumerate(self.encoder.layers):
             assert isinstance(layer, EncoderLayer)
-            x = layer.step(x, state.keys[index], state.values[index], state.length, mask)
+            x = layer.step(x, keys[index], values[index], positions, mask)
         keep = CONV_KERNEL - 1
-        after = replace(state, conv1=mel[:, :, -keep:], conv2=first[:, :, -keep:], length=end)
-        return self.pool(x), after
+        return self.pool(x), mel[:, :, -keep:], first[:, :, -keep:]
 
     def pool(self, x: Tensor) -> Tensor:
         """The mean over the positions of each code: [B, positions, d] -> [B, codes, d]."""

@@ -1,0 +1,55 @@
+"""Steps of the speech encoder as CUDA graphs, one code at a time.
+
+In and out: as `WhisperVQ.step_hidden`, whose place it takes in a `SpeechTokenizer`. A step of one code is
+some three hundred launches, which take longer to ask for than to run; while a person speaks, and when they
+end, there is one code to encode. Nothing looks ahead, so that a few codes are as many steps; many at once run
+as they are. A recording belongs to the buffers of one stream, and to a length up to which positions are
+looked at. Runs in the thread of its caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.models.whisper_vq import CONV2_STRIDE, EncoderState, WhisperVQ
+
+MOST_CODES = 4
+"""Codes at once that are encoded one after the other."""
+SHORT = 512
+"""Positions of the shorter recording (10 s); the other one looks at a whole segment."""
+
+
+class RecordedEncoder:
+    """See the module."""
+
+    def __init__(self, model: WhisperVQ, calls: GraphedCalls) -> None:
+        self._model, self._calls = model, calls
+
+    def __call__(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
+        """Hidden states of the next frames of a segment [1, n_mels, T], and its new caches."""
+        frames = self._model.config.frames_per_code
+        if mel.shape[2] % frames or mel.shape[2] > MOST_CODES * frames:
+            return self._model.step_hidden(mel, state)
+        hidden = []
+        for piece in mel.split(frames, dim=2):
+            one, state = self._step(piece, state)
+            hidden.append(one)
+        return torch.cat(hidden, dim=1), state
+
+    def _step(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
+        longest = self._model.config.max_positions
+        end = state.length + mel.shape[2] // CONV2_STRIDE
+        if end > longest:
+            return self._model.step_hidden(mel, state)  # which says what is wrong
+        seen = min(SHORT, longest) if end <= SHORT else longest
+        step = partial(self._model.step_at, keys=state.keys, values=state.values, seen=seen)
+        positions = torch.arange(state.length, end)
+        given = self._calls.run((state.keys.data_ptr(), seen), step, mel, state.conv1, state.conv2, positions)
+        # the next call writes to the same buffers
+        hidden, conv1, conv2 = (value.clone() for value in given)
+        return hidden, replace(state, conv1=conv1, conv2=conv2, length=end)
