@@ -20,6 +20,8 @@ including the current one, so no frame waits for the future (`torch.cummax` over
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -28,6 +30,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.types import MelSpec, Pcm
 
 Normalisation = Literal["segment_max", "running_max"]
@@ -87,6 +90,15 @@ class WhisperLogMel(nn.Module):
             return self.scale(log_power, self.running_ceiling(log_power))
         return self.scale(log_power, log_power.amax(dim=(-2, -1))[..., None])
 
+    def continued(self, pcm: Tensor, ceiling: Tensor, *, start: bool, end: bool) -> tuple[Tensor, Tensor]:
+        """Frames within a segment, whose maximum was `ceiling` [] before, and the maximum after them.
+
+        pcm: [samples], half a window before the first frame included, but for the start of the segment.
+        """
+        log_power = self.log_power(self.mirror(pcm, start=start, end=end))
+        ceilings = self.running_ceiling(log_power, ceiling)
+        return self.scale(log_power, ceilings), ceilings[-1]
+
     def mirror(self, pcm: Tensor, *, start: bool, end: bool) -> Tensor:
         """Add the mirror image that the first and the last frame of a segment see beyond its edges."""
         before = self.n_fft // 2
@@ -133,8 +145,11 @@ class WhisperLogMelStream:
     running one stands in for it, and frames before the loudest one differ.
     """
 
-    def __init__(self, features: WhisperLogMel, step_frames: int) -> None:
+    def __init__(self, features: WhisperLogMel, step_frames: int, calls: GraphedCalls | None = None) -> None:
+        """`calls` record what a single step does."""
         self._features = features
+        self._device = features.window.device
+        self._calls = calls or GraphedCalls(self._device, enabled=False)
         self._half_window = features.n_fft // 2
         self._step_samples = step_frames * features.hop
         self._look_ahead = self._half_window - features.hop
@@ -146,7 +161,7 @@ class WhisperLogMelStream:
         """Start a new segment."""
         self._context: Pcm = np.zeros(0, np.float32)  # half a window before the pending samples
         self._pending: Pcm = np.zeros(0, np.float32)
-        self._ceiling: Tensor | None = None
+        self._ceiling = self._features.filters.new_full((), -math.inf)
 
     def push(self, pcm: Pcm) -> Tensor:
         """Take samples [n]; give frames that no later sample can change, [n_mels, steps * step_frames]."""
@@ -170,11 +185,13 @@ class WhisperLogMelStream:
         return self._mel(filled, is_end=True)[0]
 
     def _mel(self, samples: Pcm, *, is_end: bool) -> tuple[Tensor, Tensor]:
-        features = self._features
-        pcm = torch.from_numpy(np.concatenate((self._context, samples))).to(features.window.device)
-        log_power = features.log_power(features.mirror(pcm, start=self._context.size == 0, end=is_end))
-        ceiling = features.running_ceiling(log_power, self._ceiling)
-        return features.scale(log_power, ceiling), ceiling[-1]
+        pcm = torch.from_numpy(np.concatenate((self._context, samples)))
+        is_start = self._context.size == 0
+        mel = partial(self._features.continued, start=is_start, end=is_end)
+        if samples.size > self._step_samples + self._look_ahead:
+            return mel(pcm.to(self._device), self._ceiling)
+        frames, ceiling = self._calls.run(("mel", samples.size, is_start, is_end), mel, pcm, self._ceiling)
+        return frames.clone(), ceiling.clone()  # the next call writes to the same buffers
 
 
 class CodecMel(nn.Module):

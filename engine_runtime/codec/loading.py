@@ -13,7 +13,6 @@ from bigvgan.bigvgan import BigVGAN
 
 from engine_runtime.bundle import Bundle, VocoderSection
 from engine_runtime.codec.features import Normalisation
-from engine_runtime.codec.recorded_encoder import RecordedEncoder
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
@@ -75,9 +74,8 @@ def load_speech_tokenizer(
             f"{', '.join(known)}. Correct the bundle's manifest."
         )
     normalisation = cast(Normalisation, section.normalisation)
-    tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device)
-    if device.type == "cuda" and options.graphs:
-        tokenizer.step = RecordedEncoder(tokenizer.model, GraphedCalls(device))
+    calls = GraphedCalls(device, enabled=options.graphs)
+    tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device, calls=calls)
     eosp = bundle.lm.special_ids.eosp
     if tokenizer.codebook_size > eosp:
         raise BundleError(

@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 
 from engine_runtime.codec.features import Normalisation, WhisperLogMel, WhisperLogMelStream
+from engine_runtime.codec.recorded_encoder import RecordedEncoder
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import AudioInputError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
@@ -44,6 +46,7 @@ class SpeechTokenizer:
     """The encoder network with its features; holds no state of a turn.
 
     The network is moved to `device` and `dtype`; the features are computed in fp32 on the same device.
+    `calls` record what a stream does with one code.
     """
 
     def __init__(
@@ -53,12 +56,16 @@ class SpeechTokenizer:
         normalisation: Normalisation = "segment_max",
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        calls: GraphedCalls | None = None,
     ) -> None:
+        self.calls = calls or GraphedCalls(device, enabled=False)
         self.model = model.to(device=device, dtype=dtype).eval()
         self.features = WhisperLogMel(sample_rate, model.config.num_mel_bins, normalisation).to(device)
         self.dtype = dtype
         self.step: Step = self.model.step_hidden
         """What continues a segment; an engine may take its place."""
+        if self.calls.is_recording:
+            self.step = RecordedEncoder(self.model, self.calls)
 
     @property
     def sample_rate(self) -> int:
@@ -104,7 +111,9 @@ class SpeechTokenizerStream:
     def __init__(self, tokenizer: SpeechTokenizer) -> None:
         self._tokenizer = tokenizer
         self._model = tokenizer.model
-        self._mel = WhisperLogMelStream(tokenizer.features, tokenizer.model.config.frames_per_code)
+        self._mel = WhisperLogMelStream(
+            tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.calls
+        )
         # Steps write into its buffers but never change the state itself, so each segment starts from it.
         self._segment_start = tokenizer.model.initial_state()
         self.reset()
@@ -141,7 +150,10 @@ class SpeechTokenizerStream:
         if mel.shape[1] == 0:
             return _no_codes()
         hidden, self._state = self._tokenizer.step(mel.to(self._tokenizer.dtype)[None], self._state)
-        return _to_codes(self._model.quantize(hidden))
+        if hidden.shape[1] > 1:
+            return _to_codes(self._model.quantize(hidden))
+        codes = self._tokenizer.calls.run("codes", self._model.quantize, hidden)
+        return _to_codes(codes.clone())  # the next call writes to the same buffer
 
 
 def check_pcm(pcm: Pcm) -> Pcm:
