@@ -116,7 +116,7 @@ def cases() -> Iterator[Case]:
     for weight in (FP8, "*i8"):
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
     few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
-    for rows, outputs, block in ((16, 32, 256), (16, 64, 128), (64, 32, 128), (64, 64, 128)):
+    for rows, outputs, block in ((16, 32, 256), (16, 64, 128), (64, 32, 128), (64, 64, 128), (64, 64, 64)):
         cut = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
         for weight in (FP8, "*i8", "*u8"):
             flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": block}

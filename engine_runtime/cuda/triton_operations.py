@@ -32,7 +32,7 @@ from engine_runtime.lm.kv_cache import KVCache
 _MOST_FEW_ROWS = 64
 """Rows that are multiplied with a rounded weight as it is stored; more are worth a dense copy."""
 _WIDE = 16384
-"""Outputs from which on their tiles are larger: each program reads all of x, and there are enough of them."""
+"""Outputs of a wide matrix, which gives enough programs with larger tiles."""
 _TILE = 64
 """Rows of the sequence that an attention program looks at together."""
 _MOST_PIECES = 64
@@ -321,17 +321,17 @@ class TritonRowOperations:
             return None
         out = x.new_empty(num_rows, num_outputs)
         rows = max(16, triton.next_power_of_2(num_rows))
-        is_wide = num_outputs >= (_WIDE if rows == 16 else _WIDE // 4)
+        outputs, block, stages = _few_rows_cut(rows, num_outputs)
         flags: dict[str, Any] = {
             "OUT": num_outputs,
             "COLUMNS": width,
             "HAS_RESIDUAL": residual is not None,
             "ROWS": rows,
-            "OUTPUTS": 64 if is_wide else 32,
+            "OUTPUTS": outputs,
             "num_warps": 4,
-            "num_stages": 4,
+            "num_stages": stages,
         }
-        grid = (triton.cdiv(num_outputs, flags["OUTPUTS"]),)
+        grid = (triton.cdiv(num_outputs, outputs),)
         # A pointer that a flag switches off is never read; any tensor may stand in for it.
         pointers = (matrix.scale, x if residual is None else residual, out, num_rows)
         if matrix.format == "int4":
@@ -339,7 +339,6 @@ class TritonRowOperations:
             return out
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
         weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
-        block = 256 if rows == 16 and not is_wide else 128
         few_rows[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=block, **flags)
         return out
 
@@ -362,6 +361,16 @@ class TritonRowOperations:
             weight, matrix.scale, out, WIDTH=width, FP8_BITS=as_bits, BLOCK=block
         )
         return out
+
+
+def _few_rows_cut(rows: int, num_outputs: int) -> tuple[int, int, int]:
+    """Outputs of a program, columns that it takes at a time, and how many of such pieces are under way: what
+    was fastest on an H200 of what was tried. Narrow matrices need many programs, and these large pieces."""
+    if num_outputs >= _WIDE:
+        return (64, 128, 4) if rows == 16 else (64, 64, 5)
+    if rows == 16:
+        return 32, 256, 4
+    return (64, 128, 4) if num_outputs > _WIDE // 4 else (32, 128, 4)
 
 
 def lacks_fp8(device: torch.device) -> bool:
