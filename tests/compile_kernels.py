@@ -35,6 +35,7 @@ from engine_runtime.cuda.kernels.rows import (
     fp8_rows,
     gate_rows,
     norm_rows,
+    take_slots,
     turn_and_write_rows,
 )
 from engine_runtime.cuda.kernels.snake import snake_values
@@ -108,6 +109,7 @@ def cases() -> Iterator[Case]:
         yield turn_and_write_rows, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
     types = {"partial": FP32, "tops": FP32, "totals": FP32, "out": BF16, "num_outputs": "i32"}
     yield join_few_rows, types, {"DIM": DIM, "PIECES": 16}, 2
+    yield take_slots, dict.fromkeys(("host", "device"), whole_number), {"SLOTS": 16}, 1
     yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4
     norm = {"x": BF16, "norm": BF16, "out": BF16, "eps": "fp32"}
     yield norm_rows, norm, {"WIDTH": HIDDEN, "BLOCK": HIDDEN}, 8

@@ -106,6 +106,7 @@ class DecodeStep:
 
     def run(self, shape: StepShape) -> None:
         """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
+        self._inputs.take()
         if shape.is_whole:
             assert self.whole is not None
             self.whole.run(text=shape.text, audio=shape.audio)

@@ -1,11 +1,13 @@
 """What changes from one decode step to the next, in buffers that never move.
 
 In: plain numbers of one step. Out: one small copy to the device (and one more when the block table grew), so
-that a recorded graph finds its inputs where it found them before. Engine thread.
+that a recorded graph finds its inputs where it found them before; with kernels the copy is part of the graph.
+Engine thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,11 +38,15 @@ class StepInputs:
     """Static buffers on `device`: eight-byte slots (whole numbers and float64), and the block table.
 
     `table` [max_blocks] int32 holds the offset of each block's K for layer 0, as lm/kv_cache.py counts them.
-    The order of a step is wait, set_..., send.
+    The order of a step is wait, set_..., send. `take` copies the slots from host memory to the device in a
+    kernel; then a decode step does that itself, and only a new table has to be sent.
     """
 
-    def __init__(self, max_blocks: int, device: torch.device) -> None:
+    def __init__(
+        self, max_blocks: int, device: torch.device, take: Callable[[Tensor, Tensor], None] | None = None
+    ) -> None:
         is_cuda = device.type == "cuda"
+        self._take, self._is_under_way = take, False
         self._sent = torch.cuda.Event() if is_cuda else None
         self._host = torch.zeros(_NUM_SLOTS, dtype=torch.int64, pin_memory=is_cuda)
         self._whole = self._host.numpy()
@@ -59,8 +65,9 @@ class StepInputs:
 
     def wait(self) -> None:
         """Wait until what was sent last has left the host's side, so that it may be written again."""
-        if self._sent is not None:
+        if self._sent is not None and self._is_under_way:
             self._sent.synchronize()
+            self._is_under_way = False
 
     def set_row(self, token: int, position: int, trunk_row: int) -> None:
         """The row to run: its merged id, its position, and its place in the kept trunk outputs."""
@@ -89,10 +96,27 @@ class StepInputs:
         self._host_table.copy_(offsets)
         return True
 
-    def send(self, *, with_table: bool) -> None:
+    @property
+    def are_taken(self) -> bool:
+        """Whether a decode step takes its slots itself."""
+        return self._take is not None
+
+    def take(self) -> None:
+        """At the beginning of a decode step: fetch its slots, if that is how they come."""
+        if self._take is not None:
+            self._take(self._host, self._device)
+
+    def send(self, *, with_table: bool, with_slots: bool = True) -> None:
         """Copy what was set to the device; the step that reads it follows on the same stream."""
-        self._device.copy_(self._host, non_blocking=True)
+        if with_slots:
+            self._device.copy_(self._host, non_blocking=True)
         if with_table:
             self.table.copy_(self._host_table, non_blocking=True)
+        if with_slots or with_table:
+            self.note_use()
+
+    def note_use(self) -> None:
+        """`wait` from now on for what the stream has been given so far."""
         if self._sent is not None:
             self._sent.record()
+            self._is_under_way = True

@@ -23,6 +23,7 @@ from engine_runtime.cuda.kernels.rows import (
     fp8_rows,
     gate_rows,
     norm_rows,
+    take_slots,
     turn_and_write_rows,
 )
 from engine_runtime.cuda.network import LayerWeights, Network
@@ -361,6 +362,11 @@ class TritonRowOperations:
             weight, matrix.scale, out, WIDTH=width, FP8_BITS=as_bits, BLOCK=block
         )
         return out
+
+
+def take_inputs(host: Tensor, device: Tensor) -> None:
+    """Copy the slots [n] of StepInputs; a kernel reads the host's pinned memory itself."""
+    take_slots[(1,)](host, device, SLOTS=host.numel(), num_warps=1)
 
 
 def _few_rows_cut(rows: int, num_outputs: int) -> tuple[int, int, int]:

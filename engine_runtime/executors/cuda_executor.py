@@ -9,7 +9,7 @@ of a step that is not as declared, and deferred tails. Engine thread; inference 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -83,7 +83,7 @@ class CudaExecutor:
         if multiplies_fp8 is None:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)
         with torch.inference_mode():
-            inputs = StepInputs(self.limits.max_blocks, self._device)
+            inputs = StepInputs(self.limits.max_blocks, self._device, _taking() if uses_triton else None)
             # The plain operations make every rounded matrix dense.
             room = network.largest_dense(multiplies_fp8=uses_triton and multiplies_fp8)
             scratch = torch.empty(room, dtype=dtype, device=self._device)
@@ -124,6 +124,7 @@ class CudaExecutor:
             for size, (text, audio) in product(self._recorded_rows, sorted(tails)):
                 ids = torch.zeros(size, dtype=torch.int64)
                 self._record_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
+        self._inputs.note_use()
 
     def _record_or_run(self, shape: StepShape) -> None:
         self._graphs.run(shape, lambda: self._step.run(shape))
@@ -199,7 +200,7 @@ class CudaExecutor:
     def _check(self, tensors: StepTensors) -> StepLengths:
         lengths = check_step(self._spec, self.limits, tensors, self._memory)
         self._inputs.wait()
-        if int(tensors["host_kv_cache_pool_pointers"][0, 0]) != self.cache.pool.data_ptr():
+        if tensors["host_kv_cache_pool_pointers"].tolist()[0][0] != self.cache.pool.data_ptr():
             raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")
         return lengths
 
@@ -212,8 +213,9 @@ class CudaExecutor:
         block = int(offsets[past // size]) // (2 * self.limits.num_layers)
         is_new_table = self._inputs.set_table(offsets)
         self._inputs.set_row(int(ids[0]), past, block * size + past % size)
-        self._inputs.send(with_table=is_new_table)
-        if int(tensors["host_request_types"]) == GENERATION:
+        is_step = int(tensors["host_request_types"]) == GENERATION
+        self._inputs.send(with_table=is_new_table, with_slots=not (is_step and self._inputs.are_taken))
+        if is_step:
             for tail, start in self._starts(lengths):
                 if start < past:
                     self._fill(tail, start, past)
@@ -222,6 +224,8 @@ class CudaExecutor:
             else:
                 shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
             self._record_or_run(shape)
+            if not (shape.text or shape.audio):
+                self._inputs.note_use()  # nobody waits for a result
             return
         self._run_rows(ids.long(), lengths, shape)
         if shape.picks:
@@ -287,6 +291,13 @@ class CudaExecutor:
             self._prefill.tail(tail, self._prefill.kept(span), span, wants_logits=False)
 
 
+def _taking() -> Callable[[Tensor, Tensor], None]:
+    """How a step takes its inputs with kernels. Triton is imported here: only who uses it needs it."""
+    from engine_runtime.cuda.triton_operations import take_inputs
+
+    return take_inputs
+
+
 def _plain(network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor) -> _Parts:
     """What lies between the products of the library, in plain torch."""
     return (
@@ -299,7 +310,7 @@ def _plain(network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor
 def _kernels(
     network: Network, cache: KVCache, inputs: StepInputs, launches: Mapping[LaunchKey, Launch] | None
 ) -> _Parts:
-    """The same as kernels. Triton is imported here, so that only who uses it needs it."""
+    """The same as kernels. Triton: see `_taking`."""
     from engine_runtime.cuda.triton_operations import TritonOperations, TritonRowOperations
     from engine_runtime.cuda.triton_picking import TritonPicker
 

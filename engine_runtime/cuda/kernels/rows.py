@@ -1,7 +1,7 @@
 """What lies between the matrix products when many rows are run at once.
 
 In: rows as a product gave them. Out: the operations of cuda/prefill.py's RowOperations, each in one pass over
-memory. Sums are float32.
+memory. Sums are float32. And what a step begins with: its inputs, from host memory (`take_slots`).
 """
 
 from __future__ import annotations
@@ -113,3 +113,10 @@ def dense_rows_int4(weight, scale, out, WIDTH: tl.constexpr, NUM_GROUPS: tl.cons
     high = ((packed >> 4).to(tl.float32) - 8.0) * unit
     tl.store(out + row * WIDTH + low_at, low.to(out.dtype.element_ty), mask=low_at < WIDTH)
     tl.store(out + row * WIDTH + low_at + 64, high.to(out.dtype.element_ty), mask=low_at + 64 < WIDTH)
+
+
+@triton.jit
+def take_slots(host, device, SLOTS: tl.constexpr):
+    """Grid (1). host, device [SLOTS] int64; `host` lies in the memory of the host, who changes it."""
+    slots = tl.arange(0, SLOTS)
+    tl.store(device + slots, tl.load(host + slots, volatile=True))

@@ -24,5 +24,6 @@ def test_all_kernels_compile(repository: Path) -> None:
     assert result.returncode == 0, result.stderr[-2000:]
     lines = result.stdout.splitlines()
     assert len(lines) == 2 * len([line for line in lines if line.startswith("sm_89")])
-    # What picks reads a few hundred numbers in all.
-    assert all(line.endswith("v4.b32") for line in lines if "pick_one" not in line), lines
+    # What picks reads a few hundred numbers in all, and what takes the inputs of a step sixteen.
+    small = ("pick_one", "take_slots")
+    assert all(line.endswith("v4.b32") for line in lines if not any(name in line for name in small)), lines
