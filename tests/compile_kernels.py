@@ -152,6 +152,7 @@ def codec_cases(dtype: str) -> Iterator[Case]:
     for has in (False, True):
         yield attend_rows, types, attention | {"ROWS": 16, "HAS_DISTANCES": has}, 4
     yield linear_add_rows, types, plain | {"IN": 4 * width, "BLOCK": 256 // half}, 4
+    yield linear_add_rows, types, plain | {"IN": 4 * width // half, "BLOCK": 1024 // half}, 4
     yield inner_rows, types, plain | {"OUT": 4 * width, "IS_GELU": True, "COLUMNS": 32}, 4
     flags = {"IS_SHARED": False, "HAS_NORM": False, "HAS_BIAS": True, "HAS_ADD": False, "PARTS": 1}
     first = {"IS_SHARED": True, "HAS_BIAS": False, "HAS_ADD": True, "IN": bands, "TILE": 128}
@@ -171,6 +172,10 @@ def compile_for(capability: int, case: Case) -> str:
     """PTX of one case."""
     kernel, types, constants, warps = case
     names = kernel.arg_names
+    options: dict[str, object] = {"num_warps": warps}
+    if "IS_EARLY" in names:
+        constants = constants | {"IS_EARLY": capability >= 90}
+        options["launch_pdl"] = capability >= 90
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
     aligned = {
         (index,): [["tt.divisibility", 16]]
@@ -179,14 +184,17 @@ def compile_for(capability: int, case: Case) -> str:
     }
     values = {(index,): constants[name] for index, name in enumerate(names) if name in constants}
     source = ASTSource(kernel, signature, values, aligned)
-    options: dict[str, object] = {"num_warps": warps}
     if kernel.__name__ in STAGES:
         options["num_stages"] = STAGES[kernel.__name__]
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
     if kernel.__module__.endswith(("flow", "few_rows")):
         assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
-    return str(compiled.asm["ptx"])
+    ptx = str(compiled.asm["ptx"])
+    if constants.get("IS_EARLY"):
+        before = ptx.split("griddepcontrol.wait")[0]
+        assert "st.global" not in before, kernel.__name__
+    return ptx
 
 
 def main(capabilities: list[int]) -> None:

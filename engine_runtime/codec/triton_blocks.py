@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine_runtime.codec.prepared import Affine, Norm
 from engine_runtime.codec.ring_cache import RingCache
+from engine_runtime.cuda.kernels.early import early
 from engine_runtime.cuda.kernels.flow import attend_rows, inner_rows, linear_add_rows, project_rows
 
 
@@ -42,6 +43,9 @@ LAUNCHES = {
 }
 """Small pieces: a packet has 40 rows or a little more, and it counts how many multiprocessors take part."""
 
+_WHOLE = 2048
+"""Bytes of a row up to which a program takes all of its weights at once, before the row is there."""
+
 
 def project(
     x: Tensor, norm: Norm, linear: Affine, entry: Tensor, cache: RingCache, queries: int = 1
@@ -55,7 +59,7 @@ def project(
     project_rows[grid(launch, batch * count, len(linear.weight))](
         x, norm.weight, norm.bias, linear.weight, x if linear.bias is None else linear.bias, cache.slots,
         q, entry, batch * count, count, capacity, norm.eps, IN=width, HEADS=heads, DIM=dim,
-        QUERIES=queries, HAS_BIAS=linear.bias is not None, TILE=tile(width), **cut(launch),
+        QUERIES=queries, HAS_BIAS=linear.bias is not None, TILE=tile(width), **cut(launch, x),
     )  # fmt: skip
     return q
 
@@ -72,7 +76,7 @@ def attend(
         q, entry, cache.mask, q if distances is None else distances, cache.distance_of, out, batch, count,
         cache.bucket, capacity, 0 if distances is None else distances.shape[2], scale, HEADS=heads,
         DIM=dim, HAS_DISTANCES=distances is not None, DIM_TILE=tile(dim), ROWS=launch.rows,
-        KEYS=_block(launch, q), num_warps=launch.warps, num_stages=launch.stages,
+        KEYS=_block(launch, q), num_warps=launch.warps, num_stages=launch.stages, **early(q.device),
     )  # fmt: skip
     return out
 
@@ -80,10 +84,11 @@ def attend(
 def linear_add(kind: str, value: Tensor, linear: Affine, x: Tensor) -> None:
     """x [B, n, C] += linear(value)."""
     launch, (outputs, inputs) = LAUNCHES[kind], linear.weight.shape
-    num_rows = x.shape[0] * x.shape[1]
+    num_rows, width = x.shape[0] * x.shape[1], tile(inputs)
     linear_add_rows[grid(launch, num_rows, outputs)](
         value, linear.weight, linear.bias, x, x, num_rows, IN=inputs, OUT=outputs,
-        BLOCK=min(_block(launch, x), tile(inputs)), **cut(launch),
+        BLOCK=width if width * x.element_size() <= _WHOLE else min(_block(launch, x), width),
+        **cut(launch, x),
     )  # fmt: skip
 
 
@@ -93,14 +98,14 @@ def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu
     launch, wide = LAUNCHES["inner"], x.new_empty((batch, count, len(inner.weight)))
     inner_rows[grid(launch, batch * count, wide.shape[2])](
         x, norm.weight, norm.bias, inner.weight, inner.bias, wide, batch * count, norm.eps, IN=width,
-        OUT=wide.shape[2], IS_GELU=is_gelu, TILE=tile(width), **cut(launch),
+        OUT=wide.shape[2], IS_GELU=is_gelu, TILE=tile(width), **cut(launch, x),
     )  # fmt: skip
     linear_add("outer", wide, outer, x)
 
 
-def cut(launch: Launch) -> dict[str, object]:
+def cut(launch: Launch, like: Tensor) -> dict[str, object]:
     """The arguments that all products have."""
-    return {
+    return early(like.device) | {
         "ROWS": launch.rows,
         "COLUMNS": launch.columns,
         "num_warps": launch.warps,

@@ -125,7 +125,7 @@ class TritonEstimator:
             out if add is None else add, out, batch * count, count, norm.eps if norm else 0.0,
             IN=first.shape[-1], PARTS=len(parts), OUT=outputs, TAPS=PAST + 1, IS_SHARED=is_shared,
             HAS_NORM=norm is not None, HAS_BIAS=conv.bias is not None, HAS_ADD=add is not None,
-            TILE=tile(first.shape[-1]), **cut(launch),
+            TILE=tile(first.shape[-1]), **cut(launch, first),
         )  # fmt: skip
         return out
 
@@ -147,7 +147,7 @@ class TritonEstimator:
             out if add is None else add, out, num_rows, h.shape[1], norm.eps, IN=first.shape[-1],
             PARTS=len(parts), OUT=width, IS_SHARED=is_shared, HAS_BIAS=skip.bias is not None,
             HAS_ADD=add is not None, TILE=tile(first.shape[-1]), OUT_TILE=tile(width),
-            **cut(launch),
+            **cut(launch, h),
         )  # fmt: skip
         return out
 
@@ -157,6 +157,6 @@ class TritonEstimator:
         step_rows[grid(launch, count, bands)](
             h, norm.weight, norm.bias, project.weight, project.bias, x, out, count, norm.eps,
             1.0 + self._steps.cfg_rate, dt, IN=h.shape[2], OUT=bands, BATCH=h.shape[0],
-            TILE=tile(h.shape[2]), **cut(launch),
+            TILE=tile(h.shape[2]), **cut(launch, h),
         )  # fmt: skip
         return out

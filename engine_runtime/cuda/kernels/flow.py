@@ -8,12 +8,15 @@ rows is over before a launch is, so whatever is not a product (norms, activation
 writes, residuals) is done by the product beside it, if need be by every program anew. Sums are float32.
 
 Not a number of rows nor of keys is compiled in: packets of all sizes share their kernels.
+Weights are loaded before the kernel in front is through (see early.py).
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from engine_runtime.cuda.kernels.early import after_earlier
 
 
 @triton.jit
@@ -86,7 +89,7 @@ def _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT: tl.conste
 def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows, count, capacity, eps,
                  IN: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, QUERIES: tl.constexpr,
                  HAS_BIAS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-                 COLUMNS: tl.constexpr):  # fmt: skip
+                 COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of all outputs). layer_norm(x) @ weight.T + bias, weight [(QUERIES + 2) HEADS
     DIM, IN]: queries to q_out [QUERIES, num_rows, HEADS DIM], keys and values to cache [2, batch, HEADS,
     capacity, DIM] at slots [count]."""
@@ -94,6 +97,7 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
+    after_earlier(IS_EARLY)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
     result = _product(value, piece)
@@ -114,7 +118,8 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
 @triton.jit(do_not_specialize=["batches", "count", "bucket", "capacity", "num_distances"])
 def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, bucket, capacity, num_distances,
                 softmax_scale, HEADS: tl.constexpr, DIM: tl.constexpr, HAS_DISTANCES: tl.constexpr,
-                DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+                DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+                IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (batch * HEADS, row tiles of count). q and out [batch * count, HEADS DIM]; cache as above, whose
     first `bucket` slots are looked at; seen [count, bucket] is added to the scores, and so is distances
     [batch * HEADS, count, num_distances] at the places distance_of [count, bucket]."""
@@ -124,6 +129,7 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
     is_row, is_dim = rows < count, dims < DIM
     at = ((batch * count + rows) * HEADS + head)[:, None] * DIM + dims[None, :]
     inside = is_row[:, None] & is_dim[None, :]
+    after_earlier(IS_EARLY)
     query = tl.load(q + at, mask=inside, other=0.0)
     keys_at = cache + (batch * HEADS + head) * capacity * DIM
     values_at = keys_at + batches * HEADS * capacity * DIM
@@ -158,30 +164,39 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
 
 @triton.jit(do_not_specialize=["num_rows"])
 def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, OUT: tl.constexpr,
-                    BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+                    BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+                    IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). out = residual + x [.., IN] @ weight.T + bias; out may be residual."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     inside = is_row[:, None] & is_output[None, :]
     at = rows[:, None] * OUT + outputs[None, :]
-    total = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32) + _vector(bias, outputs, is_output)
-    for start in range(0, IN, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        is_column = columns < IN
-        value = tl.load(x + rows[:, None] * IN + columns[None, :], mask=is_row[:, None] & is_column[None, :],
-                        other=0.0)  # fmt: skip
-        total += _product(value, _piece(weight, outputs, is_output, columns, is_column, 0, IN))
+    columns = tl.arange(0, BLOCK)
+    if BLOCK >= IN:
+        piece = _piece(weight, outputs, is_output, columns, columns < IN, 0, IN)
+    total = _vector(bias, outputs, is_output)
+    after_earlier(IS_EARLY)
+    total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    if BLOCK >= IN:
+        total += _product(_rows_of(x, rows, is_row, columns, columns < IN, IN), piece)
+    else:
+        for start in range(0, IN, BLOCK):
+            is_column = start + columns < IN
+            value = tl.load(x + rows[:, None] * IN + start + columns[None, :],
+                            mask=is_row[:, None] & is_column[None, :], other=0.0)  # fmt: skip
+            total += _product(value, _piece(weight, outputs, is_output, columns, is_column, start, IN))
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.constexpr, OUT: tl.constexpr,
                IS_GELU: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-               COLUMNS: tl.constexpr):  # fmt: skip
+               COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Exact GELU, else SiLU, of layer_norm(x) @ weight.T + bias."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
+    after_earlier(IS_EARLY)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
     result = _product(value, piece)
@@ -199,7 +214,7 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
               IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
               IS_SHARED: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
               HAS_ADD: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Causal convolution of the channels of x, then (PARTS 2) of other; past
     [batch, TAPS - 1, PARTS IN] are the rows before the first, new_past those before the next packet.
 
@@ -216,6 +231,7 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     # each piece of the weights is asked for before the one in front of it is needed
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, TAPS * PARTS * IN)
+    after_earlier(IS_EARLY)
     for tap in tl.static_range(TAPS):
         back = TAPS - 1 - tap
         is_past = frames < back
@@ -247,13 +263,14 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
 def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, count, eps, IN: tl.constexpr,
               PARTS: tl.constexpr, OUT: tl.constexpr, IS_SHARED: tl.constexpr, HAS_BIAS: tl.constexpr,
               HAS_ADD: tl.constexpr, TILE: tl.constexpr, OUT_TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). The end of a residual block: mish(layer_norm(h)) + (x, other) @
     weight.T + bias [OUT] + add [num_rows, OUT]. Arguments as in `conv_rows`."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, PARTS * IN)
+    after_earlier(IS_EARLY)
     whole = tl.arange(0, OUT_TILE)
     row = _rows_of(h, rows, is_row, whole, whole < OUT, OUT)
     mean = tl.sum(row, axis=1) / OUT
@@ -275,13 +292,14 @@ def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, co
 @triton.jit(do_not_specialize=["count"])
 def step_rows(h, norm, norm_bias, weight, bias, x, out, count, eps, guidance, dt, IN: tl.constexpr,
               OUT: tl.constexpr, BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
     """Grid (row tiles of count, tiles of OUT). out = x + dt * velocity, x float32 [count, OUT]; the velocity
     is mish(layer_norm(h)) @ weight.T + bias, of BATCH 2 v1 + guidance (v0 - v1)."""
     rows, is_row, outputs, is_output = _tile_of(count, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
+    after_earlier(IS_EARLY)
     velocity = tl.zeros((ROWS, COLUMNS), tl.float32)
     for batch in tl.static_range(BATCH):
         value = _rows_of(h, batch * count + rows, is_row, columns, is_column, IN)

@@ -69,6 +69,7 @@ def test_small_pieces_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.Monk
     """A cache of 10 codes: the third packet writes over the first."""
     for kind, launch in LAUNCHES.items():
         monkeypatch.setitem(LAUNCHES, kind, replace(launch, columns=32, block=32))
+    monkeypatch.setattr(triton_blocks, "_WHOLE", 0)
     path = Token2Mel(flow, SPEC, steps=1, static_bytes=1 << 30)._path
     assert isinstance(path, StaticFlow)
     plain, fast = stages(flow, static_bytes=10 * bytes_per_code(path._parts, 1))
@@ -105,6 +106,28 @@ def test_launches_of_an_euler_step(flow: CausalFlow, monkeypatch: pytest.MonkeyP
     levels = config.mid_blocks + 2
     step = 5 * levels * config.n_blocks + 3 * levels + 3 + 1
     assert len(made) == 5 * (config.encoder_blocks + config.encoder_up_blocks) + 3 * step
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
+def test_kernels_launched_early_give_the_same(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for is_early in (True, False):
+        if not is_early:
+            monkeypatch.setattr(triton_blocks, "early", lambda device: {"IS_EARLY": False})
+        stage = Token2Mel(
+            flow,
+            SPEC,
+            steps=10,
+            static_bytes=1 << 30,
+            device=DEVICE,
+            dtype=torch.float16,
+            calls=GraphedCalls(DEVICE),
+            triton=True,
+            packet_codes=(5, 5, 10, 25),
+        )
+        made.append([stage.convert(codes_of(45)) for _ in range(4)])
+    assert all(np.array_equal(mel, made[1][0]) for mel in (*made[0], *made[1]))
 
 
 @pytest.mark.cuda

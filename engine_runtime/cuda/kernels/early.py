@@ -1,0 +1,38 @@
+"""Kernels that are launched while the one before them still runs (programmatic dependent launch).
+
+In: nothing. Out: arguments for the launch, and what such a kernel does before it reads what others wrote:
+until then it may load weights, and nothing else. For chains of thousands of small kernels, of whose time a
+fourth is the way from the end of one to the beginning of the next. Where reading weights is most of the work,
+it is slower: what waits takes room from what runs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+_OLDEST_DRIVER = 12030
+"""CUDA version of the first driver that records such launches in a graph."""
+
+
+@triton.jit
+def after_earlier(IS_EARLY: tl.constexpr):
+    """Wait for all that earlier kernels wrote; from here on the next one may begin."""
+    if IS_EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@cache
+def early(device: torch.device) -> dict[str, bool]:
+    """Arguments with which a kernel that calls `after_earlier` is launched on a device."""
+    is_early = (
+        device.type == "cuda"
+        and torch.cuda.get_device_capability(device) >= (9, 0)
+        and torch._C._cuda_getDriverVersion() >= _OLDEST_DRIVER  # type: ignore[attr-defined]
+    )
+    return {"IS_EARLY": True, "launch_pdl": True} if is_early else {"IS_EARLY": False}
