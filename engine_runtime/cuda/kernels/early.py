@@ -8,6 +8,7 @@ it is slower: what waits takes room from what runs.
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 
 import torch
@@ -33,6 +34,16 @@ def early(device: torch.device) -> dict[str, bool]:
     is_early = (
         device.type == "cuda"
         and torch.cuda.get_device_capability(device) >= (9, 0)
-        and torch._C._cuda_getDriverVersion() >= _OLDEST_DRIVER  # type: ignore[attr-defined]
+        and _driver_version() >= _OLDEST_DRIVER
     )
     return {"IS_EARLY": True, "launch_pdl": True} if is_early else {"IS_EARLY": False}
+
+
+def _driver_version() -> int:
+    """CUDA version of the driver, 12030 for 12.3; 0 if it does not say. For Linux, as Triton is."""
+    version = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except OSError:
+        return 0
+    return version.value

@@ -11,6 +11,7 @@ from tests.interpreted_triton import HAS_TRITON, needs_triton
 
 pytestmark = needs_triton
 if HAS_TRITON:
+    from engine_runtime.cuda.kernels import early as module
     from engine_runtime.cuda.kernels.early import early
 
 
@@ -29,10 +30,22 @@ def test_gpu_and_driver_decide(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], driver: int, is_early: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
+    monkeypatch.setattr(module, "_driver_version", lambda: driver)
     given = early(torch.device("cuda"))
     assert given["IS_EARLY"] == is_early
     assert given.get("launch_pdl", False) == is_early
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_without_a_driver_nothing_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert early(torch.device("cuda")) == {"IS_EARLY": False}
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_driver_tells_its_version() -> None:
+    assert 11000 < module._driver_version() < 100_000
 
 
 def test_a_cpu_launches_one_after_the_other() -> None:
