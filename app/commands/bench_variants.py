@@ -123,6 +123,8 @@ class StageMeasurements:
             for section in bench.run(engine, options, self.question_of(engine), load_s):
                 print("\n".join(section.lines()), flush=True)
                 document["stages"][variant][section.title] = section.document()
+                if section.is_missing:
+                    self._failures[variant] = f"{section.title} {section.note}"
             document["gpu"][variant] = {"before": before, "after": gpu_clocks(device)}
             for when, clocks in document["gpu"][variant].items():
                 if clocks:

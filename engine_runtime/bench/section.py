@@ -14,12 +14,18 @@ Cell = float | int | str | None
 
 @dataclass(slots=True)
 class Section:
-    """`columns` maps a column to its definition; the first names the row. `note` says what is left out."""
+    """`columns` maps a column to its definition; the first names the row. `note` says what is left out; of a
+    table without columns, why it is not there."""
 
     title: str
     columns: dict[str, str]
     rows: list[dict[str, Cell]] = field(default_factory=list)
     note: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing could be measured."""
+        return not self.columns
 
     def document(self) -> dict[str, Any]:
         """Rows and note as plain values."""
@@ -27,7 +33,7 @@ class Section:
 
     def lines(self) -> list[str]:
         """Title, definitions, table."""
-        width = max(map(len, self.columns))
+        width = max(map(len, self.columns), default=0)
         lines = ["", f"== {self.title}"]
         lines += [f"# {name:<{width}}  {meaning}" for name, meaning in self.columns.items()]
         if self.note:

@@ -20,7 +20,7 @@ from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.memory import measure_memory, reset_peak
 from engine_runtime.bench.section import Section
 from engine_runtime.cuda.memory import told_when_short
-from engine_runtime.hardware import usable_device
+from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Pcm, SamplingParams
 
@@ -40,21 +40,24 @@ class StageBench:
     params: SamplingParams | None
 
     def run(self, engine: Engine, options: EngineOptions, question: Pcm, load_s: float) -> Iterator[Section]:
-        """The tables one by one, as they are done. Raises BenchError where an output is wrong,
-        AcceleratorError where the GPU has too little memory."""
+        """The tables one by one, as they are done; a table for which the GPU has too little memory says so.
+        Raises BenchError where an output is wrong."""
         lm = self._language_model(engine, options)
         codec = CodecBench(engine.stages, self.repeats)
-        measurements: tuple[Callable[[], Section], ...] = (
-            lambda: measure_memory(lm.device, load_s),
-            lm.prefill,
-            lm.step,
-            lambda: codec.encoder(question),
-            codec.flow,
-            codec.vocoder,
-            lambda: measure_conversation(engine, question, self.params, self.replies),
-        )
-        for measure in measurements:
-            yield told_when_short(measure, engine.bundle.lm, options)
+        measurements: dict[str, Callable[[], Section]] = {
+            "load and memory": lambda: measure_memory(lm.device, load_s),
+            "prefill": lm.prefill,
+            "decode step": lm.step,
+            "speech encoder": lambda: codec.encoder(question),
+            "flow": codec.flow,
+            "vocoder": codec.vocoder,
+            "question to reply": lambda: measure_conversation(engine, question, self.params, self.replies),
+        }
+        for title, measure in measurements.items():
+            try:
+                yield told_when_short(measure, engine.bundle.lm, options)
+            except AcceleratorError as error:
+                yield Section(title, {}, note=f"not measured: {error}")
 
     def compare(self, engine: Engine, options: EngineOptions, what: str) -> Section:
         """One of COMPARISONS. Raises as `run`, and ComparisonError where the other side is not there."""

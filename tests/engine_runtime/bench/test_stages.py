@@ -127,6 +127,35 @@ def test_a_row_that_does_not_fit_loses_no_other(engine: Engine, monkeypatch: pyt
     assert engine.stats.used == 0
 
 
+def test_a_table_that_does_not_fit_loses_no_other(
+    engine: Engine, question: Pcm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 758.00 MiB. Some more words.")
+
+    monkeypatch.setattr(CodecBench, "flow", short)
+    bench = StageBench(CEILINGS, repeats=1, replies=1, params=None)
+    sections = {section.title: section for section in bench.run(engine, OPTIONS, question, load_s=1.5)}
+    assert [title for title, section in sections.items() if not section.rows] == ["flow"]
+    text = "\n".join(sections["flow"].lines())
+    assert "== flow\n# not measured: The GPU has too little memory with --weights native (CUDA out of" in text
+    assert list(sections)[-1] == "question to reply"
+
+
+def test_steps_that_do_not_fit_lose_no_others(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = CodecBench._flow
+
+    def short(bench: CodecBench, steps: int) -> Any:
+        if steps != engine.stages.token2mel.steps:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return measured(bench, steps)
+
+    monkeypatch.setattr(CodecBench, "_flow", short)
+    section = CodecBench(engine.stages, repeats=1).flow()
+    assert [row["steps"] for row in section.rows] == [engine.stages.token2mel.steps]
+    assert "5 steps not measured" in section.note
+
+
 def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=4, warm_up_steps=1)
     lm = engine.stages.lm
