@@ -171,6 +171,7 @@ class Engine:
                 self.stages.lm.blocks.release(sequence)
             self._conversations.clear()
             self._streams.clear()
+            self.stages.speech_tokenizer.calls.clear()
             self.stages.lm.close()
 
     def prefill(self, conversation: Conversation, rows: list[Row], tails: Tails) -> tuple[Logits, int]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from engine_runtime.bench.clock import p50_p95
 from engine_runtime.bench.replies import SILENCE_DBFS, BenchError, level_dbfs
 from engine_runtime.bench.section import Section
+from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.stages import Stages
 from engine_runtime.types import Mel, Pcm
 
@@ -53,10 +54,9 @@ class CodecBench:
     seed: int = 0
     _mels: list[Mel] = field(default_factory=list)
 
-    def encoder(self, question: Pcm) -> Section:
+    def encoder(self, question: Pcm, stream: SpeechTokenizerStream) -> Section:
         """Every push and the tail of one question, `repeats` times."""
         tokenizer = self.stages.speech_tokenizer
-        stream = tokenizer.stream()
         block = tokenizer.sample_rate * PUSH_MS // 1000
         pushes: list[float] = []
         tails: list[float] = []

@@ -48,7 +48,7 @@ class StageBench:
             "load and memory": lambda: measure_memory(lm.device, load_s),
             "prefill": lm.prefill,
             "decode step": lm.step,
-            "speech encoder": lambda: codec.encoder(question),
+            "speech encoder": lambda: _encoder(engine, codec, question),
             "flow": codec.flow,
             "vocoder": codec.vocoder,
             "question to reply": lambda: measure_conversation(engine, question, self.params, self.replies),
@@ -69,6 +69,15 @@ class StageBench:
 
     def _language_model(self, engine: Engine, options: EngineOptions) -> LMBench:
         return LMBench(engine.stages, options, self.ceilings, self.repeats)
+
+
+def _encoder(engine: Engine, codec: CodecBench, question: Pcm) -> Section:
+    """With the stream of a turn: another one would take memory for its caches, which recordings keep."""
+    stream = engine.borrow_stream()
+    try:
+        return codec.encoder(question, stream)
+    finally:
+        engine.return_stream(stream)
 
 
 def load_timed(load: Callable[[], Engine], options: EngineOptions) -> tuple[Engine, float]:
