@@ -190,8 +190,7 @@ class WhisperLogMelStream:
         mel = partial(self._features.continued, start=is_start, end=is_end)
         if samples.size > self._step_samples + self._look_ahead:
             return mel(pcm.to(self._device), self._ceiling)
-        frames, ceiling = self._calls.run(("mel", samples.size, is_start, is_end), mel, pcm, self._ceiling)
-        return frames.clone(), ceiling.clone()  # the next call writes to the same buffers
+        return self._calls.run_copied(("mel", samples.size, is_start, is_end), mel, pcm, self._ceiling)
 
 
 class CodecMel(nn.Module):

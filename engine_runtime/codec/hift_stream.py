@@ -104,8 +104,7 @@ class HiFTStream:
         inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._speech)
         if self._calls is not None and pushed in self._calls.frames:
             key = (self._network, frames.shape[2], len(self._source))
-            outputs = self._calls.calls.run(key, self._compute, *inputs)
-            speech, self._source = (value.clone() for value in outputs)
+            speech, self._source = self._calls.calls.run_copied(key, self._compute, *inputs)
         else:
             speech, self._source = self._compute(*inputs)
         return speech

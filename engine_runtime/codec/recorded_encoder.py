@@ -49,9 +49,7 @@ class RecordedEncoder:
         seen = min(SHORT, longest) if end <= SHORT else longest
         step = partial(self._model.step_at, keys=state.keys, values=state.values, seen=seen)
         positions = torch.arange(state.length, end)
-        given = self._calls.run(
+        hidden, conv1, conv2 = self._calls.run_copied(
             ("step", state.keys.data_ptr(), seen), step, mel, state.conv1, state.conv2, positions
         )
-        # the next call writes to the same buffers
-        hidden, conv1, conv2 = (value.clone() for value in given)
         return hidden, replace(state, conv1=conv1, conv2=conv2, length=end)

@@ -62,10 +62,10 @@ class SpeechTokenizer:
         self.model = model.to(device=device, dtype=dtype).eval()
         self.features = WhisperLogMel(sample_rate, model.config.num_mel_bins, normalisation).to(device)
         self.dtype = dtype
-        self.step: Step = self.model.step_hidden
+        self.step: Step = (
+            RecordedEncoder(self.model, self.calls) if self.calls.is_recording else self.model.step_hidden
+        )
         """What continues a segment; an engine may take its place."""
-        if self.calls.is_recording:
-            self.step = RecordedEncoder(self.model, self.calls)
 
     @property
     def sample_rate(self) -> int:
@@ -152,8 +152,7 @@ class SpeechTokenizerStream:
         hidden, self._state = self._tokenizer.step(mel.to(self._tokenizer.dtype)[None], self._state)
         if hidden.shape[1] > 1:
             return _to_codes(self._model.quantize(hidden))
-        codes = self._tokenizer.calls.run("codes", self._model.quantize, hidden)
-        return _to_codes(codes.clone())  # the next call writes to the same buffer
+        return _to_codes(self._tokenizer.calls.run_copied("codes", self._model.quantize, hidden))
 
 
 def check_pcm(pcm: Pcm) -> Pcm:

@@ -118,6 +118,13 @@ class GraphedCalls:
             recording.graph.replay()
             return recording.outputs  # type: ignore[no-any-return]
 
+    def run_copied(self, key: Hashable, function: Callable[..., Outputs], *inputs: Tensor) -> Outputs:
+        """As `run`, for outputs (a tensor, or a tuple of them) that are kept beyond the key's next call."""
+        outputs: Any = self.run(key, function, *inputs)
+        if isinstance(outputs, Tensor):
+            return outputs.clone()  # type: ignore[return-value]
+        return tuple(value.clone() for value in outputs)  # type: ignore[return-value]
+
     def _launched(self, function: Callable[..., Outputs], inputs: tuple[Tensor, ...]) -> Outputs:
         return function(*(value.to(self.device, non_blocking=True) for value in inputs))
 

@@ -96,18 +96,15 @@ class StepInputs:
         self._host_table.copy_(offsets)
         return True
 
-    @property
-    def are_taken(self) -> bool:
-        """Whether a decode step takes its slots itself."""
-        return self._take is not None
-
     def take(self) -> None:
         """At the beginning of a decode step: fetch its slots, if that is how they come."""
         if self._take is not None:
             self._take(self._host, self._device)
 
-    def send(self, *, with_table: bool, with_slots: bool = True) -> None:
-        """Copy what was set to the device; the step that reads it follows on the same stream."""
+    def send(self, *, with_table: bool, for_step: bool = False) -> None:
+        """Copy what was set to the device; what reads it follows on the same stream. `for_step`: that is a
+        decode step, which may take its slots itself."""
+        with_slots = not for_step or self._take is None
         if with_slots:
             self._device.copy_(self._host, non_blocking=True)
         if with_table:

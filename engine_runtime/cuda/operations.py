@@ -71,7 +71,7 @@ class TorchOperations:
         size, offset = self._cache.tokens_per_block, 2 * layer.index
         block = self._inputs.table.index_select(0, position // size).long() + offset
         write_rows(self._blocks, block, position % size, k[None], v[None])
-        blocks = self._inputs.table[: -(-bucket // size)].long() + offset
+        blocks = first_blocks(self._inputs.table, bucket, size) + offset
         keys, values = read_rows(self._blocks, blocks, bucket, qkv.dtype)
         mask = torch.arange(bucket, device=qkv.device) <= position
         grouped = q.reshape(1, kv_heads, heads // kv_heads, dim)
@@ -99,6 +99,11 @@ def write_rows(blocks: Tensor, block: Tensor, slot: Tensor, k: Tensor, v: Tensor
             blocks.view(torch.uint8)[index, :, slot] = to_fp8(rows).view(torch.uint8)
         else:
             blocks[index, :, slot] = rows
+
+
+def first_blocks(table: Tensor, num_rows: int, tokens_per_block: int) -> Tensor:
+    """K blocks of a sequence's first rows, for layer 0, from StepInputs.table; int64."""
+    return table[: -(-num_rows // tokens_per_block)].long()
 
 
 def read_rows(blocks: Tensor, k_blocks: Tensor, num_rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from engine_runtime.cuda.inputs import StepInputs
 from engine_runtime.cuda.network import LayerWeights, Network, Tail
-from engine_runtime.cuda.operations import read_rows, turned, write_rows
+from engine_runtime.cuda.operations import first_blocks, read_rows, turned, write_rows
 from engine_runtime.cuda.quantise import FP8, FP8_MAX, Matrix, to_fp8
 from engine_runtime.lm.kv_cache import KVCache
 
@@ -93,8 +93,8 @@ class TorchRowOperations:
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
         """See RowOperations."""
-        blocks = self._inputs.table[: -(-bucket // self._cache.tokens_per_block)].long() + 2 * layer.index
-        keys, values = read_rows(self._blocks, blocks, bucket, q.dtype)
+        blocks = first_blocks(self._inputs.table, bucket, self._cache.tokens_per_block)
+        keys, values = read_rows(self._blocks, blocks + 2 * layer.index, bucket, q.dtype)
         mask = torch.arange(bucket, device=q.device) <= positions.clamp_min(0)[:, None]
         heads: Tensor = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=True
@@ -162,7 +162,7 @@ class Prefill:
         device, total = self._blocks.device, first + num_rows
         positions = torch.arange(first, total, device=device)
         last = torch.full((1,), num_rows - 1, device=device)
-        blocks = self._inputs.table[: -(-total // self._cache.tokens_per_block)].long()
+        blocks = first_blocks(self._inputs.table, total, self._cache.tokens_per_block)
         return Span(positions, total, blocks, last)
 
     def recorded_span(self, where: Tensor, size: int, bucket: int) -> Span:

@@ -214,7 +214,7 @@ class CudaExecutor:
         is_new_table = self._inputs.set_table(offsets)
         self._inputs.set_row(int(ids[0]), past, block * size + past % size)
         is_step = int(tensors["host_request_types"]) == GENERATION
-        self._inputs.send(with_table=is_new_table, with_slots=not (is_step and self._inputs.are_taken))
+        self._inputs.send(with_table=is_new_table, for_step=is_step)
         if is_step:
             for tail, start in self._starts(lengths):
                 if start < past:

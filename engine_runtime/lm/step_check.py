@@ -42,7 +42,6 @@ class StepMemory:
 
     def __init__(self) -> None:
         self._right: dict[str, tuple[Tensor, int, int]] = {}
-        self._formed: dict[str, Tensor] = {}
         self._last: tuple[tuple[str, ...], tuple[Tensor, ...]] = (), ()
 
     def check_forms(self, spec: tuple[TensorSpec, ...], tensors: StepTensors) -> None:
@@ -56,15 +55,8 @@ class StepMemory:
                 f"{unknown[0]}: no such input; the executor and its caller are of different versions"
             )
         for entry in spec:
-            self.check_form(entry, tensors.get(entry.name))
+            _check_form(entry, tensors.get(entry.name))
         self._last = names, values
-
-    def check_form(self, entry: TensorSpec, value: Tensor | None) -> None:
-        """Refuse a tensor whose type, shape or place is not as declared; looks at another than the last."""
-        if value is None or self._formed.get(entry.name) is not value:
-            _check_form(entry, value)
-            if value is not None:
-                self._formed[entry.name] = value
 
     def holds(self, name: str, value: Tensor, extent: int) -> bool:
         """Whether the first `extent` values were found right, in this very tensor, as it still is."""

@@ -143,6 +143,13 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
 
 
 @triton.jit
+def _joined(tops, totals, parts):
+    """Outputs of the pieces [pieces, DIM] as one; a piece without a row has a total of 0."""
+    shares = tl.exp(tops - tl.max(tops, axis=0))
+    return tl.sum(parts * shares[:, None], axis=0) / tl.sum(totals * shares, axis=0)
+
+
+@triton.jit
 def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM: tl.constexpr,
           GROUP: tl.constexpr, PIECES: tl.constexpr):  # fmt: skip
     """Join the pieces of one K/V head. Reads past the first cache (.cg): other programs wrote them."""
@@ -155,8 +162,7 @@ def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM
         piece_totals = tl.load(totals + at, mask=is_there, other=0.0, cache_modifier=".cg")
         parts = tl.load(partial + at[:, None] * DIM + dims[None, :], mask=is_there[:, None], other=0.0,
                         cache_modifier=".cg")  # fmt: skip
-        shares = tl.exp(piece_tops - tl.max(piece_tops, axis=0))
-        result = tl.sum(parts * shares[:, None], axis=0) / tl.sum(piece_totals * shares, axis=0)
+        result = _joined(piece_tops, piece_totals, parts)
         tl.store(out + (head * GROUP + member) * DIM + dims, result.to(out.dtype.element_ty))
 
 
@@ -204,8 +210,6 @@ def join_few_rows(partial, tops, totals, out, num_outputs, DIM: tl.constexpr, PI
     nothing."""
     dims = tl.arange(0, DIM)
     at = tl.arange(0, PIECES) * num_outputs + tl.program_id(0)
-    piece_tops, piece_totals = tl.load(tops + at), tl.load(totals + at)
     parts = tl.load(partial + at[:, None] * DIM + dims[None, :])
-    shares = tl.exp(piece_tops - tl.max(piece_tops, axis=0))
-    result = tl.sum(parts * shares[:, None], axis=0) / tl.sum(piece_totals * shares, axis=0)
+    result = _joined(tl.load(tops + at), tl.load(totals + at), parts)
     tl.store(out + tl.program_id(0) * DIM + dims, result.to(out.dtype.element_ty))
