@@ -311,8 +311,9 @@ def _kernels(
     network: Network, cache: KVCache, inputs: StepInputs, launches: Mapping[LaunchKey, Launch] | None
 ) -> _Parts:
     """The same as kernels. Triton: see `_taking`."""
-    from engine_runtime.cuda.triton_operations import TritonOperations, TritonRowOperations
+    from engine_runtime.cuda.triton_operations import TritonOperations
     from engine_runtime.cuda.triton_picking import TritonPicker
+    from engine_runtime.cuda.triton_prefill import TritonRowOperations
 
     return (
         TritonOperations(network, cache, inputs, launches=dict(launches or {})),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.bench import codec, language_model
+from engine_runtime.bench import codec, language_model, stages
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.conversation import question_of
@@ -21,6 +21,7 @@ from engine_runtime.bundle import Bundle
 from engine_runtime.cuda.network import build_network
 from engine_runtime.engine import Engine
 from engine_runtime.executors.cuda_executor import CudaExecutor
+from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import Logits, PagedLM
@@ -140,6 +141,21 @@ def test_a_table_that_does_not_fit_loses_no_other(
     text = "\n".join(sections["flow"].lines())
     assert "== flow\n# not measured: The GPU has too little memory with --weights native (CUDA out of" in text
     assert list(sections)[-1] == "question to reply"
+
+
+def test_a_missing_table_has_its_title(
+    engine: Engine, question: Pcm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*given: Any) -> Section:
+        raise AcceleratorError("The GPU has too little memory.")
+
+    def titles() -> list[str]:
+        bench = StageBench(CEILINGS, repeats=1, replies=1, params=None)
+        return [section.title for section in bench.run(engine, OPTIONS, question, load_s=1.5)]
+
+    whole = titles()
+    monkeypatch.setattr(stages, "told_when_short", short)
+    assert titles() == whole
 
 
 def test_steps_that_do_not_fit_lose_no_others(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine_runtime.cuda.graphs import GraphedCalls, recorded
+from tests.emulated_graphs import EmulatedCalls
 
 
 def test_without_a_device_the_function_itself_runs() -> None:
@@ -24,6 +25,19 @@ def test_without_a_device_the_function_itself_runs() -> None:
     assert torch.equal(calls.run("double", double, value), 2 * value)
     assert seen[0] is value
     assert (calls.num_recordings, calls.is_recording) == (0, False)
+
+
+def test_copied_outputs_outlive_the_next_call() -> None:
+    calls = EmulatedCalls()
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return 2 * x, x + 1
+
+    first = calls.run_copied("both", both, torch.ones(2))
+    alone = calls.run_copied("alone", torch.neg, torch.ones(2))
+    calls.run("both", both, torch.zeros(2))
+    calls.run("alone", torch.neg, torch.zeros(2))
+    assert [value.tolist() for value in (*first, alone)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
 
 
 def test_without_memory_for_a_recording_the_function_itself_runs(

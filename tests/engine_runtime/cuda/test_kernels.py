@@ -28,15 +28,15 @@ from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, m
 pytestmark = needs_triton
 mend_interpreter()
 if HAS_TRITON:
-    from engine_runtime.cuda import triton_operations
+    from engine_runtime.cuda import triton_operations, triton_prefill
     from engine_runtime.cuda.triton_operations import (
         Launch,
         LaunchKey,
         TritonOperations,
-        TritonRowOperations,
         default_launch,
     )
     from engine_runtime.cuda.triton_picking import TritonPicker
+    from engine_runtime.cuda.triton_prefill import TritonRowOperations
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FORMATS = ("native", "fp8", "int8", "int4")
@@ -261,7 +261,7 @@ def test_rows_between_products(bench: Bench) -> None:
 def test_few_rows_times_a_rounded_matrix(
     bench: Bench, weight_format: str, count: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_operations, "_WIDE", 40)
+    monkeypatch.setattr(triton_prefill, "_WIDE", 40)
     matrix = quantise(torch.randn(shape).to(DEVICE), weight_format)
     x, residual = torch.randn(count, shape[1]).to(DEVICE), torch.randn(count, shape[0]).to(DEVICE)
     wanted = x @ matrix.dense(torch.float32).t()
