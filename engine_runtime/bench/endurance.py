@@ -45,27 +45,29 @@ def measure_endurance(
     params: SamplingParams | None = None,
     progress: Callable[[float], None] = lambda seconds: None,
 ) -> Section:
-    """Hold conversations until the time is over, at least two.
+    """Hold conversations until the time is over, at least two; the last row is of the end.
 
     `progress` is told the seconds that passed. Raises BenchError where a block stays in use, where a reply is
     not finite, or where memory grew after the first tenth of the time.
     """
     section = Section("endurance", COLUMNS)
     device = engine.stages.lm.cache.pool.device
-    start, turns, samples = time.perf_counter(), 0, 0
-    while (elapsed := time.perf_counter() - start) < 60 * minutes or len(section.rows) < 2:
+    seconds, start, elapsed = 60 * minutes, time.perf_counter(), 0.0
+    turns = samples = 0
+    while elapsed < seconds or len(section.rows) < 2:
         made, said = _converse(engine, question, params, turns)
         turns, samples = turns + made, samples + said
-        progress(min(elapsed, 60 * minutes))
+        elapsed = time.perf_counter() - start
+        progress(min(elapsed, seconds))
         used = engine.stats.used
         if used:
             raise BenchError(
                 f"{used} KV blocks are still in use after a conversation that ended, {turns} turns from the "
                 "start. This is a defect of the program; please report it."
             )
-        if len(section.rows) < 2 or elapsed >= 60 * minutes * len(section.rows) / ROWS:
+        if len(section.rows) < 2 or elapsed >= seconds * len(section.rows) / ROWS:
             row: dict[str, Cell] = {
-                "at_s": time.perf_counter() - start,
+                "at_s": elapsed,
                 "turns": turns,
                 "speech_s": samples / engine.output_sample_rate,
                 "host_mb": psutil.Process().memory_info().rss / 1e6,

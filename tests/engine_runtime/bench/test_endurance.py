@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,16 @@ def test_conversations_are_held_and_every_block_comes_back(engine: Engine) -> No
     assert "device_mb" not in last  # there is none on a CPU
     assert len(seconds) == 2
     assert any("turns" in line for line in section.lines())
+
+
+def test_the_last_row_is_of_the_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(0, 7)  # s; so long takes a conversation
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(endurance, "_converse", lambda *_: (5, 800))
+    section = measure_endurance(engine, QUESTION, 10.0)
+    times = [row["at_s"] for row in section.rows]
+    assert times == [7, 14, 126, 182, 245, 301, 364, 420, 483, 546, 602]
+    assert section.rows[-1]["turns"] == 86 * 5
 
 
 def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
