@@ -180,3 +180,6 @@ class _Taker:
                 ),
                 down=self.matrix(weight_format, f"{name}.mlp.down_proj.weight"),
             )
+            if self.device.type == "cuda":
+                # A later tensor that takes a piece of what is free here would keep the rest from others.
+                torch.cuda.empty_cache()
