@@ -141,7 +141,10 @@ class Engine:
 
     def warm_up(self) -> None:
         """Answer a second of faint noise, so that the first real reply is as fast as later ones. Keeps
-        nothing."""
+        nothing. Raises AcceleratorError where the GPU has too little memory."""
+        told_when_short(self._warm_up, self.bundle.lm, self.stages.options)
+
+    def _warm_up(self) -> None:
         bundle, rate = self.bundle, self.input_sample_rate
         if self.stages.token2mel.is_static:  # on a CPU the reply below is enough
             self.stages.token2mel.warm_up()

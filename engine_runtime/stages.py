@@ -58,6 +58,7 @@ class Stages:
     speech_tokenizer: SpeechTokenizer
     token2mel: Token2Mel
     vocoder: Vocoder
+    options: EngineOptions
     new_lane: NewLane = HostLane
     notes: tuple[str, ...] = ()
     """What the user should be told about how it was loaded, one line each."""
@@ -138,6 +139,7 @@ def load_stages(
         speech_tokenizer=speech_tokenizer,
         token2mel=token2mel,
         vocoder=vocoder,
+        options=options,
         new_lane=runtime.new_lane,
         notes=(*lm.notes, *notes),
     )

@@ -22,8 +22,11 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import torch
+
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation, Exchange
+from engine_runtime.cuda.memory import too_little_memory
 from engine_runtime.errors import AudioInputError
 from engine_runtime.lm.context import reply_reserve
 from engine_runtime.lm.generation import Generation, Row
@@ -57,7 +60,7 @@ class Turn:
         self._cancelled = threading.Event()
         self._commit_count = 0
         """Which commit is wanted; a reply of an earlier one is stale."""
-        self._stream: SpeechTokenizerStream | None = engine.borrow_stream()
+        self._stream: SpeechTokenizerStream | None = None
         self._codes: list[int] = []
         self._user_turn: list[Row] = []
         """All rows of the user's turn, from the commit on."""
@@ -66,6 +69,7 @@ class Turn:
         self._exchange: Exchange | None = None
         conversation.modality = reply
         with self._step():
+            self._stream = engine.borrow_stream()
             self._prefill(self._open_rows(), "listen", BOTH_TAILS, self._default_reserve(reply))
 
     @property
@@ -333,6 +337,9 @@ class Turn:
         """A piece of work; if it fails, the turn is gone and the conversation is as before."""
         try:
             yield
+        except torch.OutOfMemoryError as error:
+            self._drop()
+            raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
         except BaseException:
             self._drop()
             raise

@@ -90,7 +90,7 @@ def load_timed(load: Callable[[], Engine], options: EngineOptions) -> tuple[Engi
     reset_peak(usable_device(options.device))
     began = time.perf_counter()
     engine = load()
-    told_when_short(engine.warm_up, engine.bundle.lm, options)
+    engine.warm_up()
     load_s = time.perf_counter() - began
     # As where the app runs an engine: a collection that walks all of it would take part in the times.
     gc.collect()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import torch
 from bigvgan.bigvgan import BigVGAN
+from torch import nn
 
 from engine_runtime.bundle import Bundle, VocoderSection
 from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.static_flow import bytes_per_code, least_codes
 from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -25,7 +27,7 @@ from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.random_weights import load_or_fill, random_voice
+from engine_runtime.random_weights import VOICE_SECONDS, load_or_fill, random_voice
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised
 
 if TYPE_CHECKING:
@@ -33,15 +35,30 @@ if TYPE_CHECKING:
 
 
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
-    """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone."""
+    """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone, and the
+    smallest caches with which the flow speaks in the longest voice."""
     with torch.device("meta"), Uninitialised():
         encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
-        chosen = (CausalFlow(FlowConfig.from_dict(bundle.flow.config)), _vocoder_network(bundle.vocoder))
-    dtypes = (torch.float32, *(getattr(torch, options.voice_dtype) for _ in chosen))
-    return sum(
-        dtype.itemsize * sum(tensor.numel() for tensor in network.state_dict().values())
-        for network, dtype in zip((encoder, *chosen), dtypes, strict=True)
+        flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
+        vocoder = _vocoder_network(bundle.vocoder)
+    chosen: torch.dtype = getattr(torch, options.voice_dtype)
+    networks: tuple[tuple[nn.Module, torch.dtype], ...] = (
+        (encoder, torch.float32),
+        (flow, chosen),
+        (vocoder, chosen),
     )
+    weights: int = sum(
+        dtype.itemsize * tensor.numel()
+        for network, dtype in networks
+        for tensor in network.state_dict().values()
+    )
+    voice_s = 0.0 if bundle.voice is None else bundle.voice.most_s
+    if options.random_weights is not None:
+        voice_s = VOICE_SECONDS
+    section = bundle.flow
+    prompt = round(voice_s * section.mel.sample_rate / bundle.samples_per_code)
+    per_code = bytes_per_code(flow.config, options.flow_steps or section.steps, section.cfg_rate, chosen)
+    return weights + per_code * least_codes(flow.config, prompt)
 
 
 def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:

@@ -22,8 +22,9 @@ from engine_runtime.options import EngineOptions
 
 CACHE_SHARE = 10
 """The flow's caches get at most this part of the device's memory."""
-_RESERVE = 300_000_000
-"""Bytes that they leave for what comes after them: the vocoder, recorded graphs, activations."""
+_RESERVE = 400_000_000
+"""Bytes that they leave for what comes after them: the vocoder, recorded graphs, activations. The
+released model takes some 300 MB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from engine_runtime.codec.flow_parts import FlowParts
 from engine_runtime.codec.ring_cache import RingCache
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
+from engine_runtime.models.flow import FlowConfig
 from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
 
@@ -94,12 +95,12 @@ class StaticFlow:
         # Large packets are made in several calls where memory is short.
         while len(self.shapes) > 1 and self.cache_codes < prompt + 2 * self.shapes[-1]:
             self.shapes.pop()
-        least = prompt + 2 * self.shapes[-1]
+        least = least_codes(config, prompt)
         if self.cache_codes < least:
             raise BundleError(
                 f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
-                f"is memory for {self.cache_codes}; use a shorter voice prompt, fewer flow steps, "
-                "--codec-dtype float16 or more GPU memory"
+                f"is memory for {self.cache_codes}; use a smaller weight format, --kv fp8, fewer flow steps, "
+                "--codec-dtype float16, a shorter voice prompt or more GPU memory"
             )
         self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))
         self._notes[:-1] = parts.prompt_mel[0]
@@ -236,13 +237,17 @@ class StaticFlow:
         return slot
 
 
-def bytes_per_code(parts: FlowParts, steps: int) -> int:
+def bytes_per_code(config: FlowConfig, steps: int, cfg_rate: float, dtype: torch.dtype) -> int:
     """Memory of the caches for one code."""
-    config, item = parts.config, parts.encoder.prepare.dtype.itemsize
-    layers, two, batch, heads, _, head_dim = parts.estimator.cache_shape(steps, 0)
-    estimator = layers * two * batch * heads * head_dim * config.upsample
+    blocks, batch = config.n_blocks * (config.mid_blocks + 2), 2 if cfg_rate > 0 else 1
+    estimator = blocks * steps * 2 * batch * config.heads * config.head_dim * config.upsample
     encoder = 2 * config.encoder_dim * (config.encoder_blocks + config.encoder_up_blocks * config.upsample)
-    return (estimator + encoder) * item
+    return (estimator + encoder) * dtype.itemsize
+
+
+def least_codes(config: FlowConfig, prompt: int) -> int:
+    """The fewest codes that caches may hold behind a prompt of so many."""
+    return prompt + 2 * config.chunk_codes
 
 
 def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:

@@ -108,7 +108,7 @@ class Token2Mel:
         if static_bytes is None:
             self._path = GrowingFlow(parts)
         else:
-            cache_codes = static_bytes // bytes_per_code(parts, self.steps)
+            cache_codes = static_bytes // bytes_per_code(config, self.steps, rate, dtype)
             self._path = StaticFlow(parts, self.packet_codes, cache_codes, calls, triton=triton)
         self._path.start(self.steps)
 

@@ -16,6 +16,7 @@ from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.decode import StepShape
 from engine_runtime.cuda.memory import bound, demand_of, require
 from engine_runtime.cuda.network import WeightSource, build_network
+from engine_runtime.cuda.prefill import has_fp8_matmul
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.executors.cuda_executor import CudaExecutor
 from engine_runtime.lm.block_manager import BlockManager
@@ -33,7 +34,9 @@ def check_memory(
 ) -> None:
     """Bound what torch may take, and raise AcceleratorError if that is too little. Before anything is
     loaded."""
-    demand = demand_of(section, config, options, codec_bytes)
+    dtype: torch.dtype = getattr(torch, options.lm_dtype)
+    multiplies_fp8 = uses_triton(options.kernels, device) and has_fp8_matmul(device, dtype)
+    demand = demand_of(section, config, options, codec_bytes, multiplies_fp8=multiplies_fp8)
     require(demand, options.weight_format, bound(device, options.gpu_memory_gb))
 
 

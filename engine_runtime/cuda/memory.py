@@ -22,8 +22,11 @@ from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
 
 T = TypeVar("T")
 
-_RESERVE = 1_000_000_000
-"""Bytes for what has no shape of its own: activations, recorded graphs, libraries, gaps between blocks."""
+_RESERVE = 1_350_000_000
+"""Bytes for what has no shape of its own: the encoder's stream, activations, recorded graphs, gaps between
+blocks. So much did the released shape need on an H200 whose memory was bound tighter and tighter."""
+_SMALLER = " --tails --kv fp8"
+"""What makes every weight format smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Demand:
     kv_rows: int
     codec_bytes: int
     rounds_tails: bool = False
+    multiplies_fp8: bool = False
+    """Whether weights in fp8 are multiplied as they are, and need no room to be made dense in."""
 
     def bytes(self, weight_format: WeightFormat) -> int:
         """Everything, with the trunk in this format."""
@@ -51,11 +56,19 @@ class Demand:
         per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         kv = self.kv_rows * (per_row + config.hidden_size * native)
         largest = max(rows * columns for rows, columns in layer_shapes(config)) * native
-        scratch = 0 if weight_format == "native" else largest
+        is_kept = weight_format == "native" or (weight_format == "fp8" and self.multiplies_fp8)
+        scratch = 0 if is_kept else largest
         return trunk + tails + tables + kv + scratch + self.codec_bytes + _RESERVE
 
 
-def demand_of(section: LMSection, config: MossLMConfig, options: EngineOptions, codec_bytes: int) -> Demand:
+def demand_of(
+    section: LMSection,
+    config: MossLMConfig,
+    options: EngineOptions,
+    codec_bytes: int,
+    *,
+    multiplies_fp8: bool = False,
+) -> Demand:
     """What a language model with these options takes, beside a codec of `codec_bytes`."""
     native = getattr(torch, options.lm_dtype).itemsize
     return Demand(
@@ -65,6 +78,7 @@ def demand_of(section: LMSection, config: MossLMConfig, options: EngineOptions, 
         kv_rows=(options.kv_blocks or section.kv_blocks) * section.tokens_per_block,
         codec_bytes=codec_bytes,
         rounds_tails=options.rounds_tails,
+        multiplies_fp8=multiplies_fp8,
     )
 
 
@@ -77,14 +91,18 @@ def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:
 
 
 def require(demand: Demand, weight_format: WeightFormat, available: int) -> None:
-    """Raise AcceleratorError if the GPU has not enough; it names the formats that would fit."""
+    """Raise AcceleratorError if the GPU has not enough; it names the next smaller way that would fit, if
+    there is one with the same weight format then that."""
     if demand.bytes(weight_format) <= available:
         return
+    smaller = replace(demand, rounds_tails=True, kv_bytes=1)
     needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
-    table = ", ".join(f"{form} {need / 1e9:.1f} GB" for form, need in needs.items())
-    fitting = [form for form, need in needs.items() if need <= available]
+    if smaller != demand:
+        needs |= {form + _SMALLER: smaller.bytes(form) for form in get_args(WeightFormat)}
+    table = ", ".join(f"{way} {need / 1e9:.1f} GB" for way, need in needs.items())
+    fitting = [way for way, need in needs.items() if need <= available]
     advice = (
-        f"Use --weights {max(fitting, key=lambda form: needs[form])}."
+        f"Use --weights {max(fitting, key=lambda way: (way.startswith(weight_format), needs[way]))}."
         if fitting
         else "None of them fits: free memory, give fewer KV blocks, or use another device."
     )
@@ -102,12 +120,20 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
     try:
         return run()
     except torch.OutOfMemoryError as error:
-        # The two sentences before torch tells how its allocator is doing.
-        reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
+        told = too_little_memory(error, section, options)
     gc.collect()
     torch.cuda.empty_cache()
+    raise told
+
+
+def too_little_memory(
+    error: torch.OutOfMemoryError, section: LMSection, options: EngineOptions
+) -> AcceleratorError:
+    """What to tell a user in its place."""
+    # The two sentences before torch tells how its allocator is doing.
+    reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
     if options.engine is not None:
-        raise AcceleratorError(
+        return AcceleratorError(
             f"The GPU has too little memory beside this engine ({reason}). Build one in 8 or 4 bits "
             "(`moss-voice trt quantize`), use --codec-dtype float16, or free memory."
         )
@@ -123,7 +149,7 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
         advice = f"Use --weights with a smaller format (less by: {', '.join(smaller)})."
     if saved_by_tails > 0:
         advice += f" With --tails it is {saved_by_tails / 1e9:.1f} GB less."
-    raise AcceleratorError(
+    return AcceleratorError(
         f"The GPU has too little memory with --weights {options.weight_format} ({reason}). {advice}"
     )
 

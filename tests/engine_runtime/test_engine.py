@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from engine_runtime.bundle import Bundle
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError
+from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Generation, Row, speech_codes
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
@@ -314,6 +316,16 @@ def test_warming_up_leaves_nothing_behind(engine: Engine) -> None:
     expected = done(exchange(engine, engine.new_conversation(), speech(1.0))).codes
     engine.warm_up()
     assert done(exchange(engine, engine.new_conversation(), speech(1.0))).codes == expected
+
+
+def test_warming_up_tells_of_too_little_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warm_up(self: Token2Mel) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...")
+
+    monkeypatch.setattr(Token2Mel, "warm_up", warm_up)
+    monkeypatch.setattr(Token2Mel, "is_static", True)
+    with pytest.raises(AcceleratorError, match="too little memory with --weights native"):
+        engine.warm_up()
 
 
 def test_a_conversation_longer_than_the_context(bundle: Bundle) -> None:

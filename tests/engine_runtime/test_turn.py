@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.torch_executor import TorchExecutor
+from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row
 from engine_runtime.lm.kv_cache import KVCache
@@ -392,6 +394,24 @@ def test_an_error_in_a_step_ends_the_turn_and_keeps_the_conversation(engine: Eng
     with pytest.raises(ExecutorError):
         list(turn.commit(Modality.SPEECH, LONG))
     assert conversation.exchanges == before
+    check(engine)
+    executor.before_step = lambda step: None
+    assert done(say(engine, conversation)).finish_reason == "stop"
+
+
+def test_too_little_memory_in_a_step_is_told_with_what_takes_less(engine: Engine) -> None:
+    engine, executor = scripted(engine, reply_script(engine, [1, 2, 3, 4, 5, 6]))
+    conversation = engine.new_conversation()
+
+    def fail(step: int) -> None:
+        if step == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...")
+
+    executor.before_step = fail
+    turn = engine.open_turn(conversation, 1)
+    turn.push_text("hello")
+    with pytest.raises(AcceleratorError, match=r"2\.00 MiB\)\. Use --weights with a smaller"):
+        list(turn.commit(Modality.SPEECH, LONG))
     check(engine)
     executor.before_step = lambda step: None
     assert done(say(engine, conversation)).finish_reason == "stop"

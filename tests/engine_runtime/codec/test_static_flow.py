@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.codec.static_flow import StaticFlow
+from engine_runtime.codec.static_flow import StaticFlow, bytes_per_code
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
@@ -133,11 +133,7 @@ def test_short_memory_makes_packets_smaller_before_it_refuses_a_voice(
 
 
 def _bytes_per_code(flow: CausalFlow) -> int:
-    from engine_runtime.codec.static_flow import bytes_per_code
-
-    stage = static(flow)._path
-    assert isinstance(stage, StaticFlow)
-    return bytes_per_code(stage._parts, 2)
+    return bytes_per_code(flow.config, 2, flow.config.cfg_rate, torch.float32)
 
 
 def test_bytes_per_code_is_what_a_code_takes(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:

@@ -70,9 +70,8 @@ def test_small_pieces_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.Monk
     for kind, launch in LAUNCHES.items():
         monkeypatch.setitem(LAUNCHES, kind, replace(launch, columns=32, block=32))
     monkeypatch.setattr(triton_blocks, "_WHOLE", 0)
-    path = Token2Mel(flow, SPEC, steps=1, static_bytes=1 << 30)._path
-    assert isinstance(path, StaticFlow)
-    plain, fast = stages(flow, static_bytes=10 * bytes_per_code(path._parts, 1))
+    room = bytes_per_code(flow.config, 1, flow.config.cfg_rate, torch.float32)
+    plain, fast = stages(flow, static_bytes=10 * room)
     given = codes_of(15)
     assert np.abs(fast.convert(given) - plain.convert(given)).max() <= TOLERANCE
 

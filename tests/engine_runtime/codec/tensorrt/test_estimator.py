@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine_runtime.codec.static_flow import bytes_per_code
 from engine_runtime.codec.tensorrt.estimator import EngineEstimator, estimator_graph
 from engine_runtime.codec.tensorrt.export import OnnxRunner, check_onnx
 from engine_runtime.codec.token2mel import Token2Mel
@@ -74,9 +75,7 @@ def test_replies_longer_than_the_cache_and_a_voice_prompt(exported: Exported) ->
         )
 
     def with_cache(codes_of_cache: int) -> Token2Mel:
-        from engine_runtime.codec.static_flow import bytes_per_code
-
-        size = codes_of_cache * bytes_per_code(plain._parts, 2)
+        size = codes_of_cache * bytes_per_code(network.config, 2, network.config.cfg_rate, torch.float32)
         return Token2Mel(
             network, SPEC, steps=2, packet_codes=PACKETS, prompt=prompt_of(cases, 10), static_bytes=size
         )
