@@ -25,8 +25,6 @@ T = TypeVar("T")
 _RESERVE = 1_350_000_000
 """Bytes for what has no shape of its own: the encoder's stream, activations, recorded graphs, gaps between
 blocks. So much did the released shape need on an H200 whose memory was bound tighter and tighter."""
-_SMALLER = " --tails --kv fp8"
-"""What makes every weight format smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +89,20 @@ def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:
 
 
 def require(demand: Demand, weight_format: WeightFormat, available: int) -> None:
-    """Raise AcceleratorError if the GPU has not enough; it names the next smaller way that would fit, if
-    there is one with the same weight format then that."""
+    """Raise AcceleratorError if the GPU has not enough; it names the first way that would fit, before all one
+    with the same weight format."""
     if demand.bytes(weight_format) <= available:
         return
     smaller = replace(demand, rounds_tails=True, kv_bytes=1)
-    needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
-    if smaller != demand:
-        needs |= {form + _SMALLER: smaller.bytes(form) for form in get_args(WeightFormat)}
+    needs: dict[str, int] = {}
+    for form in get_args(WeightFormat):
+        needs[form] = demand.bytes(form)
+        if smaller.bytes(form) < needs[form]:
+            needs[form + (" --kv fp8" if form == "native" else " --tails --kv fp8")] = smaller.bytes(form)
     table = ", ".join(f"{way} {need / 1e9:.1f} GB" for way, need in needs.items())
     fitting = [way for way, need in needs.items() if need <= available]
     advice = (
-        f"Use --weights {max(fitting, key=lambda way: (way.startswith(weight_format), needs[way]))}."
+        f"Use --weights {max(fitting, key=lambda way: way.startswith(weight_format))}."
         if fitting
         else "None of them fits: free memory, give fewer KV blocks, or use another device."
     )
