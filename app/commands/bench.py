@@ -104,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         question_of=lambda engine: _question(arguments.question, engine.input_sample_rate, settings.engine),
         params_of=lambda engine: _params(engine, settings, arguments),
     )
+    measured.measure_ceilings()  # first, since no variant has a device that is not there
     try:
         document = _measure_first(settings, measured, arguments)
     except MossVoiceError as error:
@@ -130,7 +131,6 @@ def _measure_first(
     from app.main import engine_factory
     from engine_runtime.bench.stages import load_timed
 
-    measured.measure_ceilings()
     engine, load_s = load_timed(engine_factory(settings), settings.engine)
     try:
         document = _measure_replies(engine, settings, measured, arguments, load_s)

@@ -128,3 +128,14 @@ def test_an_engine_that_does_not_load_leaves_the_others_their_times(
     assert "== trtllm not measured" in captured.out
     assert main(words) == 1
     assert "no kernel image" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_told_once(
+    random_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ["bench", "--bundle", str(random_bundle), "--in", str(QUESTION), "--formats", "native", "int8"]
+    assert main([*words, "--device", "cuda"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("cuda is not there") == 1
+    assert captured.out == ""
