@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from engine_runtime.codec.chunk_cache import ChunkCache
 from engine_runtime.codec.prepared import Affine, Preparation
 from engine_runtime.codec.ring_cache import RingCache
-from engine_runtime.models.flow import CausalFlow
+from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.flow.cfm import time_span
 from engine_runtime.models.flow.estimator import KERNEL, CausalBlock, Level, TransformerBlock
 from engine_runtime.options import FlowSchedule
@@ -113,6 +113,13 @@ class _Level:
         self.transformers = [_Transformer(block, prepare) for block in level.transformers]
 
 
+def cache_shape(config: FlowConfig, cfg_rate: float, steps: int, frames: int) -> tuple[int, ...]:
+    """Shape of the keys and values of so many frames: (transformers of all steps, 2, batch, heads, frames,
+    head_dim). Without guidance the batch is one."""
+    transformers = config.n_blocks * (config.mid_blocks + 2)
+    return (transformers * steps, 2, 2 if cfg_rate > 0 else 1, config.heads, frames, config.head_dim)
+
+
 class EstimatorSteps:
     """The estimator's weights prepared for a number of Euler steps; shared by all streams."""
 
@@ -127,7 +134,7 @@ class EstimatorSteps:
     ) -> None:
         estimator, n_mels = flow.decoder.estimator, flow.config.n_mels
         self.config, self.cfg_rate, self.limit, self.prepare = flow.config, cfg_rate, limit_frames, prepare
-        self.batch = 2 if cfg_rate > 0 else 1
+        self.blocks, _, self.batch, *_ = cache_shape(flow.config, cfg_rate, 1, 0)
         self.time_mlp = copy.deepcopy(estimator.time_mlp)
         self._shape = schedule
         self._schedules: dict[int, Schedule] = {}
@@ -145,7 +152,6 @@ class EstimatorSteps:
             _Causal(estimator.final_block, prepare),
             prepare.pointwise(estimator.final_proj),
         )
-        self.blocks = sum(len(level.transformers) for level in self.levels)
         self.engine: Velocity | None = None
         """Computes the velocity in the place of this module's own code."""
 
@@ -183,8 +189,7 @@ class EstimatorSteps:
 
     def cache_shape(self, steps: int, frames: int) -> tuple[int, ...]:
         """Shape of the keys and values of all Euler steps."""
-        config = self.config
-        return (self.blocks * steps, 2, self.batch, config.heads, frames, config.head_dim)
+        return cache_shape(self.config, self.cfg_rate, steps, frames)
 
     def condition(
         self, state: EstimatorState, mu: Tensor, speaker: Tensor, cond: Tensor

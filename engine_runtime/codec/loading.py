@@ -58,7 +58,7 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     section = bundle.flow
     prompt = round(voice_s * section.mel.sample_rate / bundle.samples_per_code)
     per_code = bytes_per_code(flow.config, options.flow_steps or section.steps, section.cfg_rate, chosen)
-    return weights + per_code * least_codes(flow.config, prompt)
+    return weights + per_code * least_codes(prompt, flow.config.chunk_codes)
 
 
 def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
 
 from engine_runtime.codec.flow_encoder_steps import EncoderState, RunBlocks
-from engine_runtime.codec.flow_estimator_steps import PAST, EstimatorState
+from engine_runtime.codec.flow_estimator_steps import PAST, EstimatorState, cache_shape
 from engine_runtime.codec.flow_parts import FlowParts
 from engine_runtime.codec.ring_cache import RingCache
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -93,9 +94,9 @@ class StaticFlow:
         most = config.max_frames // config.upsample + self.shapes[-1]
         self.cache_codes = min(cache_codes, most)
         # Large packets are made in several calls where memory is short.
-        while len(self.shapes) > 1 and self.cache_codes < prompt + 2 * self.shapes[-1]:
+        while len(self.shapes) > 1 and self.cache_codes < least_codes(prompt, self.shapes[-1]):
             self.shapes.pop()
-        least = least_codes(config, prompt)
+        least = least_codes(prompt, self.shapes[-1])
         if self.cache_codes < least:
             raise BundleError(
                 f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
@@ -239,15 +240,14 @@ class StaticFlow:
 
 def bytes_per_code(config: FlowConfig, steps: int, cfg_rate: float, dtype: torch.dtype) -> int:
     """Memory of the caches for one code."""
-    blocks, batch = config.n_blocks * (config.mid_blocks + 2), 2 if cfg_rate > 0 else 1
-    estimator = blocks * steps * 2 * batch * config.heads * config.head_dim * config.upsample
+    estimator = prod(cache_shape(config, cfg_rate, steps, config.upsample))
     encoder = 2 * config.encoder_dim * (config.encoder_blocks + config.encoder_up_blocks * config.upsample)
     return (estimator + encoder) * dtype.itemsize
 
 
-def least_codes(config: FlowConfig, prompt: int) -> int:
-    """The fewest codes that caches may hold behind a prompt of so many."""
-    return prompt + 2 * config.chunk_codes
+def least_codes(prompt: int, packet: int) -> int:
+    """The fewest codes that the caches may hold, with packets of so many behind the prompt."""
+    return prompt + 2 * packet
 
 
 def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:
