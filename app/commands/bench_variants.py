@@ -120,7 +120,7 @@ class StageMeasurements:
             before = gpu_clocks(device)
             replies = min(self.arguments.runs, self.arguments.repeats)
             bench = StageBench(ceilings, self.arguments.repeats, replies, self.params_of(engine))
-            for section in bench.run(engine, options, self.question_of(engine), load_s):
+            for section in bench.run(engine, self.question_of(engine), load_s):
                 print("\n".join(section.lines()), flush=True)
                 document["stages"][variant][section.title] = section.document()
                 if section.is_missing:
@@ -131,18 +131,18 @@ class StageMeasurements:
                     state = ", ".join(f"{name} {value:g}" for name, value in clocks.items())
                     print(f"# GPU {when} these tables: {state}", flush=True)
             for what in self.arguments.compare if variant == next(iter(self.variants)) else ():
-                document["comparisons"][what] = _compare(bench, engine, options, what)
+                document["comparisons"][what] = _compare(bench, engine, what)
         finally:
             engine.close()
 
 
-def _compare(bench: StageBench, engine: Engine, options: EngineOptions, what: str) -> dict[str, Any]:
+def _compare(bench: StageBench, engine: Engine, what: str) -> dict[str, Any]:
     """Print one comparison. Where it can not be made, that is said and the rest goes on."""
     from engine_runtime.bench.transformers_twin import ComparisonError
     from engine_runtime.hardware import AcceleratorError
 
     try:
-        section = bench.compare(engine, options, what)
+        section = bench.compare(engine, what)
     except (ComparisonError, AcceleratorError) as error:
         print(f"\n== not compared with {what}\n# {error}", flush=True)
         return {"error": str(error)}

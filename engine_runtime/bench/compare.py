@@ -23,7 +23,6 @@ from engine_runtime.bench.transformers_twin import ComparisonError, Transformers
 from engine_runtime.codec.loading import load_flow
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.step import BOTH_TAILS
-from engine_runtime.options import EngineOptions
 from engine_runtime.stages import Stages, load_lm_weights
 
 PREFILL_ROWS = 512
@@ -51,7 +50,6 @@ class Comparison:
     """What both comparisons share."""
 
     stages: Stages
-    options: EngineOptions
     lm: LMBench
     repeats: int
 
@@ -59,7 +57,7 @@ class Comparison:
     def transformers(self) -> Section:
         """Raises ComparisonError where transformers is missing or the logits disagree."""
         stages, most = self.stages, self.stages.lm.max_rows - 1
-        model = load_lm_weights(stages.bundle, stages.lm_config, self.lm.device, self.options)
+        model = load_lm_weights(stages.bundle, stages.lm_config, self.lm.device, stages.options)
         theirs = TransformersLM(model, stages.lm.max_rows)
         section = Section("compared with transformers", TRANSFORMERS_COLUMNS)
         agreement = self._agreement(theirs, min(64, most - 8))
@@ -112,7 +110,7 @@ class Comparison:
     def recompute(self, chunks: int = 6) -> Section:
         """The plain flow at every chunk border against the cached one. ComparisonError if the mel differs."""
         stage, device = self.stages.token2mel, self.lm.device
-        flow, prompt = load_flow(self.stages.bundle, device, self.options)
+        flow, prompt = load_flow(self.stages.bundle, device, self.stages.options)
         start = stage.chunk_codes - (stage.prompt_codes % stage.chunk_codes)
         codebook = self.stages.speech_tokenizer.codebook_size
         total = start + (chunks - 1) * stage.chunk_codes + stage.look_ahead_codes

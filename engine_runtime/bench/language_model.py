@@ -27,7 +27,6 @@ from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, Tails
-from engine_runtime.options import EngineOptions
 from engine_runtime.stages import Stages
 
 PREFILL_ROWS = (64, 512, 2048)
@@ -63,7 +62,6 @@ class LMBench:
     """What the measurements share."""
 
     stages: Stages
-    options: EngineOptions
     ceilings: Ceilings
     repeats: int
     seed: int = 0
@@ -72,7 +70,7 @@ class LMBench:
     @property
     def costs(self) -> LMCosts:
         """Bytes and operations in the formats of this engine."""
-        formats, weight_bytes = weight_numbers(self.options)
+        formats, weight_bytes = weight_numbers(self.stages.options)
         kv_bytes = self.stages.lm.cache.pool.element_size()
         return LMCosts(self.stages.lm_config, formats, weight_bytes, kv_bytes)
 

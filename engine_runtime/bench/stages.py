@@ -39,10 +39,10 @@ class StageBench:
     replies: int
     params: SamplingParams | None
 
-    def run(self, engine: Engine, options: EngineOptions, question: Pcm, load_s: float) -> Iterator[Section]:
+    def run(self, engine: Engine, question: Pcm, load_s: float) -> Iterator[Section]:
         """The tables one by one, as they are done; a table for which the GPU has too little memory says so.
         Raises BenchError where an output is wrong."""
-        lm = self._language_model(engine, options)
+        lm = self._language_model(engine)
         codec = CodecBench(engine.stages, self.repeats)
         measurements: dict[str, Callable[[], Section]] = {
             "load and memory": lambda: measure_memory(lm.device, load_s),
@@ -55,20 +55,18 @@ class StageBench:
         }
         for title, measure in measurements.items():
             try:
-                yield told_when_short(measure, engine.bundle.lm, options)
+                yield told_when_short(measure, engine.bundle.lm, engine.stages.options)
             except AcceleratorError as error:
                 yield Section(title, {}, note=f"not measured: {error}")
 
-    def compare(self, engine: Engine, options: EngineOptions, what: str) -> Section:
+    def compare(self, engine: Engine, what: str) -> Section:
         """One of COMPARISONS. Raises as `run`, and ComparisonError where the other side is not there."""
-        comparison = Comparison(
-            engine.stages, options, self._language_model(engine, options), min(self.repeats, 10)
-        )
+        comparison = Comparison(engine.stages, self._language_model(engine), min(self.repeats, 10))
         run = comparison.transformers if what == "transformers" else comparison.recompute
-        return told_when_short(run, engine.bundle.lm, options)
+        return told_when_short(run, engine.bundle.lm, engine.stages.options)
 
-    def _language_model(self, engine: Engine, options: EngineOptions) -> LMBench:
-        return LMBench(engine.stages, options, self.ceilings, self.repeats)
+    def _language_model(self, engine: Engine) -> LMBench:
+        return LMBench(engine.stages, self.ceilings, self.repeats)
 
 
 def _encoder(engine: Engine, codec: CodecBench, question: Pcm) -> Section:

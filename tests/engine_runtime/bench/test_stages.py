@@ -48,7 +48,7 @@ def question() -> Pcm:
 
 def test_every_stage_has_its_table(engine: Engine, question: Pcm) -> None:
     bench = StageBench(CEILINGS, repeats=2, replies=1, params=None)
-    sections = {section.title: section for section in bench.run(engine, OPTIONS, question, load_s=1.5)}
+    sections = {section.title: section for section in bench.run(engine, question, load_s=1.5)}
     assert list(sections) == [
         "load and memory",
         "prefill",
@@ -71,7 +71,7 @@ def test_every_stage_has_its_table(engine: Engine, question: Pcm) -> None:
 
 
 def test_ratios_come_from_the_ceilings(engine: Engine) -> None:
-    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=2)
+    bench = LMBench(engine.stages, CEILINGS, repeats=2)
     used = engine.stats.used
     step, prefill = bench.step().rows[0], bench.prefill().rows[0]
     assert engine.stats.used == used
@@ -88,7 +88,7 @@ def _number(row: dict[str, Any], name: str) -> float:
 
 
 def test_no_time_for_logits_that_are_not_finite(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=1)
+    bench = LMBench(engine.stages, CEILINGS, repeats=1)
     for bad in (torch.full((80,), torch.nan), torch.zeros(80)):
         monkeypatch.setattr(engine.stages.lm, "prefill", lambda *a, bad=bad: Logits(None, bad))
         with pytest.raises(BenchError, match="not finite or all the same"):
@@ -96,7 +96,7 @@ def test_no_time_for_logits_that_are_not_finite(engine: Engine, monkeypatch: pyt
 
 
 def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=4)
+    bench = LMBench(engine.stages, CEILINGS, repeats=4)
     peaked = torch.full((80,), -1e4)
     peaked[3] = 0
     lm = engine.stages.lm
@@ -115,7 +115,7 @@ def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: py
 
 def test_a_row_that_does_not_fit_loses_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language_model, "CACHED_ROWS", (4, 40))
-    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=2)
+    bench = LMBench(engine.stages, CEILINGS, repeats=2)
     prefill = engine.stages.lm.prefill
 
     def short(sequence: Sequence, ids: list[int], *words: Any) -> Logits:
@@ -136,7 +136,7 @@ def test_a_table_that_does_not_fit_loses_no_other(
 
     monkeypatch.setattr(CodecBench, "flow", short)
     bench = StageBench(CEILINGS, repeats=1, replies=1, params=None)
-    sections = {section.title: section for section in bench.run(engine, OPTIONS, question, load_s=1.5)}
+    sections = {section.title: section for section in bench.run(engine, question, load_s=1.5)}
     assert [title for title, section in sections.items() if not section.rows] == ["flow"]
     text = "\n".join(sections["flow"].lines())
     assert "== flow\n# not measured: The GPU has too little memory with --weights native (CUDA out of" in text
@@ -151,7 +151,7 @@ def test_a_missing_table_has_its_title(
 
     def titles() -> list[str]:
         bench = StageBench(CEILINGS, repeats=1, replies=1, params=None)
-        return [section.title for section in bench.run(engine, OPTIONS, question, load_s=1.5)]
+        return [section.title for section in bench.run(engine, question, load_s=1.5)]
 
     whole = titles()
     monkeypatch.setattr(stages, "told_when_short", short)
@@ -173,7 +173,7 @@ def test_steps_that_do_not_fit_lose_no_others(engine: Engine, monkeypatch: pytes
 
 
 def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = LMBench(engine.stages, OPTIONS, CEILINGS, repeats=4, warm_up_steps=1)
+    bench = LMBench(engine.stages, CEILINGS, repeats=4, warm_up_steps=1)
     lm = engine.stages.lm
     decode, rows = lm.decode, []
 
@@ -256,7 +256,7 @@ def test_steps_that_pick_on_the_device_are_measured_alike(engine: Engine) -> Non
     executor = CudaExecutor(network, cache, max_seq_len=section.context_rows)
     lm = PagedLM(executor, cache, BlockManager(section.kv_blocks, section.tokens_per_block))
     options = replace(OPTIONS, weight_format="int8")
-    bench = LMBench(replace(stages, lm=lm), options, CEILINGS, repeats=4)
+    bench = LMBench(replace(stages, lm=lm, options=options), CEILINGS, repeats=4)
     rows = bench.step().rows
     assert [row["cached_rows"] for row in rows] == [512]
     per_row = 2 * 2 * 16 * 4 * 3
