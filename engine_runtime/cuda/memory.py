@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TypeVar, get_args
 
 import torch
@@ -99,7 +100,9 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
         needs[form] = demand.bytes(form)
         if smaller.bytes(form) < needs[form]:
             needs[form + (" --kv fp8" if form == "native" else " --tails --kv fp8")] = smaller.bytes(form)
-    table = ", ".join(f"{way} {need / 1e9:.1f} GB" for way, need in needs.items())
+    # Rounded up, so that what is told will do.
+    told = {way: f"{ceil(need / 1e8) / 10:.1f} GB" for way, need in needs.items()}
+    table = ", ".join(f"{way} {need}" for way, need in told.items())
     fitting = [way for way, need in needs.items() if need <= available]
     advice = (
         f"Use --weights {max(fitting, key=lambda way: way.startswith(weight_format))}."
@@ -108,7 +111,7 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
     )
     raise AcceleratorError(
         f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
-        f"{needs[weight_format] / 1e9:.1f} GB. {advice} (All of it together: {table}.)"
+        f"{told[weight_format]}. {advice} (All of it together: {table}.)"
     )
 
 

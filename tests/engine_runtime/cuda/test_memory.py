@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,16 @@ def test_too_little_memory_names_what_would_fit() -> None:
     assert "--tails" not in str(error.value)  # it is what was asked for
     with pytest.raises(AcceleratorError, match="None of them fits"):
         require(FULL, "int4", int(4e9))
+
+
+@pytest.mark.parametrize("codec_bytes", [2_000_000_000, 2_040_000_000, 2_080_000_000])
+def test_the_size_that_is_told_will_do(codec_bytes: int) -> None:
+    demand = replace(FULL, codec_bytes=codec_bytes)
+    with pytest.raises(AcceleratorError) as error:
+        require(demand, "native", int(1e9))
+    told = re.search(r"native needs (\S+) GB", str(error.value))
+    assert told is not None
+    require(demand, "native", int(float(told[1]) * 1e9))
 
 
 def test_the_sizes_that_are_told_are_those_that_were_found_to_do() -> None:
