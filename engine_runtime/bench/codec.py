@@ -1,4 +1,4 @@
-"""The codec alone: speech encoder, flow and vocoder, one chunk at a time as in a conversation.
+"""The codec alone: speech encoder, flow and vocoder, one packet at a time as in a conversation.
 
 In: the stages of an engine and a question. Out: three tables. Times count only for output of the right shape
 that is finite and moves. Engine thread.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,8 +17,9 @@ from numpy.typing import NDArray
 
 from engine_runtime.bench.clock import p50_p95
 from engine_runtime.bench.replies import SILENCE_DBFS, BenchError, level_dbfs
-from engine_runtime.bench.section import Section
+from engine_runtime.bench.section import Cell, Section
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.stages import Stages
 from engine_runtime.types import Mel, Pcm
 
@@ -31,26 +34,47 @@ ENCODER_COLUMNS = {
 }
 FLOW_COLUMNS = {
     "steps": "Euler steps",
-    "first_ms": "first chunk of a reply, median; the voice prompt is in the cache already",
-    "next_ms": "a later chunk, median",
-    "next_ms_p95": "a later chunk, 95th percentile",
-    "chunk_ms": "audio of a later chunk",
-}
-VOCODER_COLUMNS = {
-    "chunk": "first chunk of a reply, or a later one",
+    "packet": "first or later in a reply; the voice prompt is in the caches already",
+    "codes": "of the packet; its look-ahead is there, too",
     "ms": "median",
     "ms_p95": "95th percentile",
-    "chunk_ms": "audio of the chunk",
+    "audio_ms": "audio of the packet",
 }
+VOCODER_COLUMNS = {
+    "packet": "first or later in a reply",
+    "codes": "that the mel was made of",
+    "ms": "median",
+    "ms_p95": "95th percentile",
+    "audio_ms": "audio that came out; the first packet holds back its look-ahead",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A packet of a reply: its codes, and how many codes of the reply have to be there for it."""
+
+    place: Literal["first", "later"]
+    codes: int
+    needs: int
+
+
+def packets_of(stage: Token2Mel, count: int) -> list[Packet]:
+    """The first `count` packets of a reply."""
+    packets, before = [], stage.prompt_codes
+    for index, end in enumerate(islice(stage.packet_ends(), count)):
+        needs = end - stage.prompt_codes + stage.look_ahead_codes
+        packets.append(Packet("later" if index else "first", end - before, needs))
+        before = end
+    return packets
 
 
 @dataclass(slots=True)
 class CodecBench:
-    """`repeats` replies of `chunks` chunks each."""
+    """`repeats` replies of a few packets each, all sizes among them."""
 
     stages: Stages
     repeats: int
-    chunks: int = 4
+    least_packets: int = 4
     seed: int = 0
     _mels: list[Mel] = field(default_factory=list)
 
@@ -84,13 +108,13 @@ class CodecBench:
         return section
 
     def flow(self) -> Section:
-        """The first and later chunks, at the engine's number of steps and at others."""
+        """The first and later packets, at the engine's number of steps and at others."""
         stage = self.stages.token2mel
         section = Section("flow", FLOW_COLUMNS)
         section.note = f"voice prompt of {stage.prompt_codes} codes"
         for steps in dict.fromkeys((stage.steps, *OTHER_STEPS)):
             try:
-                first, later = self._flow(steps)
+                times = self._flow(steps)
             except torch.OutOfMemoryError:
                 if steps == stage.steps:
                     raise
@@ -98,67 +122,78 @@ class CodecBench:
                     f"; {steps} steps not measured: the GPU has too little memory for their caches"
                 )
                 continue
-            p50, p95 = p50_p95(later)
-            section.rows.append(
-                {
-                    "steps": steps,
-                    "first_ms": p50_p95(first)[0],
-                    "next_ms": p50,
-                    "next_ms_p95": p95,
-                    "chunk_ms": 1000 * stage.chunk_codes * stage.frames_per_code / stage.mel.frame_rate,
-                }
-            )
+            ms_of_code = 1000 * stage.frames_per_code / stage.mel.frame_rate
+            audio_ms = [packet.codes * ms_of_code for packet in self._packets]
+            section.rows += [{"steps": steps, **row} for row in self._rows(times, audio_ms)]
         return section
 
     def vocoder(self) -> Section:
-        """The mel of the flow's last reply, chunk by chunk."""
+        """The mel of the flow's last reply, packet by packet."""
         if not self._mels:
             self._flow(self.stages.token2mel.steps)
-        first: list[float] = []
-        later: list[float] = []
+        times: list[list[float]] = [[] for _ in self._mels]
         made: list[int] = []
         stream = self.stages.vocoder.stream()
-        for _ in range(self.repeats + 1):
+        for repeat in range(self.repeats + 1):
             stream.reset()
             pieces = []
             for index, mel in enumerate(self._mels):
                 began = time.perf_counter()
                 pieces.append(stream.push(mel))
-                (later if index else first).append((time.perf_counter() - began) * 1000)
+                if repeat:
+                    times[index].append((time.perf_counter() - began) * 1000)
             pieces.append(stream.finish())
             made = [len(piece) for piece in pieces]
             self._check_pcm(np.concatenate(pieces))
         rate = self.stages.vocoder.sample_rate
-        section = Section("vocoder", VOCODER_COLUMNS)
-        for chunk, times, samples in (
-            ("first", first[1:], made[0]),
-            ("later", later[len(self._mels) - 1 :], made[1]),
-        ):
-            p50, p95 = p50_p95(times)
-            section.rows.append({"chunk": chunk, "ms": p50, "ms_p95": p95, "chunk_ms": 1000 * samples / rate})
-        section.note = f"vocoder {self.stages.vocoder.kind}"
+        section = Section("vocoder", VOCODER_COLUMNS, note=f"vocoder {self.stages.vocoder.kind}")
+        section.rows += self._rows(times, [1000 * samples / rate for samples in made])
         return section
 
-    def _flow(self, steps: int) -> tuple[list[float], list[float]]:
-        """Times of the first chunk and of later ones; the last reply's mels are kept."""
+    @property
+    def _packets(self) -> list[Packet]:
         stage = self.stages.token2mel
+        return packets_of(stage, max(self.least_packets, len(stage.packet_codes)))
+
+    def _rows(self, times: list[list[float]], audio_ms: list[float]) -> list[dict[str, Cell]]:
+        """One row for each size, of all packets that have it."""
+        together: dict[tuple[str, int], list[int]] = {}
+        for index, packet in enumerate(self._packets):
+            together.setdefault((packet.place, packet.codes), []).append(index)
+        rows: list[dict[str, Cell]] = []
+        for (place, codes), indices in together.items():
+            p50, p95 = p50_p95([ms for index in indices for ms in times[index]])
+            rows.append(
+                {
+                    "packet": place,
+                    "codes": codes,
+                    "ms": p50,
+                    "ms_p95": p95,
+                    "audio_ms": audio_ms[indices[0]],
+                }
+            )
+        return rows
+
+    def _flow(self, steps: int) -> list[list[float]]:
+        """Times of each packet; the last reply's mels are kept."""
+        stage, packets = self.stages.token2mel, self._packets
         codebook = self.stages.speech_tokenizer.codebook_size
-        codes = np.random.default_rng(self.seed).integers(0, codebook, (self.chunks + 1) * stage.chunk_codes)
-        codes = np.concatenate([codes, codes[: stage.look_ahead_codes]])
+        codes = np.random.default_rng(self.seed).integers(0, codebook, packets[-1].needs)
         stream = stage.stream(steps)
-        first: list[float] = []
-        later: list[float] = []
-        for index in range(self.repeats + 1):
+        times: list[list[float]] = [[] for _ in packets]
+        for repeat in range(self.repeats + 1):
             stream.reset()
-            self._mels = []
-            for code in codes:
+            mels: list[Mel] = []
+            given = 0
+            for index, packet in enumerate(packets):
                 began = time.perf_counter()
-                packets = stream.push(np.array([code]))
-                if packets and index:
-                    (later if self._mels else first).append((time.perf_counter() - began) * 1000)
-                self._mels += packets
-            _check_mel(self._mels, stage.mel.n_mels)
-        return first, later
+                mels += stream.push(codes[given : packet.needs])
+                if repeat:
+                    times[index].append((time.perf_counter() - began) * 1000)
+                given = packet.needs
+            _check_mel(mels, stage.mel.n_mels, [packet.codes * stage.frames_per_code for packet in packets])
+            self._mels = mels
+        return times
 
     def _check_pcm(self, pcm: Pcm) -> None:
         expected = sum(mel.shape[1] for mel in self._mels) * self.stages.vocoder.mel.hop
@@ -177,7 +212,12 @@ def _check_codes(codes: NDArray[np.int64], expected: int) -> None:
         )
 
 
-def _check_mel(mels: list[Mel], bands: int) -> None:
+def _check_mel(mels: list[Mel], bands: int, frames: list[int]) -> None:
+    if [mel.shape for mel in mels] != [(bands, count) for count in frames]:
+        raise BenchError(
+            f"The flow gave packets of {[mel.shape[1] for mel in mels]} frames where {frames} were expected. "
+            "No times are given."
+        )
     mel = np.concatenate(mels, axis=1)
-    if mel.shape[0] != bands or not np.isfinite(mel).all() or float(mel.std(axis=1).max()) < 1e-3:
+    if not np.isfinite(mel).all() or float(mel.std(axis=1).max()) < 1e-3:
         raise BenchError("The flow's mel is not finite or does not move. No times are given.")

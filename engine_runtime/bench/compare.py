@@ -8,15 +8,18 @@ first; where they do not agree there are no times. Engine thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.bench.clock import p50_p95, times_ms, wait_for
+from engine_runtime.bench.codec import packets_of
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.section import Cell, Section
 from engine_runtime.bench.transformers_twin import ComparisonError, TransformersLM
@@ -24,6 +27,7 @@ from engine_runtime.codec.loading import load_flow
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.stages import Stages, load_lm_weights
+from engine_runtime.types import Codes, Mel
 
 PREFILL_ROWS = 512
 CACHED_ROWS = (512, 2048)
@@ -38,9 +42,10 @@ TRANSFORMERS_COLUMNS = {
     "times_faster": "theirs_ms / ours_ms",
 }
 RECOMPUTE_COLUMNS = {
-    "chunk": "number of the chunk in the reply",
-    "cached_ms": "the cached flow: this chunk only, median",
-    "recompute_ms": "the flow over voice prompt and all codes so far, of which this chunk is new, median",
+    "packet": "number of the packet in the reply",
+    "codes": "of the packet",
+    "cached_ms": "the cached flow as a reply uses it: this packet only, median",
+    "recompute_ms": "the plain flow in float32: voice prompt and all codes so far, median",
     "times_faster": "recompute_ms / cached_ms",
 }
 
@@ -107,70 +112,84 @@ class Comparison:
         return times_ms(run, self.lm.device, self.repeats, self.lm.warm_up_steps)
 
     @torch.inference_mode()
-    def recompute(self, chunks: int = 6) -> Section:
-        """The plain flow at every chunk border against the cached one. ComparisonError if the mel differs."""
+    def recompute(self, count: int = 6) -> Section:
+        """The plain flow over all codes at the end of every packet, against the cached one. ComparisonError
+        if the mels differ."""
         stage, device = self.stages.token2mel, self.lm.device
-        flow, prompt = load_flow(self.stages.bundle, device, self.stages.options)
-        start = stage.chunk_codes - (stage.prompt_codes % stage.chunk_codes)
+        packets = packets_of(stage, count)
         codebook = self.stages.speech_tokenizer.codebook_size
-        total = start + (chunks - 1) * stage.chunk_codes + stage.look_ahead_codes
-        codes = np.random.default_rng(0).integers(0, codebook, total)
-        prompt_inputs: dict[str, Any] = {}
-        if prompt is not None:
-            given = {"prompt_codes": prompt.codes, "prompt_mel": prompt.mel, "xvector": prompt.xvector}
-            prompt_inputs = {
-                name: torch.as_tensor(part, device=device)[None]
-                for name, part in given.items()
-                if part is not None
-            }
-        cached: list[list[float]] = [[] for _ in range(chunks)]
-        anew: list[list[float]] = [[] for _ in range(chunks)]
+        codes = np.random.default_rng(0).integers(0, codebook, packets[-1].needs)
+        whole = self._plain_flow()
+        cached: list[list[float]] = [[] for _ in packets]
+        anew: list[list[float]] = [[] for _ in packets]
         stream, worst, means = stage.stream(), 0.0, []
         for repeat in range(self.repeats + 1):
             stream.reset()
-            for chunk in range(chunks):
-                upto = start + chunk * stage.chunk_codes + stage.look_ahead_codes
-                since = 0 if chunk == 0 else upto - stage.chunk_codes
+            given = 0
+            for index, packet in enumerate(packets):
                 wait_for(device)
                 began = time.perf_counter()
-                packets = stream.push(codes[since:upto])
+                (mel,) = stream.push(codes[given : packet.needs])
                 cached_ms = (time.perf_counter() - began) * 1000
                 began = time.perf_counter()
-                whole = flow.inference(
-                    torch.as_tensor(codes[:upto], device=device)[None],
-                    **prompt_inputs,
-                    n_steps=stage.steps,
-                    finalize=False,
-                    cfg_rate=self.stages.bundle.flow.cfg_rate,
-                )[0].cpu()
+                wanted = whole(codes[: packet.needs])
                 if repeat:
-                    cached[chunk].append(cached_ms)
-                    anew[chunk].append((time.perf_counter() - began) * 1000)
-                mel = np.concatenate(packets, axis=1)
-                wanted = whole[:, whole.shape[1] - mel.shape[1] :].numpy()
-                worst = max(worst, float(np.abs(mel - wanted).max()))
-                means.append(float(np.abs(mel - wanted).mean()))
+                    cached[index].append(cached_ms)
+                    anew[index].append((time.perf_counter() - began) * 1000)
+                difference = np.abs(mel - wanted[:, -mel.shape[1] :])
+                worst = max(worst, float(difference.max()))
+                means.append(float(difference.mean()))
+                given = packet.needs
         if not max(means) < MEL_TOLERANCE:
             raise ComparisonError(
                 f"The cached flow and the plain one differ by {max(means):.3g} in log-mel, more than "
                 f"{MEL_TOLERANCE}. No times are given; compare with --codec-dtype float32 first."
             )
         section = Section("compared with a flow that recomputes", RECOMPUTE_COLUMNS)
-        for chunk in range(chunks):
-            ours, other = p50_p95(cached[chunk])[0], p50_p95(anew[chunk])[0]
+        for index, packet in enumerate(packets):
+            ours, other = p50_p95(cached[index])[0], p50_p95(anew[index])[0]
             section.rows.append(
                 {
-                    "chunk": chunk + 1,
+                    "packet": index + 1,
+                    "codes": packet.codes,
                     "cached_ms": ours,
                     "recompute_ms": other,
                     "times_faster": other / ours,
                 }
             )
         section.note = (
-            f"voice prompt of {stage.prompt_codes} codes, {stage.steps} steps; largest difference of the "
-            f"log-mels {worst:.2g}"
+            f"voice prompt of {stage.prompt_codes} codes, {stage.steps} steps; difference of the log-mels: "
+            f"mean {max(means):.2g}, largest {worst:.2g}"
         )
         return section
+
+    def _plain_flow(self) -> Callable[[Codes], Mel]:
+        """Log-mel of a reply's codes as far as their look-ahead is there, by the plain flow with the engine's
+        voice."""
+        stage, device = self.stages.token2mel, self.lm.device
+        flow, _ = load_flow(self.stages.bundle, device, self.stages.options)
+        voice = stage.prompt
+        given: dict[str, Any] = {}
+        if voice is not None:
+            given = {"prompt_codes": voice.codes, "prompt_mel": voice.mel, "xvector": voice.xvector}
+
+        def on(part: NDArray[Any]) -> Tensor:
+            return torch.as_tensor(part, device=device)[None]
+
+        prompt: dict[str, Any] = {name: on(part) for name, part in given.items() if part is not None}
+
+        def run(codes: Codes) -> Mel:
+            mel = flow.inference(
+                on(codes),
+                **prompt,
+                n_steps=stage.steps,
+                finalize=False,
+                cfg_rate=self.stages.bundle.flow.cfg_rate,
+                schedule=stage.schedule,
+            )
+            return mel[0].cpu().numpy()
+
+        return run
 
 
 def _row(what: str, ours: list[float], theirs: list[float]) -> dict[str, Cell]:

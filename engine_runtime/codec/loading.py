@@ -113,6 +113,7 @@ def load_token2mel(
     """The flow, in the dtype of the voice, with the voice prompt in its caches."""
     section = bundle.flow
     flow, random_prompt = load_flow(bundle, device, options, loading.next(section.weights))
+    dtype: torch.dtype = getattr(torch, options.voice_dtype)
     return Token2Mel(
         flow,
         section.mel,
@@ -121,11 +122,12 @@ def load_token2mel(
         schedule=options.flow_schedule or "cosine",
         packet_codes=section.packets,
         prompt=prompt or random_prompt,
-        dtype=getattr(torch, options.voice_dtype),
+        dtype=dtype,
         device=device,
         static_bytes=runtime.cache_bytes(),
         calls=runtime.calls,
-        triton=runtime.triton,
+        # Products of float32 are no work for the kernels: cuBLAS takes 66 ms a packet on an H200, they 225.
+        triton=runtime.triton and dtype != torch.float32,
     )
 
 

@@ -11,8 +11,9 @@ in the thread of its caller; streams do not share state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,8 @@ class Token2Mel:
         self.chunk_codes = config.chunk_codes
         self.packet_codes = tuple(packet_codes) or (config.chunk_codes,)
         self.steps = steps or config.steps
+        self.schedule: FlowSchedule = schedule
+        self.prompt = prompt
         self.prompt_codes = 0 if prompt is None else len(prompt.codes)
         device = torch.device(device)
         prepare = Preparation(dtype, device)
@@ -121,6 +124,14 @@ class Token2Mel:
         stream = self.stream(n_steps)
         empty = np.zeros((self.mel.n_mels, 0), dtype=np.float32)
         return np.concatenate([empty, *stream.push(codes), *stream.finish()], axis=1)
+
+    def packet_ends(self) -> Iterator[int]:
+        """Where the packets of a reply end, on and on, in codes counted from the start of the voice prompt:
+        each at the first chunk border that makes it large enough."""
+        end, chunk = self.prompt_codes, self.chunk_codes
+        for size in chain(self.packet_codes, repeat(self.packet_codes[-1])):
+            end = -(-(end + size) // chunk) * chunk
+            yield end
 
     @property
     def estimator(self) -> EstimatorSteps:
@@ -176,9 +187,9 @@ class Token2MelStream:
         self._state = None  # gives back what it borrowed
         self._state = stage._path.start(self._steps)
         self._held: list[Tensor] = []
-        self._packet, self._is_finished = 0, False
-        self._packet_end = stage.prompt_codes
-        self._next_packet()
+        self._is_finished = False
+        self._packet_ends = stage.packet_ends()
+        self._packet_end = next(self._packet_ends)
 
     def push(self, codes: Codes) -> list[Mel]:
         """Add codes; returns the packets [n_mels, frames] that are complete now, in order, mostly none or
@@ -216,17 +227,10 @@ class Token2MelStream:
                 self._held.append(mel)
             if state.position >= self._packet_end * stage.frames_per_code and self._held:
                 packets.append(self._release())
-                self._next_packet()
+                self._packet_end = next(self._packet_ends)
         if finishing and self._held:
             packets.append(self._release())
         return packets
-
-    def _next_packet(self) -> None:
-        """The next packet ends at the first chunk border that makes it large enough."""
-        sizes, chunk = self._stage.packet_codes, self._stage.chunk_codes
-        done = max(self._packet_end, self._state.position // self._stage.frames_per_code)
-        self._packet_end = -(-(done + sizes[min(self._packet, len(sizes) - 1)]) // chunk) * chunk
-        self._packet += 1
 
     def _release(self) -> Tensor:
         mel = torch.cat(self._held, dim=1)[0].T.float().contiguous()

@@ -69,7 +69,14 @@ class CausalCFM(nn.Module):
         return fixed_noise(self.config.n_mels, self.config.max_frames)[:, start : start + frames]
 
     def sample(
-        self, mu: Tensor, spks: Tensor, cond: Tensor, n_steps: int, cfg_rate: float, streaming: bool = True
+        self,
+        mu: Tensor,
+        spks: Tensor,
+        cond: Tensor,
+        n_steps: int,
+        cfg_rate: float,
+        streaming: bool = True,
+        schedule: FlowSchedule = "cosine",
     ) -> Tensor:
         """Mel [B, n_mels, T] from mu and cond [B, n_mels, T] and spks [B, n_mels].
 
@@ -80,7 +87,7 @@ class CausalCFM(nn.Module):
         if cfg_rate > 0:
             mu, spks, cond = (torch.cat((part, torch.zeros_like(part))) for part in (mu, spks, cond))
         mask = torch.ones_like(mu[:, :1])
-        for t, dt in time_span(n_steps):
+        for t, dt in time_span(n_steps, schedule):
             times = torch.full((mu.shape[0],), t, device=mu.device)
             if cfg_rate > 0:
                 both = self.estimator(torch.cat((x, x)), mask, mu, times, spks, cond, streaming)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from engine_runtime.models.flow.cfm import CausalCFM
 from engine_runtime.models.flow.config import FlowConfig
 from engine_runtime.models.flow.encoder import UpsampleConformerEncoder
+from engine_runtime.options import FlowSchedule
 
 
 class CausalFlow(nn.Module):
@@ -61,6 +62,7 @@ class CausalFlow(nn.Module):
         streaming: bool = True,
         finalize: bool = True,
         cfg_rate: float | None = None,
+        schedule: FlowSchedule = "cosine",
     ) -> Tensor:
         """Mel of the codes, without the prompt's frames.
 
@@ -79,7 +81,7 @@ class CausalFlow(nn.Module):
             cond[:, :, :skip] = prompt_mel.to(cond.dtype)
         rate = config.cfg_rate if cfg_rate is None else cfg_rate
         speaker = self.speaker(xvector, codes.shape[0])
-        mel = self.decoder.sample(mu, speaker, cond, n_steps or config.steps, rate, streaming)
+        mel = self.decoder.sample(mu, speaker, cond, n_steps or config.steps, rate, streaming, schedule)
         return mel[:, :, skip:]
 
     def loss(

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from engine_runtime.bench.ceilings import Ceilings
-from engine_runtime.bench.stages import StageBench
+from engine_runtime.bench.stages import StageBench, load_timed
 from engine_runtime.bench.transformers_twin import ComparisonError, TransformersLM
 from engine_runtime.bundle import Bundle
+from engine_runtime.codec.loading import load_flow
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.engine import Engine
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import EngineOptions
-from engine_runtime.random_weights import fill_random
+from engine_runtime.options import Dtype, EngineOptions
+from engine_runtime.random_weights import fill_random, random_voice
 from engine_runtime.released.full_size import describe
 
 BENCH = StageBench(Ceilings(2e10, 1e11, 1, 1, "float32"), repeats=2, replies=1, params=None)
@@ -80,13 +82,58 @@ def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seed", [None, 0])
-def test_a_flow_that_recomputes_makes_the_same_mel(random_bundle: Path, seed: int | None) -> None:
-    options = EngineOptions(random_weights=seed)
-    engine = Engine.load(describe(random_bundle), options)
+@pytest.mark.parametrize("packets", [(5, 5), (5, 5, 10, 15)])
+def test_a_flow_that_recomputes_makes_the_same_mel(
+    random_bundle: Path, seed: int | None, packets: tuple[int, ...]
+) -> None:
+    bundle = describe(random_bundle)
+    bundle = replace(bundle, flow=replace(bundle.flow, packet_codes=packets))
+    engine = Engine.load(bundle, EngineOptions(random_weights=seed))
     section = BENCH.compare(engine, "recompute")
-    assert [row["chunk"] for row in section.rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["packet"] for row in section.rows] == [1, 2, 3, 4, 5, 6]
+    sizes = [*packets, *(packets[-1:] * 4)]
+    assert [row["codes"] for row in section.rows] == sizes[:6]
     assert f"voice prompt of {0 if seed is None else 50} codes" in section.note
     assert all(row["recompute_ms"] > 0 for row in section.rows)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("static_bytes", [None, 1 << 30])
+def test_the_other_flow_has_the_engine_s_voice_and_schedule(
+    random_bundle: Path, static_bytes: int | None
+) -> None:
+    options = EngineOptions(random_weights=0, flow_schedule="uniform", flow_steps=3)
+    engine = Engine.load(describe(random_bundle), options)
+    stages = engine.stages
+    flow, _ = load_flow(stages.bundle, torch.device("cpu"), options)
+    voice = random_voice(flow.config, stages.bundle.flow.mel.frame_rate, seed=3)
+    token2mel = Token2Mel(
+        flow,
+        stages.bundle.flow.mel,
+        steps=3,
+        cfg_rate=stages.bundle.flow.cfg_rate,
+        schedule="uniform",
+        packet_codes=(5, 5, 10),
+        prompt=voice,
+        static_bytes=static_bytes,
+    )
+    engine = Engine(replace(stages, token2mel=token2mel))
+    assert len(BENCH.compare(engine, "recompute").rows) == 6
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("codec_dtype", ["float32", "float16"])
+def test_a_recorded_flow_makes_the_same_mel(random_bundle: Path, codec_dtype: Dtype) -> None:
+    bundle = describe(random_bundle)
+    bundle = replace(bundle, flow=replace(bundle.flow, packet_codes=(5, 5, 10)))
+    options = EngineOptions(random_weights=0, device="cuda", codec_dtype=codec_dtype)
+    engine, _ = load_timed(lambda: Engine.load(bundle, options), options)
+    assert engine.stages.token2mel.is_static
+    section = StageBench(Ceilings(2e10, 1e11, 1, 1, "bfloat16"), repeats=2, replies=1, params=None).compare(
+        engine, "recompute"
+    )
+    engine.close()
+    assert [row["codes"] for row in section.rows] == [5, 5, 10, 10, 10, 10]
 
 
 def test_another_flow_gives_no_times(engine: Engine) -> None:
