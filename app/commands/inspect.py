@@ -60,8 +60,8 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "input_sample_rate": bundle.speech_encoder.sample_rate,
         "mel": asdict(bundle.flow.mel),
         "vocoder": bundle.vocoder.kind,
-        "first_packet_codes": bundle.flow.first_chunk_codes + bundle.flow.look_ahead_codes,
-        "chunk_codes": bundle.flow.chunk_codes,
+        "packet_codes": list(bundle.flow.packets),
+        "look_ahead_codes": bundle.flow.look_ahead_codes,
         "flow_steps": bundle.flow.steps,
         "context_rows": bundle.lm.context_rows,
         "kv_blocks": bundle.lm.kv_blocks,
@@ -86,6 +86,14 @@ def count_parameters(file: Path) -> int:
         ) from error
 
 
+def _sizes(packets: list[int]) -> str:
+    """The last size holds on: `5`, or `5, 5, 10, then 25`."""
+    earlier = packets[:-1]
+    while earlier and earlier[-1] == packets[-1]:
+        earlier.pop()
+    return ", ".join(map(str, earlier)) + f"{', then ' if earlier else ''}{packets[-1]}"
+
+
 def _lines(about: dict[str, Any]) -> list[str]:
     mel = about["mel"]
     lines = [
@@ -96,8 +104,8 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"  hears       {about['input_sample_rate']} Hz",
         f"  speaks      {mel['sample_rate']} Hz through {about['vocoder']}, mel of {mel['n_mels']} bands, "
         f"n_fft {mel['n_fft']}, hop {mel['hop']}, {mel['fmin']:g}-{mel['fmax']:g} Hz",
-        f"  packets     first after {about['first_packet_codes']} codes, then every {about['chunk_codes']}; "
-        f"{about['flow_steps']} flow steps",
+        f"  packets     {_sizes(about['packet_codes'])} codes, each with {about['look_ahead_codes']} of "
+        f"look-ahead; {about['flow_steps']} flow steps",
         f"  context     {about['context_rows']} rows, {about['kv_blocks']} KV blocks of "
         f"{about['tokens_per_block']}",
         f"  subtitles   {'yes' if about['subtitles'] else 'no'}",

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from app.cli import main
-from app.commands.inspect import count_parameters
+from app.commands.inspect import _sizes, count_parameters
 from engine_runtime.errors import BundleError
 
 
@@ -18,7 +18,15 @@ def test_a_bundle_is_described(random_bundle: Path, capsys: pytest.CaptureFixtur
     text = capsys.readouterr().out
     assert "random: Tiny random networks" in text
     assert "mel of 80 bands, n_fft 1920, hop 480, 0-8000 Hz" in text
-    assert "first after 8 codes, then every 5" in text
+    assert "packets     5 codes, each with 3 of look-ahead" in text
+
+
+@pytest.mark.parametrize(
+    ("packets", "text"),
+    [([5], "5"), ([5, 5], "5"), ([5, 10], "5, then 10"), ([5, 5, 10, 25], "5, 5, 10, then 25")],
+)
+def test_packets_that_grow_are_told_one_by_one(packets: list[int], text: str) -> None:
+    assert _sizes(packets) == text
 
 
 def test_the_json_says_the_same(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
