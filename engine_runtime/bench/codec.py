@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Literal
 
 import numpy as np
@@ -51,21 +51,21 @@ VOCODER_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A packet of a reply: its codes, and how many codes of the reply have to be there for it."""
+    """A packet of a reply: how many codes it has, and which ones are fed for it, up to the end of its
+    look-ahead."""
 
     place: Literal["first", "later"]
     codes: int
-    needs: int
+    fed: slice
 
 
 def packets_of(stage: Token2Mel, count: int) -> list[Packet]:
     """The first `count` packets of a reply."""
-    packets, before = [], stage.prompt_codes
-    for index, end in enumerate(islice(stage.packet_ends(), count)):
-        needs = end - stage.prompt_codes + stage.look_ahead_codes
-        packets.append(Packet("later" if index else "first", end - before, needs))
-        before = end
-    return packets
+    ends = [end - stage.prompt_codes for end in islice(stage.packet_ends(), count)]
+    ahead = stage.look_ahead_codes
+    first = Packet("first", ends[0], slice(0, ends[0] + ahead))
+    later = [Packet("later", end - start, slice(start + ahead, end + ahead)) for start, end in pairwise(ends)]
+    return [first, *later]
 
 
 @dataclass(slots=True)
@@ -112,6 +112,8 @@ class CodecBench:
         stage = self.stages.token2mel
         section = Section("flow", FLOW_COLUMNS)
         section.note = f"voice prompt of {stage.prompt_codes} codes"
+        ms_of_code = 1000 * stage.frames_per_code / stage.mel.frame_rate
+        audio_ms = [packet.codes * ms_of_code for packet in self._packets]
         for steps in dict.fromkeys((stage.steps, *OTHER_STEPS)):
             try:
                 times = self._flow(steps)
@@ -122,8 +124,6 @@ class CodecBench:
                     f"; {steps} steps not measured: the GPU has too little memory for their caches"
                 )
                 continue
-            ms_of_code = 1000 * stage.frames_per_code / stage.mel.frame_rate
-            audio_ms = [packet.codes * ms_of_code for packet in self._packets]
             section.rows += [{"steps": steps, **row} for row in self._rows(times, audio_ms)]
         return section
 
@@ -178,19 +178,17 @@ class CodecBench:
         """Times of each packet; the last reply's mels are kept."""
         stage, packets = self.stages.token2mel, self._packets
         codebook = self.stages.speech_tokenizer.codebook_size
-        codes = np.random.default_rng(self.seed).integers(0, codebook, packets[-1].needs)
+        codes = np.random.default_rng(self.seed).integers(0, codebook, packets[-1].fed.stop)
         stream = stage.stream(steps)
         times: list[list[float]] = [[] for _ in packets]
         for repeat in range(self.repeats + 1):
             stream.reset()
             mels: list[Mel] = []
-            given = 0
             for index, packet in enumerate(packets):
                 began = time.perf_counter()
-                mels += stream.push(codes[given : packet.needs])
+                mels += stream.push(codes[packet.fed])
                 if repeat:
                     times[index].append((time.perf_counter() - began) * 1000)
-                given = packet.needs
             _check_mel(mels, stage.mel.n_mels, [packet.codes * stage.frames_per_code for packet in packets])
             self._mels = mels
         return times

@@ -120,28 +120,26 @@ class Comparison:
         stage, device = self.stages.token2mel, self.lm.device
         packets = packets_of(stage, count)
         codebook = self.stages.speech_tokenizer.codebook_size
-        codes = np.random.default_rng(0).integers(0, codebook, packets[-1].needs)
+        codes = np.random.default_rng(0).integers(0, codebook, packets[-1].fed.stop)
         whole = self._plain_flow()
         cached: list[list[float]] = [[] for _ in packets]
         anew: list[list[float]] = [[] for _ in packets]
         stream, worst, means = stage.stream(), 0.0, []
         for repeat in range(self.repeats + 1):
             stream.reset()
-            given = 0
             for index, packet in enumerate(packets):
                 wait_for(device)
                 began = time.perf_counter()
-                (mel,) = stream.push(codes[given : packet.needs])
+                (mel,) = stream.push(codes[packet.fed])
                 cached_ms = (time.perf_counter() - began) * 1000
                 began = time.perf_counter()
-                wanted = whole(codes[: packet.needs])
+                wanted = whole(codes[: packet.fed.stop])
                 if repeat:
                     cached[index].append(cached_ms)
                     anew[index].append((time.perf_counter() - began) * 1000)
                 difference = np.abs(mel - wanted[:, -mel.shape[1] :])
                 worst = max(worst, float(difference.max()))
                 means.append(float(difference.mean()))
-                given = packet.needs
         dtype = self.stages.options.voice_dtype
         if not max(means) < MEL_TOLERANCE[dtype]:
             advice = "check the weights" if dtype == "float32" else "compare with --codec-dtype float32 first"
@@ -188,7 +186,7 @@ class Comparison:
                 **prompt,
                 n_steps=stage.steps,
                 finalize=False,
-                cfg_rate=self.stages.bundle.flow.cfg_rate,
+                cfg_rate=stage.estimator.cfg_rate,
                 schedule=stage.schedule,
             )
             return mel[0].cpu().numpy()

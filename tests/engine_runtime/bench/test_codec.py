@@ -32,15 +32,15 @@ def engine(random_bundle: Path) -> Iterator[Engine]:
 def test_packets_say_how_many_codes_they_need(engine: Engine) -> None:
     stage = engine.stages.token2mel
     packets = packets_of(stage, 6)
-    assert packets[:2] == [Packet("first", 5, 5 + stage.look_ahead_codes), Packet("later", 5, 13)]
+    assert stage.look_ahead_codes == 3
+    assert packets[:2] == [Packet("first", 5, slice(0, 8)), Packet("later", 5, slice(8, 13))]
     assert [packet.codes for packet in packets] == [5, 5, 10, 15, 15, 15]
-    stream, given = stage.stream(), 0
-    codes = np.arange(packets[-1].needs) % 7
+    stream, codes = stage.stream(), np.arange(packets[-1].fed.stop) % 7
     for packet in packets:
-        assert stream.push(codes[given : packet.needs - 1]) == []
-        (mel,) = stream.push(codes[packet.needs - 1 : packet.needs])
+        fed = codes[packet.fed]
+        assert stream.push(fed[:-1]) == []
+        (mel,) = stream.push(fed[-1:])
         assert mel.shape[1] == packet.codes * stage.frames_per_code
-        given = packet.needs
 
 
 def test_a_row_for_each_size_of_packet(engine: Engine) -> None:
