@@ -14,13 +14,12 @@ from math import prod
 from typing import Protocol
 
 import torch
-from bigvgan.alias_free_activation.torch.act import Activation1d
-from bigvgan.bigvgan import AMPBlock1, AMPBlock2, BigVGAN
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
+from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBlock2, BigVGAN
 from engine_runtime.types import Mel, Pcm
 
 EDGE = 8

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, cast
 
-from bigvgan.bigvgan import BigVGAN
-from bigvgan.env import AttrDict
-
 from engine_runtime.errors import BundleError
+from engine_runtime.manifest import check_config as check_sizes
+from engine_runtime.manifest_limits import BIGVGAN_CONFIG
+from engine_runtime.models.bigvgan_package import AttrDict, BigVGAN
 
 REQUIRED = (
     "resblock",
@@ -41,6 +41,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     missing = [key for key in REQUIRED if key not in config]
     if missing:
         raise BundleError(f"vocoder config: missing key(s) {', '.join(missing)} in [vocoder.config]")
+    check_sizes(config, BIGVGAN_CONFIG, "vocoder.config")
     rates, kernels = config["upsample_rates"], config["upsample_kernel_sizes"]
     if len(rates) != len(kernels) or any(k < u or (k - u) % 2 for u, k in zip(rates, kernels, strict=False)):
         raise BundleError(
