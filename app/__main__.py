@@ -1,9 +1,30 @@
-"""`python -m app` is `moss-voice`."""
+"""`python -m app` is `moss-voice`: where the process starts and ends. Main thread."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 
-from app.cli import main
+from app import process
 
-sys.exit(main())
+
+def start() -> int:
+    """Run the command line; returns the exit status, but for a command that a signal ended.
+
+    NOTE: a thread that is still inside a library when the interpreter ends aborts the process, as when the
+    window is closed while the engine is loaded.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are loaded, without a traceback
+    process.open_standard_streams()
+    from app.cli import main
+
+    status = main()
+    if status > 128 or threading.active_count() > 1:
+        process.exit_now(status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.onnx_runtime import OnnxModelError, create_session
 from engine_runtime.types import Pcm
 
 _FILE = "silero_vad.onnx"
@@ -44,20 +45,8 @@ class SileroVad:
         """Load the network; MossVoiceError if it, or onnxruntime, is not installed."""
         path = model or _packaged_model()
         try:
-            import onnxruntime
-        except ImportError as error:
-            raise MossVoiceError(
-                "Speech cannot be detected: onnxruntime is missing. Install it with: pip install onnxruntime"
-            ) from error
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), sess_options=options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime has its own exception types, none of them public
+            self._session = create_session(path, purpose="detect speech")
+        except OnnxModelError as error:
             raise MossVoiceError(
                 f"Speech cannot be detected: {path} is damaged. Install the package silero-vad anew."
             ) from error

@@ -3,13 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app import main
+from app.audio.wav import write_wav
 from app.session.session import Session
 from app.settings import StartSettings
 from engine_runtime.errors import BundleError
 from engine_runtime.options import EngineOptions
+from engine_runtime.voice_recording import VoiceSource
 
 
 def test_nothing_is_read_before_the_engine_thread_asks(tmp_path: Path) -> None:
@@ -26,6 +29,23 @@ def test_the_engine_is_loaded_as_the_settings_say(random_bundle: Path) -> None:
         assert engine.output_sample_rate == engine.bundle.vocoder.mel.sample_rate
     finally:
         engine.close()
+
+
+def test_only_the_beginning_of_a_voice_is_read(
+    random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording of 20 minutes will do: speech is looked for in its first minute."""
+    rate, given = 8_000, []
+    write_wav(tmp_path / "long.wav", np.full(1_200 * rate, 0.1, np.float32), rate)
+
+    def load(bundle: object, options: object, *, voice: VoiceSource, progress: object) -> None:
+        given.append(voice)
+        raise BundleError("That will do.")
+
+    monkeypatch.setattr("engine_runtime.engine.Engine.load", load)
+    with pytest.raises(BundleError, match="That will do"):
+        main.engine_factory(StartSettings(bundle=random_bundle, voice=tmp_path / "long.wav"))()
+    assert [(len(voice.pcm), voice.sample_rate) for voice in given] == [(60 * rate, rate)]
 
 
 def test_the_window_gets_a_session_that_is_not_started(

@@ -1,0 +1,138 @@
+"""The process around a command: its standard streams, the signals that end it, and how it ends.
+
+In: what the shell or the desktop started the program with. Out: streams that can be written to, `Stopped`
+raised in the main thread, and an exit that waits for no other one. Main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_RETRY_S = 0.02
+"""Between two looks whether an import has ended."""
+_IMPORT_S = 1.0
+"""How long an import in progress is waited for."""
+_CLEAN_UP_S = 2.0
+"""What removing unfinished files gets, before `Stopped` is taken for lost and raised again."""
+_LAST_S = 5.0
+"""After this time the process ends whatever it does."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the process to end. Whoever cleans up at a KeyboardInterrupt does so at this one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+
+
+def open_standard_streams() -> None:
+    """Give those that were closed a place, and let the output take any character.
+
+    NOTE: the next file that is opened would get the number of a closed stream, and with it what libraries
+    print there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def caught_signals() -> tuple[signal.Signals, ...]:
+    """Those that end the process; without those that it was started to ignore, as by nohup."""
+    return tuple(number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Raise `Stopped` in the main thread, where this has to be called, once a signal asks for the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    end = _End()
+    before = {number: signal.signal(number, end.on_signal) for number in caught_signals()}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, end.on_alarm)
+    try:
+        yield
+    finally:
+        if end.number is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _End:
+    """Raises `Stopped` at the first signal, again where that had no effect, and at last ends the process.
+
+    NOTE: libraries that are written in C lose an exception, or abort, while they are loaded and in callbacks.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._began_s = 0.0
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first one counts: a terminal that closes sends SIGHUP twice."""
+        if self.number is None:
+            self.number, self._began_s = number, time.monotonic()
+            self._raise(number, frame)
+
+    def on_alarm(self, _: int, frame: FrameType | None) -> None:
+        """Time has gone by since the last attempt."""
+        if self.number is not None:
+            self._raise(self.number, frame)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        elapsed_s = time.monotonic() - self._began_s
+        if elapsed_s > _LAST_S:
+            os._exit(128 + number)
+        is_early = elapsed_s < _IMPORT_S and _is_importing(frame)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S if is_early else _CLEAN_UP_S)
+        if not is_early:
+            raise Stopped(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def discard_output() -> None:
+    """Write what is left of the output nowhere: its reader has gone, or its disk is full."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def exit_now(status: int, text: str = "") -> None:
+    """End, with a line on stderr if there is one, without waiting for threads and libraries: they may be in
+    the middle of seconds of work."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{text}\n" if text else "")
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

@@ -1,0 +1,56 @@
+"""onnxruntime, imported here and nowhere else: sessions on the CPU with a set number of threads.
+
+In: an ONNX model, as a file or as bytes. Out: an `InferenceSession`. Since 1.29 the library's Linux builds
+send usage events and store a device id unless ORT_DISABLE_TELEMETRY is set before it is loaded;
+`engine_runtime/__init__.py` sets it. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine_runtime.errors import MossVoiceError
+
+_ERRORS_ONLY = 3
+
+
+class OnnxModelError(ValueError):
+    """A model that onnxruntime cannot load; callers add which network of the program it is."""
+
+
+def create_session(
+    model: Path | bytes, *, purpose: str, threads: int = 1, config: Mapping[str, str] | None = None
+) -> Any:
+    """A session on the CPU. `config` holds session configuration entries, by the library's keys.
+
+    Raises MossVoiceError without onnxruntime, which then says what it is needed for: `purpose`, as in "detect
+    speech". Raises OnnxModelError for a model that cannot be loaded.
+    """
+    onnxruntime = _library(purpose)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY  # notes on the graph are for its makers
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
+    try:
+        return onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else os.fspath(model),
+            sess_options=options,
+            providers=["CPUExecutionProvider"],
+        )
+    except Exception as error:  # onnxruntime has its own exception types, none of them public
+        raise OnnxModelError(str(error)) from error
+
+
+def _library(purpose: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MossVoiceError(
+            f"onnxruntime is missing, which is needed to {purpose}. Install it with: pip install onnxruntime"
+        ) from error
+    return onnxruntime

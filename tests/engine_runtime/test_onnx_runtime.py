@@ -1,0 +1,61 @@
+"""onnxruntime behind one door: options arrive, errors are the program's own, no telemetry."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from engine_runtime import NO_TELEMETRY
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.onnx_runtime import OnnxModelError, create_session
+
+# onnxruntime sends nothing where these are set; a test that left them set would prove nothing.
+_QUIET_BY_CHANCE = {*NO_TELEMETRY, "CI", "TF_BUILD", "GITHUB_ACTIONS", "ORT_RUNNING_UNIT_TESTS"}
+
+
+@pytest.fixture
+def model() -> Path:
+    (folder,) = find_spec("silero_vad").submodule_search_locations
+    return Path(folder) / "data" / "silero_vad.onnx"
+
+
+def test_a_session_has_the_options_it_was_given(model: Path) -> None:
+    session = create_session(
+        model.read_bytes(), purpose="test", threads=3, config={"session.intra_op.allow_spinning": "0"}
+    )
+    options = session.get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert create_session(model, purpose="test").get_session_options().intra_op_num_threads == 1
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"not a network")
+    with pytest.raises(OnnxModelError):
+        create_session(tmp_path / "broken.onnx", purpose="test")
+    with pytest.raises(OnnxModelError):
+        create_session(b"", purpose="test")
+
+
+def test_a_missing_library_is_named_with_its_purpose(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MossVoiceError, match=r"needed to hear\. Install it with: pip install onnxruntime"):
+        create_session(model, purpose="hear")
+
+
+def test_a_session_leaves_no_trace_of_telemetry(tmp_path: Path, model: Path) -> None:
+    """The library otherwise stores a device id and events below the home folder as soon as it is loaded."""
+    environment = {name: value for name, value in os.environ.items() if name not in _QUIET_BY_CHANCE}
+    environment |= {"HOME": str(tmp_path), "ORT_DISABLE_TELEMETRY": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("XDG_CACHE_HOME", None)
+    code = (
+        "import sys; from pathlib import Path; from engine_runtime.onnx_runtime import create_session;"
+        "create_session(Path(sys.argv[1]), purpose='test')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(model)], env=environment, check=True, timeout=120)
+    assert not list(tmp_path.rglob("*"))
