@@ -1,9 +1,9 @@
 """Logging of the program, set up once by the composition root. Libraries only call
 `logging.getLogger(__name__)`.
 
-What ends the program goes to stderr in one line, everything from INFO on to a rotating file. Neither audio
-nor what was said is ever logged. Uncaught errors of any thread and crashes of native code end up in the
-file too.
+What ends the program goes to stderr in one line, everything from INFO on to a rotating file that only its
+owner reads. Neither audio nor what was said is ever logged, nor a password in a URL, whichever library names
+it. Uncaught errors of any thread and crashes of native code end up in the file too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from __future__ import annotations
 import faulthandler
 import logging
 import logging.handlers
+import os
+import stat
 import sys
 import threading
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
+
+from engine_runtime.redaction import redact
 
 _FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
 _SCREEN_FORMAT = "%(levelname)s %(name)s: %(message)s"
@@ -26,8 +31,11 @@ def set_up_logging(file: Path | None, verbose: bool = False) -> None:
     """Send records to `file`, and to stderr what is critical, or everything if `verbose`. Calling it again
     replaces that.
 
-    A log file that cannot be written is no reason to stop: it is reported once and left out.
+    A log file that cannot be written is no reason to stop: it is reported once and left out. A disk that is
+    full later on loses records, and puts nothing on the screen.
     """
+    logging.raiseExceptions = False
+    logging.setLogRecordFactory(_RedactedRecord)
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
@@ -35,12 +43,28 @@ def set_up_logging(file: Path | None, verbose: bool = False) -> None:
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
     console = logging.StreamHandler()
     console.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
-    console.setFormatter(logging.Formatter(_SCREEN_FORMAT) if verbose else _WithoutTraceback(_SCREEN_FORMAT))
+    console.setFormatter(_Redacted(_SCREEN_FORMAT) if verbose else _WithoutTraceback(_SCREEN_FORMAT))
     root.addHandler(console)
     if file is not None:
         _add_file(root, file)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
+
+
+class _RedactedRecord(logging.LogRecord):
+    """A message without credentials, for the handlers of libraries, too."""
+
+    def getMessage(self) -> str:
+        """The message with its arguments."""
+        return redact(super().getMessage())
+
+
+class _Redacted(logging.Formatter):
+    """Tracebacks without credentials, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """All of the record."""
+        return redact(super().format(record))
 
 
 class _WithoutTraceback(logging.Formatter):
@@ -49,22 +73,36 @@ class _WithoutTraceback(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The message and the error's own words."""
         error = record.exc_info[1] if record.exc_info else None
-        return f"{record.getMessage()}{f': {error}' if error else ''} (details are in the log file)"
+        return redact(f"{record.getMessage()}{f': {error}' if error else ''} (details are in the log file)")
+
+
+class _PrivateFile(logging.handlers.RotatingFileHandler):
+    """Readable by its owner alone, also where an earlier version made it otherwise."""
+
+    def _open(self) -> TextIOWrapper:
+        file = open(  # noqa: SIM115
+            self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_open_private
+        )
+        faulthandler.enable(file)  # anew after each rotation: the file of before is closed
+        return file
+
+
+def _open_private(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _add_file(root: logging.Logger, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.handlers.RotatingFileHandler(
-            file, maxBytes=_MAX_BYTES, backupCount=3, encoding="utf-8", delay=False
-        )
+        handler = _PrivateFile(file, maxBytes=_MAX_BYTES, backupCount=3, encoding="utf-8", delay=False)
     except OSError as error:
         _log.warning("no log file at %s: %s", file, error)
         return
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_Redacted(_FORMAT))
     root.addHandler(handler)
-    if handler.stream is not None:
-        faulthandler.enable(handler.stream)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

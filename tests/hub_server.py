@@ -3,7 +3,8 @@
     with HubServer({"owner/name": {"config.json": b"..."}}) as hub: ...  # HF_ENDPOINT = hub.url
 
 Files above a kilobyte are large ones, which the hub names by their SHA-256. `damaged` are served with a
-wrong byte, `cut_off` break after half their bytes, once.
+wrong byte, `cut_off` break after half their bytes, once; `longer` are served with as many bytes more than
+stated. `listed` are entries of file lists beside those of the files that are there.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ class HubServer:
         self.repositories = {name: dict(files) for name, files in repositories.items()}
         self.damaged: set[str] = set()
         self.cut_off: set[str] = set()
+        self.longer: dict[str, int] = {}
+        self.listed: list[dict[str, object]] = []
+        self.commit = COMMIT
+        self.asked_for: set[str] = set()
+        """Files whose content was asked for."""
         self.ranges: list[str] = []
         """`Range` headers that came: what was resumed."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> HubServer:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(
@@ -65,6 +71,7 @@ class HubServer:
                         return self._json(hub._tree(files) if is_tree else hub._info(name, files), with_body)
                     if path.startswith(f"/{name}/resolve/{COMMIT}/"):
                         file = path.removeprefix(f"/{name}/resolve/{COMMIT}/")
+                        hub.asked_for.add(file)
                         if file in files:
                             return self._file(file, files[file], with_body)
                 self.send_response(404)
@@ -91,6 +98,7 @@ class HubServer:
                 sent = content[start:]
                 if file in hub.damaged:
                     sent = bytes([sent[0] ^ 1]) + sent[1:]
+                sent += bytes(hub.longer.get(file, 0))
                 self.send_response(206 if start else 200)
                 self.send_header("ETag", f'"{etag}"')
                 self.send_header("X-Repo-Commit", COMMIT)
@@ -108,10 +116,10 @@ class HubServer:
         return Handler
 
     def _info(self, name: str, files: Mapping[str, bytes]) -> dict[str, object]:
-        return {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+        return {"id": name, "sha": self.commit, "siblings": [{"rfilename": file} for file in files]}
 
     def _tree(self, files: Mapping[str, bytes]) -> list[dict[str, object]]:
-        entries: list[dict[str, object]] = []
+        entries = list(self.listed)
         for file, content in files.items():
             entry: dict[str, object] = {"type": "file", "path": file, "size": len(content)}
             entry["oid"] = git_sha1(content)

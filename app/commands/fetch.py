@@ -7,11 +7,10 @@ of the program works with. Notes and progress go to stderr, the bundle's folder 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from app import paths
-from app.commands.progress import progress_bar
+from app.commands.progress import progress_bar, say
 from app.commands.talk import UsageError
 
 MODELS = ("moss-speech",)
@@ -24,17 +23,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("model", choices=MODELS, metavar="MODEL", help=f"one of: {', '.join(MODELS)}")
     parser.add_argument(
-        "--to", type=Path, metavar="DIR", help="folder of the bundle (default: with the user's data)"
+        "--to",
+        type=paths.user_path,
+        metavar="DIR",
+        help="folder of the bundle (default: with the user's data)",
     )
     parser.add_argument(
         "--from",
         dest="source",
-        type=Path,
+        type=paths.user_path,
         metavar="DIR",
         help="use this checkpoint instead of downloading; it is linked to, not copied",
     )
     parser.add_argument(
-        "--codec-from", type=Path, metavar="DIR", help="the codec's folder, if not beside that of --from"
+        "--codec-from",
+        type=paths.user_path,
+        metavar="DIR",
+        help="the codec's folder, if not beside that of --from",
     )
     parser.add_argument(
         "--offline", action="store_true", help="use what was downloaded before; send nothing (HF_HUB_OFFLINE)"
@@ -48,17 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--codec-from goes with --from. Give both, or neither to download.")
     from engine_runtime.released import assembly, download, layout
 
-    to: Path = (arguments.to or paths.user_bundles_dir() / arguments.model).expanduser()
+    to: Path = arguments.to or paths.user_bundles_dir() / arguments.model
     commits: dict[str, str] = {}
     hashes: dict[Path, str] = {}
     if arguments.source is not None:
         lm, codec = layout.locate(arguments.source, arguments.codec_from)
-        _say(layout.LICENCE_NOTE)
+        say(layout.LICENCE_NOTE)
     elif arguments.offline or download.is_offline():
         lm, codec = download.find_offline(to)
-        _say(layout.LICENCE_NOTE)
+        say(layout.LICENCE_NOTE)
     else:
-        remote = download.download(to, say=_say)
+        remote = download.download(to, say=say)
         with progress_bar("check") as progress:
             hashes = download.check(to, remote, progress)
         lm, codec = (repository.folder(to) for repository in remote)
@@ -66,11 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     released = layout.find_released(lm, codec)
     with progress_bar("hash") as progress:
         bundle = assembly.assemble(released, to, commits=commits, hashes=hashes, progress=progress)
-    _say(f"{bundle.name}: {download.size_in_words(bundle.total_bytes)} in {len(bundle.files)} files.")
-    _say(f"Talk to it with: moss-voice --bundle {bundle.path} --voice RECORDING.wav")
+    say(f"{bundle.name}: {download.size_in_words(bundle.total_bytes)} in {len(bundle.files)} files.")
+    say(f"Talk to it with: moss-voice --bundle {bundle.path} --voice RECORDING.wav")
     print(bundle.path)
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -4,24 +4,33 @@ In: a folder. Out: both repositories in it, every file of the size and hash that
 already stays, what was cut off goes on where it stopped. The library's own variables hold: HF_ENDPOINT,
 HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is looked in and nothing is sent. One file
 after the other, in the thread of the caller.
+
+The hub is not trusted: only names of the known layout are loaded, into their folder and nowhere else, and no
+more bytes than were stated.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from engine_runtime.bundle import hash_file
 from engine_runtime.errors import FetchError
+from engine_runtime.redaction import redact
 from engine_runtime.released import layout
 from engine_runtime.weights import Progress
 
 _PATTERNS = {layout.LM_REPOSITORY: layout.LM_PATTERNS, layout.CODEC_REPOSITORY: layout.CODEC_FILES}
+_LONGEST_NAME = 200
+_MOST_ENTRIES = 10_000
+_LARGEST_FILE = 10**12
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,9 @@ class RemoteFile:
         if self.sha256 is not None:
             return hash_file(file)
         digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
-        digest.update(file.read_bytes())
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
         return digest.hexdigest()
 
 
@@ -73,12 +84,18 @@ def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository,
     `say` gets size, free disk and licence before anything is loaded. Raises FetchError without a connection
     or without room, and where a folder is a link to someone's own checkpoint, which is not to be changed.
     """
-    for name in _PATTERNS:
+    for name, patterns in _PATTERNS.items():
         if (folder := to / layout.folder_of(name)).is_symlink():
             raise FetchError(
                 f"{folder} is a link to {folder.resolve()}, made by an earlier fetch --from. "
                 "Remove the link to download, or choose another folder with --to."
             )
+        for parent in sorted({(folder / pattern).parent for pattern in patterns}):
+            if parent.is_symlink():
+                raise FetchError(
+                    f"{parent} is a link to {parent.resolve()}, where nothing is downloaded to. "
+                    "Remove the link to download, or choose another folder with --to."
+                )
     hub = _hub()
     remote = tuple(_look_up(hub, name, patterns) for name, patterns in _PATTERNS.items())
     _check_room(to, remote, say)
@@ -132,12 +149,15 @@ def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
     with _plain_errors(hub, name):
         api = hub.HfApi()
         commit = api.repo_info(name).sha
-        entries = api.list_repo_tree(name, recursive=True, revision=commit)
+        _require_usable(name, _is_hash(commit, 40), "its commit has no hash")
+        entries = list(islice(api.list_repo_tree(name, recursive=True, revision=commit), _MOST_ENTRIES + 1))
+        _require_usable(name, len(entries) <= _MOST_ENTRIES, f"it lists more than {_MOST_ENTRIES} files")
         files = tuple(
             RemoteFile(entry.path, entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
             for entry in entries
-            if isinstance(entry, hub.hf_api.RepoFile) and any(fnmatch(entry.path, p) for p in patterns)
+            if isinstance(entry, hub.hf_api.RepoFile) and _is_wanted(entry.path, patterns)
         )
+    _check_entries(name, files)
     names = {file.name for file in files}
     if missing := [p for p in patterns if "*" not in p and p not in names and p != layout.INDEX]:
         raise FetchError(
@@ -145,6 +165,39 @@ def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
             "Look for a newer version of the program."
         )
     return RemoteRepository(name, str(commit), files)
+
+
+def _is_wanted(name: object, patterns: Sequence[str]) -> bool:
+    """Whether a name is one of `patterns`, whose * stands for plain characters: never for another folder."""
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        return False
+    return any(re.fullmatch(re.escape(p).replace(r"\*", r"[A-Za-z0-9._-]*"), name) for p in patterns)
+
+
+def _check_entries(repository: str, files: Sequence[RemoteFile]) -> None:
+    """FetchError for entries that contradict each other or state impossible sizes and hashes."""
+    names = {file.name.casefold() for file in files}  # on some disks both would be one file
+    _require_usable(repository, len(names) == len(files), "it lists two files of the same name")
+    for file in files:
+        is_sound = (
+            type(file.size) is int
+            and 0 <= file.size <= _LARGEST_FILE
+            and (file.sha256 is None or _is_hash(file.sha256, 64))
+            and _is_hash(file.git_sha1, 40)
+        )
+        _require_usable(repository, is_sound, f"{file.name} has an impossible size or hash")
+
+
+def _is_hash(value: object, digits: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", value) is not None
+
+
+def _require_usable(repository: str, is_usable: bool, what: str) -> None:
+    if not is_usable:
+        raise FetchError(
+            f"What the hub says of {repository} cannot be used: {what}. Nothing was loaded from it; "
+            "check HF_ENDPOINT."
+        )
 
 
 def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) -> None:
@@ -157,18 +210,44 @@ def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) 
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = _begun(path)
-    if begun.is_file() and begun.stat().st_size > file.size:  # of another version
+    if begun.is_symlink() or (begun.is_file() and begun.stat().st_size > file.size):  # of another version
         begun.unlink()
-    with begun.open("ab") as stream:
-        hub.file_download.http_get(
-            hub.hf_hub_url(repository.name, file.name, revision=repository.commit),
-            stream,
-            resume_size=stream.tell(),
-            headers=hub.utils.build_hf_headers(),
-            expected_size=file.size,
-            displayed_filename=file.name,
-        )
+    try:
+        with begun.open("ab") as stream:
+            hub.file_download.http_get(
+                hub.hf_hub_url(repository.name, file.name, revision=repository.commit),
+                _UpTo(stream, file.size),
+                resume_size=stream.tell(),
+                headers=hub.utils.build_hf_headers(),
+                expected_size=file.size,
+                displayed_filename=file.name,
+            )
+    except _TooLong as error:
+        begun.unlink()
+        raise FetchError(
+            f"{file.name} of {repository.name} is longer than the {file.size} bytes that the hub states, and "
+            "was removed. Check HF_ENDPOINT and run the same fetch again, the other files stay."
+        ) from error
     begun.replace(path)
+
+
+class _TooLong(Exception):
+    """More bytes came than were stated."""
+
+
+class _UpTo:
+    """A file that takes `size` bytes and refuses what is beyond."""
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        self._stream, self._size = stream, size
+
+    def write(self, content: bytes) -> int:
+        if self._stream.tell() + len(content) > self._size:
+            raise _TooLong
+        return self._stream.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _begun(path: Path) -> Path:
@@ -237,7 +316,7 @@ class _plain_errors:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, FetchError):
             return
-        errors, endpoint = self._hub.errors, self._hub.constants.ENDPOINT
+        errors, endpoint = self._hub.errors, redact(self._hub.constants.ENDPOINT)
         if isinstance(error, errors.RepositoryNotFoundError):  # also what the hub says to a wrong token
             text = f"{self._name} is not at {endpoint}, or not open to you. Check HF_ENDPOINT and HF_TOKEN."
         elif isinstance(error, OSError) and error.errno is not None and not _is_of_network(error):
@@ -245,7 +324,7 @@ class _plain_errors:
         else:
             text = (
                 f"{self._name} cannot be loaded from {endpoint}: {type(error).__name__}: "
-                f"{str(error).splitlines()[0] if str(error) else 'no reason given'}. "
+                f"{redact(str(error).splitlines()[0]) if str(error) else 'no reason given'}. "
                 "Check the connection and run the same fetch again; what is there stays."
             )
         raise FetchError(text) from error

@@ -131,3 +131,32 @@ def test_a_download_in_a_process_of_its_own(released_folder: Path, tmp_path: Pat
     bundle = Bundle.open(result.stdout.strip(), verify="sha256")
     assert bundle.path == tmp_path / "bundle"
     assert "fnlp/MOSS-Speech at 0123456789" in bundle.description
+
+
+@pytest.mark.parametrize("options", [(), ("--verbose",)])
+def test_a_password_in_the_endpoint_stays_there(
+    released_folder: Path, tmp_path: Path, repository: Path, options: tuple[str, ...]
+) -> None:
+    """Neither the screen nor the log shows it, whether a file comes, is retried, or cannot be had."""
+    lm = released_folder / "MOSS-Speech"
+    files = {file.name: file.read_bytes() for file in lm.iterdir()}
+    home = tmp_path / "home"
+    with HubServer({"fnlp/MOSS-Speech": files}) as hub:
+        hub.cut_off = {"tokenizer.json"}
+        result = subprocess.run(
+            [sys.executable, "-m", "app", *options, "fetch", "moss-speech", "--to", str(tmp_path / "bundle")],
+            cwd=repository,
+            env=os.environ
+            | {"HF_ENDPOINT": hub.url.replace("://", "://anna:se@cret-word@"), "HF_HUB_OFFLINE": "0"}
+            | {name: str(home) for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert f"is not at {hub.url}" in result.stderr
+    (log,) = home.rglob("*.log")
+    text = log.read_text() + result.stderr + result.stdout
+    assert "/api/models/fnlp/MOSS-Speech" in text
+    assert "anna" not in text
+    assert "cret-word" not in text

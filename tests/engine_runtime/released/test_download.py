@@ -156,3 +156,124 @@ def test_offline_takes_the_cache_of_other_programs(hub: HubServer, tmp_path: Pat
     found = find_offline(tmp_path / "elsewhere")
     assert {str(folder) for folder in found} == cached
     assert len(find_released(*found).lm_weights) == 3
+
+
+HOSTILE_NAMES = [
+    "model/../../../../outside/model.safetensors",
+    "model/../../model.safetensors",
+    "/model.safetensors",
+    "/etc/model.safetensors",
+    "../model.safetensors",
+    "model\\..\\..\\x.safetensors",
+    "model:stream.safetensors",
+    "C:model.safetensors",
+    "model\0.safetensors",
+    "model\n.safetensors",
+    "model.safetensors\n",
+    "model-\u202e.safetensors",
+    "model" + 5000 * "a" + ".safetensors",
+    "flow/../../flow-chunk-5.pt",
+    "",
+]
+
+
+def _everything_below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def test_names_of_the_hub_lead_nowhere_else(hub: HubServer, tmp_path: Path) -> None:
+    download(tmp_path / "honest" / "a" / "b" / "to", say=lambda text: None)
+    expected = _everything_below(tmp_path / "honest")
+    hub.asked_for.clear()
+    for files in hub.repositories.values():
+        files |= dict.fromkeys(HOSTILE_NAMES, b"evil" * 300)
+    check(to := tmp_path / "hostile" / "a" / "b" / "to", download(to, say=lambda text: None))
+    assert _everything_below(tmp_path / "hostile") == expected
+    assert not hub.asked_for & set(HOSTILE_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"path": "config.json"}, "two files of the same name"),
+        ({"path": "model-A.safetensors"}, "two files of the same name"),
+        ({"path": "model-b.safetensors", "size": -1}, "model-b.safetensors has an impossible size"),
+        ({"path": "model-b.safetensors", "size": 10**400}, "impossible size"),
+        ({"path": "model-b.safetensors", "size": "5"}, "impossible size"),
+        ({"path": "model-b.safetensors", "oid": "../x"}, "impossible size or hash"),
+        (
+            {"path": "model-b.safetensors", "lfs": {"oid": "x", "size": 1, "pointerSize": 1}},
+            "impossible size",
+        ),
+    ],
+)
+def test_a_list_that_cannot_be_right(
+    hub: HubServer, tmp_path: Path, entry: dict[str, object], expected: str
+) -> None:
+    sound = {"type": "file", "size": 5, "oid": 40 * "0"}
+    hub.listed = [sound | {"path": "model-a.safetensors"}, sound | entry]
+    with pytest.raises(FetchError, match=expected):
+        download(tmp_path / "to", say=lambda text: None)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_list_without_end(hub: HubServer, tmp_path: Path) -> None:
+    hub.listed = [{"type": "file", "size": 5, "oid": 40 * "0", "path": f"{n}.txt"} for n in range(10_001)]
+    with pytest.raises(FetchError, match="more than 10000 files"):
+        download(tmp_path / "to", say=lambda text: None)
+
+
+def test_a_commit_that_is_no_hash(hub: HubServer, tmp_path: Path) -> None:
+    hub.commit = '"]\n[lm]'
+    with pytest.raises(FetchError, match="commit has no hash"):
+        download(tmp_path / "to", say=lambda text: None)
+
+
+@pytest.mark.parametrize("file", [FLOW, "preprocessor_config.json"])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_no_more_is_written_than_was_stated(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, is_begun: bool
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1 << 12)
+    begun = tmp_path / "MOSS-Speech-Codec" / f"{file}.part"
+    if is_begun:
+        begun.parent.mkdir(parents=True)
+        begun.write_bytes(hub.repositories["fnlp/MOSS-Speech-Codec"][file][:3])
+    hub.longer = {file: 3_000_000}
+    with pytest.raises(FetchError, match=rf"{file} of .* is longer than the \d+ bytes .* and was removed"):
+        download(tmp_path, say=lambda text: None)
+    assert not list(tmp_path.rglob(f"{Path(file).name}*"))
+    hub.longer = {}
+    check(tmp_path, download(tmp_path, say=lambda text: None))
+
+
+def test_links_in_the_folder_lead_nothing_out(hub: HubServer, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    codec = tmp_path / "to" / "MOSS-Speech-Codec"
+    codec.mkdir(parents=True)
+    (codec / "config.json.part").symlink_to(outside / "written")
+    (codec / "preprocessor_config.json").symlink_to(outside / "replaced")
+    (outside / "replaced").write_text("mine")
+    check(tmp_path / "to", download(tmp_path / "to", say=lambda text: None))
+    assert _everything_below(outside) == {"replaced"}
+    assert (outside / "replaced").read_text() == "mine"
+    assert not (codec / "preprocessor_config.json").is_symlink()
+
+
+def test_a_folder_that_is_a_link_is_not_followed(hub: HubServer, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "to" / "MOSS-Speech-Codec").mkdir(parents=True)
+    (tmp_path / "to" / "MOSS-Speech-Codec" / "flow").symlink_to(outside)
+    with pytest.raises(FetchError, match=r"flow is a link to .*outside.*Remove the link"):
+        download(tmp_path / "to", say=lambda text: None)
+    assert not list(outside.iterdir())
+
+
+def test_no_password_in_what_is_said(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://anna:pass@word@127.0.0.1:9")
+    with pytest.raises(FetchError, match=r"from http://127\.0\.0\.1:9: ") as found:
+        download(tmp_path, say=lambda text: None)
+    assert "anna" not in str(found.value)
+    assert "word" not in str(found.value)
