@@ -8,10 +8,9 @@ No torch here, so that a bundle can be inspected without loading it. Any thread;
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from .bundle_sections import (
@@ -27,11 +26,12 @@ from .bundle_sections import (
     parse_flow,
     parse_lm,
     parse_speech_encoder,
+    parse_text_tokenizer,
     parse_vocoder,
     parse_voice,
 )
 from .errors import BundleError, MelMismatchError
-from .manifest import Manifest
+from .manifest import Manifest, read_toml, shown
 from .types import MelSpec
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
 
 FORMAT = 1
 MANIFEST_NAME = "bundle.toml"
+_LONGEST_NAME = 200
 _HASH_BLOCK = 1 << 20
 _HASHED_AT_MOST = 1 << 30
 """Bytes of a bundle whose hashes are checked whenever it is opened: about a second's work."""
@@ -87,10 +88,10 @@ class Bundle:
         Raises BundleError (MelMismatchError where flow and vocoder do not fit).
         """
         path = Path(directory)
-        manifest = Manifest(_read_toml(path), str(path / MANIFEST_NAME))
+        manifest = Manifest(_read_manifest(path), str(path / MANIFEST_NAME))
         bundle = _parse(path, manifest)
         _check_mel(bundle)
-        _check_numbers(bundle, manifest)
+        _check_choices(bundle, manifest)
         verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
         if verify != "none":
             _check_files(bundle, manifest, verify, () if needs_lm_weights else bundle.lm.weights)
@@ -107,25 +108,24 @@ class Bundle:
         return sum(entry.size for entry in self.files.values())
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST_NAME
-    if not path.is_dir():
+    try:
+        is_folder, is_bundle = path.is_dir(), file.is_file()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise BundleError(
+            f"{path} cannot be opened: {error.strerror}. Check its name and its permissions."
+        ) from error
+    if not is_folder:
         raise BundleError(
             f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}, or get the "
             "released model with `moss-voice fetch moss-speech`."
         )
-    if not file.is_file():
+    if not is_bundle:
         raise BundleError(
             f"{path} is not a bundle: it holds no {MANIFEST_NAME}. Give the folder that holds one."
         )
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BundleError(
-            f"{file} is not valid TOML: {error}. Correct that line or restore the file."
-        ) from error
-    except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error.strerror}. Check its permissions.") from error
+    return read_toml(file)
 
 
 def _parse(path: Path, manifest: Manifest) -> Bundle:
@@ -135,22 +135,22 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
     about.allow({"format", "name", "description", "licence"})
     if about.integer("format") != FORMAT:
         raise about.error(
-            f"format {about.integer('format')} is not known; this program reads format {FORMAT}. "
+            f"format {shown(about.integer('format'))} is not known; this program reads format {FORMAT}. "
             "Use a matching version of the program or of the bundle."
         )
-    tokenizer = top.table("text_tokenizer")
-    tokenizer.allow({"file"})
+    if len(about.string("name")) > _LONGEST_NAME:  # errors repeat it
+        raise about.error(f"has a name of more than {_LONGEST_NAME} characters")
     return Bundle(
         path=path,
         name=about.string("name"),
         description=about.string("description"),
         licence=about.string("licence"),
         lm=parse_lm(path, top.table("lm")),
-        text_tokenizer=path / tokenizer.string("file"),
+        text_tokenizer=parse_text_tokenizer(path, top.table("text_tokenizer")),
         speech_encoder=parse_speech_encoder(path, top.table("speech_encoder")),
         flow=parse_flow(path, top.table("flow")),
         vocoder=parse_vocoder(path, top.table("vocoder")),
-        files=parse_files(top.table("files")),
+        files=parse_files(path, top.table("files")),
         voice=parse_voice(path, top.table("voice")) if "voice" in top.content else None,
     )
 
@@ -179,40 +179,18 @@ def _check_vocoder_config(bundle: Bundle) -> None:
     for key, value in stated.items():
         if key in config and config[key] != value:
             raise MelMismatchError(
-                f"The vocoder of bundle {bundle.name} was built for {key} = {config[key]}, but [vocoder.mel] "
-                f"says {value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
+                f"The vocoder of bundle {bundle.name} was built for {key} = {shown(config[key])}, but "
+                f"[vocoder.mel] says {value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
             )
 
 
-def _check_numbers(bundle: Bundle, manifest: Manifest) -> None:
-    """Values that would only fail deep inside a stage."""
-    positive = {
-        "lm.tokens_per_block": bundle.lm.tokens_per_block,
-        "lm.kv_blocks": bundle.lm.kv_blocks,
-        "lm.context_rows": bundle.lm.context_rows,
-        "speech_encoder.sample_rate": bundle.speech_encoder.sample_rate,
-        "flow.steps": bundle.flow.steps,
-        "flow.chunk_codes": bundle.flow.chunk_codes,
-        "flow.first_chunk_codes": bundle.flow.first_chunk_codes,
-        "flow.mel.sample_rate": bundle.flow.mel.sample_rate,
-        "flow.mel.n_mels": bundle.flow.mel.n_mels,
-        "flow.mel.hop": bundle.flow.mel.hop,
-    }
-    not_negative = {
-        "flow.look_ahead_codes": bundle.flow.look_ahead_codes,
-        "vocoder.left_context_frames": bundle.vocoder.left_context_frames,
-        "vocoder.right_context_frames": bundle.vocoder.right_context_frames,
-    }
-    for key, value in positive.items():
-        if value <= 0:
-            raise manifest.error(f"{key} is {value}; it must be greater than 0")
-    for key, value in not_negative.items():
-        if value < 0:
-            raise manifest.error(f"{key} is {value}; it must not be negative")
+def _check_choices(bundle: Bundle, manifest: Manifest) -> None:
     if bundle.lm.layout not in ("released", "tensorrt-llm"):
-        raise manifest.error(f"lm.layout is {bundle.lm.layout!r}; it must be 'released' or 'tensorrt-llm'")
+        raise manifest.error(
+            f"lm.layout is {shown(bundle.lm.layout)}; it must be 'released' or 'tensorrt-llm'"
+        )
     if bundle.vocoder.kind not in ("bigvgan", "hift"):
-        raise manifest.error(f"vocoder.kind is {bundle.vocoder.kind!r}; it must be 'bigvgan' or 'hift'")
+        raise manifest.error(f"vocoder.kind is {shown(bundle.vocoder.kind)}; it must be 'bigvgan' or 'hift'")
 
 
 def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: Collection[Path]) -> None:
@@ -223,16 +201,17 @@ def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: C
         if used.relative_to(bundle.path).as_posix() not in bundle.files:
             raise manifest.error(f"{used.name} is used but has no entry in [files]; add its size and sha256")
     for name, entry in bundle.files.items():
-        # By name: a link may well lead to where a large checkpoint lies already.
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise manifest.error(f"[files] names {name}, which lies outside the bundle folder")
         if bundle.path / name not in left_out:
             _check_file(bundle, root / name, entry, verify)
 
 
 def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) -> None:
     again = "Copy or download the bundle again."
-    if not file.is_file():
+    try:
+        is_there = file.is_file()
+    except OSError as error:
+        raise BundleError(f"{file} cannot be opened: {error.strerror}. {again}") from error
+    if not is_there:
         raise BundleError(
             f"Bundle {bundle.name} lacks {file.name} ({entry.size} bytes, expected at {file}). {again}"
         )

@@ -7,11 +7,15 @@ network config that needs it. BundleError for a key that is missing, unknown or 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from .manifest import Table, read_table
+from . import manifest_limits as limits
+from .manifest import Table, read_table, shown
 from .types import MelSpec, SamplingParams
+
+_LONGEST_NAME = 255
+"""Characters of a file name: what file systems take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,9 @@ class SpeechEncoderSection:
     config: dict[str, Any]
     weights_hold_more: bool = False
     """The files hold more than the network: a whole training model, of which the encoder is a part."""
+    ceiling_prior: float | None = None
+    """Where the ceiling of a stream starts, as log10 mel power; None is what suits the normalisation
+    (codec/features.py). A "running_max" model was trained with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,33 +135,58 @@ def parse_lm(path: Path, table: Table) -> LMSection:
     """[lm] with its tables, `modality_pad` handed on to the network."""
     sampling = table.table("sampling")
     sampling.allow({"speech", "text"})
-    special_ids = read_table(SpecialIds, table.table("special_ids"))
+    special_ids = read_table(SpecialIds, table.table("special_ids"), limits.SPECIAL_IDS)
+    table.table("config").hold(limits.LM_CONFIG)
     config = dict(table.table("config").content)
     if config.setdefault("modality_pad", special_ids.modality_pad) != special_ids.modality_pad:
         raise table.error(
             f"says modality_pad = {config['modality_pad']} in config and {special_ids.modality_pad} "
             "in special_ids; leave it out of config"
         )
+    _check_ids(table.table("special_ids"), config)
     return read_table(
         LMSection,
         table,
+        limits.LM,
         renamed={"sampling": ("sampling_speech", "sampling_text")},
         weights=weights_of(path, table),
         config=config,
         special_ids=special_ids,
         prompt=read_table(PromptTexts, table.table("prompt")),
-        sampling_speech=read_table(SamplingParams, sampling.table("speech")),
-        sampling_text=read_table(SamplingParams, sampling.table("text")),
+        sampling_speech=_parse_sampling(sampling.table("speech")),
+        sampling_text=_parse_sampling(sampling.table("text")),
     )
+
+
+def _check_ids(table: Table, config: dict[str, Any]) -> None:
+    """Ids lie in the vocabularies of the network; a size that is not stated is missed when it is built."""
+    of_audio = {"eosp", "audio_pad", "audio_forbidden_from"}
+    for key, value in table.content.items():
+        name = "audio_vocab" if key in of_audio else "text_vocab"
+        last = config.get(name, value + 1) - (key != "audio_forbidden_from")  # which may forbid none
+        if value > last:
+            raise table.error(f"has {key} = {value}, but {name} in config is {config[name]}")
+
+
+def _parse_sampling(table: Table) -> SamplingParams:
+    params = read_table(SamplingParams, table, limits.SAMPLING)
+    if params.do_sample and params.temperature < 1e-3:
+        raise table.error(
+            f"has temperature = {params.temperature:g} with do_sample = true; make it at least 0.001, or "
+            "do_sample false"
+        )
+    return params
 
 
 def parse_flow(path: Path, table: Table) -> FlowSection:
     """[flow] with its tables, steps and chunk sizes handed on to the network."""
+    table.table("config").hold(limits.FLOW_CONFIG)
     section = read_table(
         FlowSection,
         table,
+        limits.FLOW,
         weights=weights_of(path, table),
-        mel=read_table(MelSpec, table.table("mel")),
+        mel=_parse_mel(table.table("mel")),
         config=dict(table.table("config").content),
         packet_codes=table.integers("packet_codes"),
     )
@@ -172,30 +204,62 @@ def parse_flow(path: Path, table: Table) -> FlowSection:
     return section
 
 
+def _parse_mel(table: Table) -> MelSpec:
+    mel = read_table(MelSpec, table, limits.MEL)
+    if not mel.fmin < mel.fmax:
+        raise table.error(f"has fmin = {mel.fmin:g} and fmax = {mel.fmax:g}; they must be in this order")
+    return mel
+
+
 def weights_of(path: Path, table: Table) -> tuple[Path, ...]:
     """One file name or a list of shards."""
-    return tuple(path / name for name in table.strings("weights"))
+    return tuple(file_in(path, name, table) for name in table.strings("weights"))
 
 
-def parse_files(table: Table) -> dict[str, FileEntry]:
+def file_in(path: Path, name: str, table: Table) -> Path:
+    """The file of this name in a bundle folder. BundleError for a name that leads out of it.
+
+    NOTE: by name only. A link may well lead to where a large checkpoint lies already.
+    """
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise table.error(f"names {shown(name)}, which lies outside the bundle folder")
+    if not pure.parts or "\0" in name or max(map(len, pure.parts)) > _LONGEST_NAME:
+        raise table.error(f"names {shown(name)}, which is no file")
+    return path / name
+
+
+def parse_text_tokenizer(path: Path, table: Table) -> Path:
+    """[text_tokenizer]: its file."""
+    table.allow({"file"})
+    return file_in(path, table.string("file"), table)
+
+
+def parse_files(path: Path, table: Table) -> dict[str, FileEntry]:
     """[files]: size and hash by name."""
-    return {name: read_table(FileEntry, table.table(name)) for name in table.content}
+    for name in table.content:
+        file_in(path, name, table)
+    return {name: read_table(FileEntry, table.table(name), limits.FILE) for name in table.content}
 
 
 def parse_speech_encoder(path: Path, table: Table) -> SpeechEncoderSection:
     """[speech_encoder]."""
-    return read_table(SpeechEncoderSection, table, weights=weights_of(path, table))
+    table.table("config").hold(limits.SPEECH_ENCODER_CONFIG)
+    return read_table(SpeechEncoderSection, table, limits.SPEECH_ENCODER, weights=weights_of(path, table))
 
 
 def parse_vocoder(path: Path, table: Table) -> VocoderSection:
     """[vocoder] with its mel."""
-    mel = read_table(MelSpec, table.table("mel"))
-    return read_table(VocoderSection, table, weights=weights_of(path, table), mel=mel)
+    of_kind = {"hift": limits.HIFT_CONFIG, "bigvgan": limits.BIGVGAN_CONFIG}
+    table.table("config").hold(of_kind.get(table.string("kind"), {}))
+    mel = _parse_mel(table.table("mel"))
+    return read_table(VocoderSection, table, limits.VOCODER, weights=weights_of(path, table), mel=mel)
 
 
 def parse_voice(path: Path, table: Table) -> VoiceSection:
     """[voice]."""
-    section = read_table(VoiceSection, table, speaker_encoder=path / table.string("speaker_encoder"))
+    speaker_encoder = file_in(path, table.string("speaker_encoder"), table)
+    section = read_table(VoiceSection, table, limits.VOICE, speaker_encoder=speaker_encoder)
     if not 0 < section.least_s <= section.most_s:
         raise table.error(
             f"has least_s = {section.least_s} and most_s = {section.most_s}; "

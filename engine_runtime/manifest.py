@@ -1,6 +1,7 @@
-"""Strict reading of a TOML manifest: every key known, none missing, each of the right type; and writing one.
+"""Strict reading of a TOML manifest: every key known, none missing, each of the right type and size; and
+writing one.
 
-In: the parsed TOML and where it came from. Out: typed values, or a BundleError naming file, table and key.
+In: the TOML file, or what was parsed of one. Out: typed values, or a BundleError naming file, table and key.
 A key that is not known gets the nearest known one as a hint, because most of them are misspelt.
 """
 
@@ -8,15 +9,26 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
+import tomllib
 import types
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BundleError
 
 T = TypeVar("T")
+
+LARGEST_FILE = 1 << 20
+"""Bytes: hundreds of times what the manifest of a released model has."""
+_SHOWN = 60
+"""Characters of a value that an error repeats."""
+# NOTE: tomllib takes the square of the parts of a dotted key in time and memory: minutes for 30,000 of them.
+_KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_DEEP_KEY = re.compile(rf"^[ \t\[]*{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART}){{16}}", re.MULTILINE)
 
 _TYPE_NAMES = {
     int: "a whole number",
@@ -25,6 +37,105 @@ _TYPE_NAMES = {
     bool: "true or false",
     dict: "a table",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from `least` to `most`."""
+
+    least: int
+    most: int
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is one."""
+        return type(value) is int and self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        return f"a whole number from {self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A number from `least` to `most`; neither NaN nor infinity."""
+
+    least: float
+    most: float
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is one."""
+        return type(value) in (int, float) and self.least <= typing.cast(float, value) <= self.most
+
+    def __str__(self) -> str:
+        return f"a number from {self.least:g} to {self.most:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wholes:
+    """A list of at most `count` whole numbers from `least` to `most`, or (`depth` 2) of such lists."""
+
+    least: int
+    most: int
+    count: int
+    depth: int = 1
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is one."""
+        if not isinstance(value, (list, tuple)) or len(value) > self.count:
+            return False
+        each = Whole(self.least, self.most)
+        inner = each if self.depth == 1 else Wholes(self.least, self.most, self.count, self.depth - 1)
+        return all(inner.holds(item) for item in value)
+
+    def __str__(self) -> str:
+        what = "a list of" + " lists of" * (self.depth - 1)
+        return f"{what} whole numbers from {self.least} to {self.most}, at most {self.count}"
+
+
+Limits = Mapping[str, Whole | Real | Wholes]
+"""What the numbers of a table may be, by key."""
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises BundleError for one that cannot be read, or not in little time."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise BundleError(f"{file} cannot be read: {error.strerror}. Check its permissions.") from error
+    if len(content) > LARGEST_FILE:
+        raise BundleError(
+            f"{file} has more than the {LARGEST_FILE} bytes that a manifest may have. Restore the file."
+        )
+    try:
+        text = content.decode("utf-8").replace("\r\n", "\n")
+        if _DEEP_KEY.search(text):
+            raise BundleError(f"{file} is not a manifest: a key has more than 16 parts. Restore the file.")
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise BundleError(f"{file} is nested too deeply for a manifest. Restore the file.") from error
+    except ValueError as error:  # not TOML, not UTF-8, or a number with thousands of digits
+        raise BundleError(
+            f"{file} is not valid TOML: {error}. Correct that line or restore the file."
+        ) from error
+
+
+def shown(value: object) -> str:
+    """A value as an error repeats it: not all of one that fills the screen."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list of very many lists
+        return "a value too long to be shown"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def check_config(values: Mapping[str, Any], limits: Limits, name: str) -> None:
+    """Refuse a number of a network's config that is of another type or size than `limits` say."""
+    for key, limit in limits.items():
+        if key in values and not limit.holds(values[key]):
+            raise BundleError(
+                f"[{name}] has {key} = {shown(values[key])}, which must be {limit}. "
+                "Correct the bundle's manifest."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +174,23 @@ class Table:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-                raise self.error(f"has an unknown key {key!r}; {hint}")
+                raise self.error(f"has an unknown key {shown(key)}; {hint}")
+
+    def hold(self, limits: Limits) -> None:
+        """Refuse a number that is of another type or size than `limits` say; keys may be absent."""
+        for key, limit in limits.items():
+            if key in self.content and not limit.holds(self.content[key]):
+                raise self.error(f"has {key} = {shown(self.content[key])}, which must be {limit}")
 
     def value(self, key: str, kind: type) -> Any:
         """The value of `key`, which must be there and of type `kind`."""
         if key not in self.content:
             raise self.error(f"lacks the key {key!r} ({_TYPE_NAMES[kind]})")
         found = self.content[key]
-        if kind is float and type(found) is int:
+        if kind is float and type(found) is int and abs(found) < 1 << 63:
             return float(found)
         if type(found) is not kind:
-            raise self.error(f"has {key} = {found!r}, which must be {_TYPE_NAMES[kind]}")
+            raise self.error(f"has {key} = {shown(found)}, which must be {_TYPE_NAMES[kind]}")
         return found
 
     def table(self, key: str) -> Table:
@@ -102,12 +219,17 @@ class Table:
         """A list of whole numbers above 0; empty if it is left out."""
         found = self.content.get(key, [])
         if not isinstance(found, list) or not all(type(item) is int and item > 0 for item in found):
-            raise self.error(f"has {key} = {found!r}, which must be a list of whole numbers above 0")
+            raise self.error(f"has {key} = {shown(found)}, which must be a list of whole numbers above 0")
         return tuple(found)
 
 
 def read_table(
-    kind: type[T], table: Table, *, renamed: Mapping[str, tuple[str, ...]] | None = None, **given: Any
+    kind: type[T],
+    table: Table,
+    limits: Limits | None = None,
+    *,
+    renamed: Mapping[str, tuple[str, ...]] | None = None,
+    **given: Any,
 ) -> T:
     """Make the dataclass `kind` from a table.
 
@@ -119,6 +241,7 @@ def read_table(
     hidden = {name for names in renamed.values() for name in names}
     known = [f for f in fields(kind) if f.name not in hidden]  # type: ignore[arg-type]
     table.allow([*renamed, *(f.name for f in known)])
+    table.hold(limits or {})
     values = dict(given)
     for field in known:
         has_default = field.default is not MISSING or field.default_factory is not MISSING

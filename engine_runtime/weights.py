@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import safetensors
 import torch
@@ -27,6 +27,7 @@ Progress = Callable[[float], None]
 _AGAIN = "Copy or download the bundle again."
 _MAPPED_AT_MOST = 512 << 20
 """Bytes read from a file before it is mapped anew: pages that were read count as memory of this process."""
+_LISTED_AT_MOST = 40
 _NO_WEIGHTS = {"epoch", "step"}
 """What chunk-trained flow checkpoints carry beside the weights."""
 _WEIGHT_NORM_STYLES = (
@@ -201,7 +202,12 @@ class TensorReader:
         stored = self._found[name]
         if stored.file not in self._open:
             self._open[stored.file] = _opened(stored.file)
-        tensor = self._open[stored.file](stored.name)
+        try:
+            tensor = self._open[stored.file](stored.name)
+        except Exception as error:  # a dtype that torch has not, a file that was cut short in the meantime
+            raise BundleError(
+                f"{stored.file}: the tensor {stored.name} cannot be read ({error}). {_AGAIN}"
+            ) from error
         self._mapped += tensor.nbytes
         return tensor
 
@@ -239,8 +245,8 @@ def read_checkpoint(file: Path) -> dict[str, Tensor]:
             f"{file} holds more than tensors and was not loaded, because such a file can run code. "
             "Convert it to safetensors where you trust its origin."
         ) from error
-    except (OSError, RuntimeError, EOFError) as error:
-        raise BundleError(f"{file} cannot be read: {error}. {_AGAIN}") from error
+    except Exception as error:  # damage leads to whatever the library meets: KeyError, AttributeError, ...
+        raise BundleError(f"{file} cannot be read ({type(error).__name__}: {error}). {_AGAIN}") from error
     return _only_tensors(content, file)
 
 
@@ -248,11 +254,22 @@ def _only_tensors(content: object, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise BundleError(f"{file} holds a {type(content).__name__} where named tensors were expected.")
     weights = {str(name): value for name, value in content.items() if name not in _NO_WEIGHTS}
-    tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in weights.items() if _is_plain(value)}
     others = weights.keys() - tensors.keys()
     if others or not tensors:
         raise BundleError(f"{file} holds {_listed(others) or 'no tensor'} where tensors were expected.")
     return tensors
+
+
+def _is_plain(value: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor with values of its own: not sparse, not quantized, not without storage."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+        and not value.is_nested
+    )
 
 
 def _safe_open(file: Path) -> Any:
@@ -307,7 +324,10 @@ def _check(
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+    """The names, or the first of very many."""
+    ordered = sorted(names)
+    more = len(ordered) - _LISTED_AT_MOST
+    return ", ".join(ordered[:_LISTED_AT_MOST]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _values(tensor: StoredTensor) -> int:

@@ -49,9 +49,9 @@ def make_random_bundle(directory: Path, seed: int = 0) -> Path:
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:
-        manifest = _manifest(write_tokenizer(directory / "tokenizer.json"))
-        for name, module in _networks(manifest).items():
-            _save(module, directory / f"{name}.safetensors")
+        manifest = describe_bundle(write_tokenizer(directory / "tokenizer.json"))
+        for name, module in make_networks(manifest).items():
+            save_network(module, directory / f"{name}.safetensors")
     finally:
         torch.random.set_rng_state(generator_state)
     write_manifest(directory, manifest)
@@ -81,7 +81,8 @@ def write_tokenizer(file: Path) -> Tokenizer:
     return tokenizer
 
 
-def _manifest(tokenizer: Tokenizer) -> dict[str, Any]:
+def describe_bundle(tokenizer: Tokenizer, codebook: int = CODEBOOK) -> dict[str, Any]:
+    """bundle.toml without its files, for as many speech codes."""
     endoftext, im_start, im_end, sosp, modality_pad, empty = map(tokenizer.token_to_id, SPECIAL_TOKENS)
     speech = {"do_sample": True, "temperature": 0.9, "top_k": 20, "min_new": 14, "max_new": 24, "seed": 7}
     text = {"do_sample": True, "temperature": 0.9, "top_k": 20, "min_new": 4, "max_new": 24, "seed": 7}
@@ -108,7 +109,7 @@ def _manifest(tokenizer: Tokenizer) -> dict[str, Any]:
                 "text_layers": 1,
                 "audio_layers": 1,
                 "text_vocab": tokenizer.get_vocab_size(),
-                "audio_vocab": CODEBOOK + 16,
+                "audio_vocab": codebook + 16,
             },
             "special_ids": {
                 "endoftext": endoftext,
@@ -117,9 +118,9 @@ def _manifest(tokenizer: Tokenizer) -> dict[str, Any]:
                 "sosp": sosp,
                 "modality_pad": modality_pad,
                 "empty": empty,
-                "eosp": CODEBOOK,
+                "eosp": codebook,
                 "audio_pad": 5,
-                "audio_forbidden_from": CODEBOOK + 1,
+                "audio_forbidden_from": codebook + 1,
             },
             "prompt": {
                 "system_speech": SENTENCES[0],
@@ -141,7 +142,7 @@ def _manifest(tokenizer: Tokenizer) -> dict[str, Any]:
                 "ffn": 96,
                 "layers": 2,
                 "max_positions": 1500,
-                "codebook_size": CODEBOOK,
+                "codebook_size": codebook,
                 "pool": 4,
             },
         },
@@ -152,7 +153,7 @@ def _manifest(tokenizer: Tokenizer) -> dict[str, Any]:
             "chunk_codes": 5,
             "look_ahead_codes": 3,
             "first_chunk_codes": 5,
-            "config": dict(FLOW_CONFIG),
+            "config": FLOW_CONFIG | {"vocab_size": codebook},
             "mel": dict(MEL),
         },
         "vocoder": {
@@ -205,7 +206,8 @@ BIGVGAN_CONFIG: dict[str, Any] = {
 }
 
 
-def _networks(manifest: dict[str, Any]) -> dict[str, nn.Module]:
+def make_networks(manifest: dict[str, Any]) -> dict[str, nn.Module]:
+    """Networks of random weights by the name of their file."""
     from engine_runtime.models.bigvgan import build_bigvgan
     from engine_runtime.models.flow import CausalFlow, FlowConfig
     from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -220,9 +222,10 @@ def _networks(manifest: dict[str, Any]) -> dict[str, nn.Module]:
     }
 
 
-def _save(module: nn.Module, file: Path) -> None:
+def save_network(module: nn.Module, file: Path, *, half: bool = True) -> None:
+    """Write its weights, rounded to half precision or as they are."""
     tensors = {
-        name: (tensor.half() if tensor.is_floating_point() else tensor).contiguous()
+        name: (tensor.half() if half and tensor.is_floating_point() else tensor).contiguous()
         for name, tensor in module.state_dict().items()
     }
     safetensors.torch.save_file(tensors, file)

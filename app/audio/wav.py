@@ -9,6 +9,8 @@ file per object.
 from __future__ import annotations
 
 import os
+import re
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +29,10 @@ MIN_RATE_HZ = 8_000
 MAX_RATE_HZ = 96_000
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _UNKNOWN_SIZE = 0xFFFFFFFF
+_BLOCK_BYTES = 1 << 20
+"""Read from a file at once where all of it is wanted: what is mixed to mono takes no more than that."""
+_MOST_CHUNKS = 1_000
+_CHUNK_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9 _-]{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +62,7 @@ class WavReader:
     def __init__(self, path: Path) -> None:
         """Open and check the file; AudioInputError tells what is wrong with it and what to do."""
         self.path = path
-        try:
-            self._file: BinaryIO = path.open("rb")
-        except FileNotFoundError:
-            raise AudioInputError(f"There is no file {path}. Check the name.") from None
-        except IsADirectoryError:
-            raise AudioInputError(f"{path} is a folder. Name a WAV file in it.") from None
-        except OSError as error:
-            raise AudioInputError(
-                f"{path} cannot be opened: {error.strerror}. Check its permissions."
-            ) from error
+        self._file = _open_file(path)
         try:
             self.format = _parse_header(self._file, path)
         except BaseException:
@@ -75,7 +72,14 @@ class WavReader:
 
     def read(self, frames: int) -> Pcm:
         """The next `frames` samples as mono float32 in [-1, 1] (fewer at the end, none after it)."""
-        frames = min(frames, self._left)
+        pcm: Pcm = np.empty(min(frames, self._left), np.float32)
+        at_once = max(_BLOCK_BYTES // self.format.frame_bytes, 1)
+        for start in range(0, len(pcm), at_once):
+            block = pcm[start : start + at_once]
+            block[:] = self._read_block(len(block))
+        return pcm
+
+    def _read_block(self, frames: int) -> Pcm:
         try:
             raw = self._file.read(frames * self.format.frame_bytes)
         except OSError as error:
@@ -107,6 +111,12 @@ def read_wav(path: Path, max_seconds: float = 600.0) -> tuple[Pcm, int]:
     """A short file at once: (mono PCM, rate in Hz). AudioInputError if it is longer than `max_seconds`."""
     with _open_short(path, max_seconds) as reader:
         return reader.read(reader.format.frames), reader.format.sample_rate
+
+
+def read_beginning(path: Path, seconds: float) -> tuple[Pcm, int]:
+    """At most the first `seconds` of a file of any length: (mono PCM, rate in Hz)."""
+    with WavReader(path) as reader:
+        return reader.read(round(seconds * reader.format.sample_rate)), reader.format.sample_rate
 
 
 def check_wav(path: Path, max_seconds: float = 600.0) -> None:
@@ -181,6 +191,27 @@ def _header(sample_rate: int, channels: int, frames: int) -> bytes:
     )  # fmt: skip
 
 
+def _open_file(path: Path) -> BinaryIO:
+    """NOTE: the kind is asked for before the file is opened: opening a pipe waits for whoever writes to it,
+    and a device may be without an end."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise AudioInputError(f"{path} is a folder. Name a WAV file in it.")
+        if not stat.S_ISREG(mode):
+            raise AudioInputError(
+                f"{path} is a pipe or a device, not a file. Write the audio to a WAV file first."
+            )
+        return path.open("rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise AudioInputError(f"There is no file {path}. Check the name.") from None
+    except PermissionError as error:
+        raise AudioInputError(f"{path} cannot be opened: {error.strerror}. Check its permissions.") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise AudioInputError(f"{path} cannot be opened: {reason}. Check the name.") from error
+
+
 def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
     size = os.fstat(file.fileno()).st_size
     if size == 0:
@@ -191,32 +222,54 @@ def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
             f"{path} is not a WAV file. Convert it first, for example with: ffmpeg -i FILE speech.wav"
         )
     layout: bytes | None = None
-    while True:
+    is_unfinished = ends_in_chunks = False
+    for _ in range(_MOST_CHUNKS):
         head = file.read(8)
         if len(head) < 8:
             missing = "audio data" if layout else "description of its format"
             raise AudioInputError(f"{path} is broken: it has no {missing}. Record or convert it anew.")
         name, length = head[:4], int.from_bytes(head[4:], "little")
         if name == b"data":
-            break
+            # Programs that write to a pipe, or end too early, leave the largest number or 0 there. An empty
+            # chunk it is only if the file goes on with chunks to its end.
+            ends_in_chunks = length == 0 and (ends_in_chunks or _holds_chunks(file, size))
+            is_unfinished = length in (0, _UNKNOWN_SIZE) and not ends_in_chunks
+            if length or is_unfinished:
+                break
         if name == b"fmt ":
-            layout = file.read(length) if length <= 4096 else b""
-            file.seek(length & 1, os.SEEK_CUR)
-        else:
-            file.seek(length + (length & 1), os.SEEK_CUR)
+            layout = file.read(min(length, 64))
+            file.seek(-len(layout), os.SEEK_CUR)
+        file.seek(length + (length & 1), os.SEEK_CUR)
+    else:
+        raise AudioInputError(f"{path} is broken: it has no end of chunks before the audio. Convert it anew.")
     if layout is None or len(layout) < 16:
         raise AudioInputError(
             f"{path} is broken: it does not say how its samples are stored. Convert it anew."
         )
     present = size - file.tell()
-    # Programs that write to a pipe do not know the length and leave the largest or no number there.
-    if length in (0, _UNKNOWN_SIZE):
+    if is_unfinished:
         length = present
     if length > present:
         raise AudioInputError(
             f"{path} is cut short: {present} of {length} bytes of audio are there. Copy or record it anew."
         )
     return _checked_format(layout, length, path)
+
+
+def _holds_chunks(file: BinaryIO, size: int) -> bool:
+    """Whether the rest of the file is one or more whole chunks and nothing else. The position stays."""
+    start = position = file.tell()
+    for _ in range(_MOST_CHUNKS):
+        head = file.read(8)
+        if len(head) < 8 or not _CHUNK_NAME.fullmatch(head[:4]):
+            break
+        length = int.from_bytes(head[4:], "little")
+        position += 8 + length
+        if position < size:  # the last chunk may lack the byte that makes its length even
+            position += length & 1
+        file.seek(position)
+    file.seek(start)
+    return start < position == size
 
 
 def _checked_format(layout: bytes, data_bytes: int, path: Path) -> WavFormat:

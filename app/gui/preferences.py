@@ -6,6 +6,9 @@ Values that cannot be read (an edited or damaged file) fall back to their defaul
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -20,6 +23,7 @@ from app.settings import StartSettings
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
+_log = logging.getLogger(__name__)
 Choice = TypeVar("Choice", ThemeChoice, Modality)
 Name = TypeVar("Name", bound=str)
 
@@ -28,6 +32,11 @@ LATENCIES_MS = (20, 40, 80)
 ENDPOINTING_RANGE_MS = (200, 2000)
 FLOW_STEPS_RANGE = (1, 20)
 LARGEST_SEED = 2**31 - 1
+_LARGEST_FILE = 1_000_000
+_INI_CHARACTER = re.compile(rb"\\(?:x([0-9a-fA-F]+)|([0-7]+))")
+"""How QSettings writes a character as its number."""
+_INI_SYNTAX = re.compile(rb'["\s\\]')
+"""What may stand between the characters of a value without being part of it."""
 LANGUAGES = ("system", "en", "zh_CN")
 
 
@@ -78,8 +87,8 @@ class Preferences:
         """
         bundle, voice = given.bundle, given.voice
         if bundle == StartSettings().bundle:
-            bundle = Path(self.bundle).expanduser() if self.bundle else bundle
-            voice = Path(self.voice).expanduser() if self.voice and voice is None else voice
+            bundle = paths.user_path(self.bundle) if self.bundle else bundle
+            voice = paths.user_path(self.voice) if self.voice and voice is None else voice
         engine = given.engine
         engine = dataclasses.replace(
             engine,
@@ -95,7 +104,8 @@ class PreferenceStore:
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = default_file() if file is None else file
-        self._settings = QSettings(str(self.file), QSettings.Format.IniFormat)
+        readable = _set_aside(self.file) if _holds_objects(self.file) else self.file
+        self._settings = QSettings(str(readable), QSettings.Format.IniFormat)
 
     def load(self) -> Preferences:
         """What was saved; defaults for what is missing or cannot be used."""
@@ -122,6 +132,9 @@ class PreferenceStore:
         for field in dataclasses.fields(preferences):
             self._settings.setValue(f"preferences/{field.name}", _as_text(getattr(preferences, field.name)))
         self._settings.sync()
+        if self._settings.status() is QSettings.Status.FormatError:
+            # NOTE: this says how the file was when it was read, and stays, however the writing went.
+            self._settings = QSettings(self._settings.fileName(), QSettings.Format.IniFormat)
         return self._settings.status() is QSettings.Status.NoError
 
     def keep_bytes(self, key: str, value: QByteArray) -> None:
@@ -143,6 +156,35 @@ class PreferenceStore:
         except ValueError:
             return None
         return number if low <= number <= high else None
+
+
+def _holds_objects(file: Path) -> bool:
+    """Whether a file would have Qt make objects out of bytes. The program writes none, and Qt ends the
+    process where such bytes ask for more memory than there is."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST_FILE + 1)
+    except OSError:  # QSettings takes a file that cannot be read for an empty one
+        return False
+    plain = _INI_SYNTAX.sub(b"", _INI_CHARACTER.sub(_character, content))
+    return len(content) > _LARGEST_FILE or b"@Variant(" in plain or b"@DateTime(" in plain
+
+
+def _set_aside(file: Path) -> Path:
+    """Rename a file that Qt must not read; returns the one to use instead, which can neither be read nor
+    written where that failed."""
+    aside = file.with_name(f"{file.name}.damaged")
+    _log.warning("%s is damaged; it is kept as %s", file, aside)
+    try:
+        file.replace(aside)
+    except OSError:
+        return Path(os.devnull) / file.name
+    return file
+
+
+def _character(escaped: re.Match[bytes]) -> bytes:
+    hexadecimal, octal = escaped.groups()
+    return bytes([(int(hexadecimal, 16) if hexadecimal else int(octal, 8)) & 0xFF])
 
 
 def default_file() -> Path:

@@ -152,6 +152,21 @@ def test_a_whole_number_is_a_number(bundle_copy: Path) -> None:
     assert Bundle.open(bundle_copy).flow.cfg_rate == 1.0
 
 
+def test_a_speech_encoder_may_say_where_its_ceiling_starts(bundle_copy: Path) -> None:
+    assert Bundle.open(bundle_copy).speech_encoder.ceiling_prior is None
+    manifest = bundle_copy / "bundle.toml"
+    stated = manifest.read_text(encoding="utf-8")
+    for value in ("0.5", "2", "-10"):
+        written = stated.replace("[speech_encoder]\n", f"[speech_encoder]\nceiling_prior = {value}\n")
+        manifest.write_text(written, encoding="utf-8")
+        assert Bundle.open(bundle_copy).speech_encoder.ceiling_prior == float(value)
+    for value in ("nan", "-inf", "11"):
+        written = stated.replace("[speech_encoder]\n", f"[speech_encoder]\nceiling_prior = {value}\n")
+        manifest.write_text(written, encoding="utf-8")
+        with pytest.raises(BundleError, match="a number from -10 to 10"):
+            Bundle.open(bundle_copy)
+
+
 def test_another_mel_shows_both(bundle_copy: Path) -> None:
     _edit(bundle_copy, lambda manifest: manifest["flow"]["mel"].update(hop=256, fmax=12000.0))
     with pytest.raises(MelMismatchError) as caught:
@@ -177,9 +192,10 @@ def test_two_different_modality_pads(bundle_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "expected"),
     [
-        ("lm", "tokens_per_block", 0, "lm.tokens_per_block is 0; it must be greater than 0"),
-        ("flow", "look_ahead_codes", -1, "[flow] says look_ahead_codes"),
-        ("vocoder", "left_context_frames", -2, "must not be negative"),
+        ("lm", "tokens_per_block", 0, "[lm] has tokens_per_block = 0, which must be a whole number from 1"),
+        ("flow", "look_ahead_codes", 2, "[flow] says look_ahead_codes"),
+        ("flow", "look_ahead_codes", -1, "[flow] has look_ahead_codes = -1, which must be"),
+        ("vocoder", "left_context_frames", -2, "which must be a whole number from 0 to 1000"),
         ("vocoder", "kind", "griffin", "must be 'bigvgan' or 'hift'"),
         ("bundle", "format", 9, "format 9 is not known"),
     ],
@@ -204,6 +220,83 @@ def test_files_outside_the_folder_are_refused(bundle_copy: Path) -> None:
     entry = {"size": 1, "sha256": hash_file(outside)}
     text = _error(bundle_copy, lambda manifest: manifest["files"].update({"../outside.bin": entry}))
     assert "outside the bundle folder" in text
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [("lm", "weights"), ("vocoder", "weights"), ("text_tokenizer", "file")]
+)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/etc/hostname", "which lies outside the bundle folder"),
+        ("../outside.bin", "which lies outside the bundle folder"),
+        ("a/../../outside.bin", "which lies outside the bundle folder"),
+        ("", "which is no file"),
+        (".", "which is no file"),
+        ("a\0b", "which is no file"),
+    ],
+)
+def test_names_that_lead_out_of_the_folder(
+    bundle_copy: Path, section: str, key: str, name: str, words: str
+) -> None:
+    text = _error(bundle_copy, lambda manifest: manifest[section].update({key: name}))
+    assert f"[{section}] names {name!r}, {words}" in text
+
+
+def test_names_that_are_too_long(bundle_copy: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be opened: File name too long"):
+        Bundle.open(bundle_copy / ("x" * 5_000))
+    long = "x" * 5_000
+    _edit(bundle_copy, lambda manifest: manifest["files"].update({long: {"size": 1, "sha256": "0"}}))
+    with pytest.raises(BundleError, match=r"\[files\] names 'xxx.*…, which is no file"):
+        Bundle.open(bundle_copy)
+    text = _error(bundle_copy, lambda manifest: manifest["bundle"].update(name=long))
+    assert "[bundle] has a name of more than 200 characters" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("lm.config", "audio_layers", 10**18),
+        ("lm.config", "hidden_size", "wide"),
+        ("lm.special_ids", "im_start", -1),
+        ("lm.sampling.text", "top_p", 0.0),
+        ("lm.sampling.text", "seed", 10**4_000),
+        ("speech_encoder.config", "max_positions", 10**9),
+        ("flow.config", "max_frames", 10**9),
+        ("flow.mel", "fmax", 1e300),
+        ("vocoder.config", "upsample_rates", [[5], 4]),
+    ],
+)
+def test_numbers_beyond_any_model_are_refused(bundle_copy: Path, table: str, key: str, value: object) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        for name in table.split("."):
+            manifest = manifest[name]
+        manifest[key] = value
+
+    text = _error(bundle_copy, change)
+    assert f"[{table}] has {key} = " in text
+    assert "which must be a" in text
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("im_end", 5_000, "im_end = 5000, but text_vocab in config is "),
+        ("eosp", 80, "eosp = 80, but audio_vocab in config is 80"),
+        ("audio_forbidden_from", 81, "audio_forbidden_from = 81, but audio_vocab in config is 80"),
+    ],
+)
+def test_ids_outside_the_vocabulary(bundle_copy: Path, key: str, value: int, words: str) -> None:
+    text = _error(bundle_copy, lambda manifest: manifest["lm"]["special_ids"].update({key: value}))
+    assert f"[lm.special_ids] has {words}" in text
+
+
+def test_sampling_needs_a_temperature(bundle_copy: Path) -> None:
+    cold = {"do_sample": True, "temperature": 0}
+    text = _error(bundle_copy, lambda manifest: manifest["lm"]["sampling"]["text"].update(cold))
+    assert "[lm.sampling.text] has temperature = 0 with do_sample = true" in text
 
 
 VOICE = {

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -137,6 +138,42 @@ def test_a_pickle_with_code_is_refused_and_not_run(
     with pytest.raises(BundleError):
         read_checkpoint(tmp_path / "plain.pt")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_damaged_checkpoints_are_told_by_one_error(tmp_path: Path, zipped: bool) -> None:
+    file = tmp_path / "w.pt"
+    torch.save(_net().state_dict(), file, _use_new_zipfile_serialization=zipped)
+    content, random = file.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        for place in random.integers(0, len(content), 6):
+            damaged[place] = random.integers(0, 256)
+        file.write_bytes(bytes(damaged))
+        try:
+            read_checkpoint(file)
+        except BundleError:
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.zeros(3, device="meta"), torch.zeros(3).to_sparse()], ids=["meta", "sparse"]
+)
+def test_tensors_without_values_of_their_own_are_refused(tmp_path: Path, tensor: torch.Tensor) -> None:
+    torch.save({"0.weight": tensor}, tmp_path / "w.pt")
+    with pytest.raises(BundleError, match=r"holds 0\.weight where tensors were expected"):
+        read_checkpoint(tmp_path / "w.pt")
+
+
+def test_very_many_misfits_are_cut_short(tmp_path: Path) -> None:
+    extra = {f"layer{index}": torch.ones(1) for index in range(9_000)}
+    safetensors.torch.save_file(extra, tmp_path / "w.safetensors")
+    with pytest.raises(BundleError, match="and 8,960 more") as caught:
+        load_weights(nn.Linear(1, 1), tmp_path / "w.safetensors")
+    assert len(str(caught.value)) < 1_000
 
 
 def test_a_checkpoint_of_plain_tensors_may_carry_its_step(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from app.audio.wav import WavReader, WavWriter, check_wav, read_wav, write_wav
+from app.audio.wav import WavReader, WavWriter, check_wav, read_beginning, read_wav, write_wav
 from engine_runtime.errors import AudioInputError, ExportError
 
 
@@ -138,12 +138,114 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         WavReader(tmp_path)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "linked pipe", "device"])
+def test_only_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "pipe.wav"
+    os.mkfifo(path)
+    if kind == "linked pipe":
+        path = tmp_path / "link.wav"
+        path.symlink_to("pipe.wav")
+    elif kind == "device":
+        path = Path("/dev/zero")
+    for look in (WavReader, check_wav, read_wav):
+        with pytest.raises(AudioInputError, match="is a pipe or a device, not a file") as caught:
+            look(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_link_to_a_file_is_read(tmp_path: Path, tone: np.ndarray) -> None:
+    write_wav(tmp_path / "tone.wav", tone, 16_000)
+    (tmp_path / "link.wav").symlink_to("tone.wav")
+    assert len(read_wav(tmp_path / "link.wav")[0]) == len(tone)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x" * 5_000, "cannot be opened: File name too long"),
+        ("x\0.wav", "cannot be opened: embedded null byte"),
+        ("tone.wav/below.wav", "There is no file"),
+        ("loop.wav", "cannot be opened: Too many levels"),
+    ],
+)
+def test_names_that_cannot_be_opened(tmp_path: Path, tone: np.ndarray, name: str, words: str) -> None:
+    write_wav(tmp_path / "tone.wav", tone, 16_000)
+    (tmp_path / "loop.wav").symlink_to("loop.wav")
+    with pytest.raises(AudioInputError, match=words):
+        WavReader(tmp_path / name)
+
+
 @pytest.mark.parametrize("length", [0, 0xFFFFFFFF])
 def test_a_file_from_a_pipe_has_no_length(tmp_path: Path, tone: np.ndarray, length: int) -> None:
     write_wav(tmp_path / "good.wav", tone, 16_000)
     content = (tmp_path / "good.wav").read_bytes()
     (tmp_path / "pipe.wav").write_bytes(content[:40] + struct.pack("<I", length) + content[44:])
     assert len(read_wav(tmp_path / "pipe.wav")[0]) == len(tone)
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return name + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
+
+
+def test_an_empty_data_chunk_before_other_chunks_is_no_audio(tmp_path: Path, tone: np.ndarray) -> None:
+    path = tmp_path / "good.wav"
+    write_wav(path, tone, 16_000)
+    start, audio = path.read_bytes()[:36], path.read_bytes()[44:]
+    path.write_bytes(start + _chunk(b"data", b"") + _chunk(b"LIST", b"INFO" + bytes(999)))
+    with pytest.raises(AudioInputError, match="it has no audio data"):
+        read_wav(path)
+    path.write_bytes(start + _chunk(b"data", b"") + _chunk(b"bext", bytes(99)) + _chunk(b"data", audio))
+    assert len(read_wav(path)[0]) == len(tone)
+    # What only looks like a chunk, since it does not end with the file, is audio.
+    path.write_bytes(start + _chunk(b"data", b"") + b"LIST" + struct.pack("<I", 90) + bytes(92))
+    assert len(read_wav(path)[0]) == 50
+
+
+def test_a_long_format_chunk_is_skipped_to_its_end(tmp_path: Path, tone: np.ndarray) -> None:
+    path = tmp_path / "good.wav"
+    write_wav(path, tone, 16_000)
+    content = path.read_bytes()
+    path.write_bytes(content[:12] + _chunk(b"fmt ", content[20:36] + bytes(9_001)) + content[36:])
+    assert len(read_wav(path)[0]) == len(tone)
+
+
+@pytest.mark.timeout(20)
+def test_chunks_without_end_take_no_time(tmp_path: Path, tone: np.ndarray) -> None:
+    path = tmp_path / "good.wav"
+    write_wav(path, tone, 16_000)
+    start, audio = path.read_bytes()[:36], path.read_bytes()[36:]
+    path.write_bytes(start + _chunk(b"junk", b"") * 2_000_000 + audio)
+    with pytest.raises(AudioInputError, match="no end of chunks before the audio"):
+        read_wav(path)
+    path.write_bytes(start + _chunk(b"data", b"") * 2_000_000)
+    assert len(read_wav(path)[0]) == 2_000_000 * 4 - 4
+
+
+def test_the_beginning_of_a_long_file(tmp_path: Path, tone: np.ndarray) -> None:
+    path = tmp_path / "tone.wav"
+    write_wav(path, tone, 16_000)
+    pcm, rate = read_beginning(path, 0.1)
+    assert (len(pcm), rate) == (1_600, 16_000)
+    assert np.array_equal(pcm, read_wav(path)[0][:1_600])
+    assert len(read_beginning(path, 60.0)[0]) == len(tone)
+
+
+def test_many_channels_take_no_more_memory_than_their_mean(tmp_path: Path) -> None:
+    path = tmp_path / "many.wav"
+    channels, seconds, rate = 32, 20, 48_000
+    with path.open("wb") as file:  # sparse: 245 MB that take no disk
+        size = seconds * rate * channels * 8
+        layout = struct.pack("<HHIIHH", 3, channels, rate, rate * channels * 8, channels * 8, 64)
+        file.write(b"RIFF" + struct.pack("<I", 36 + size) + b"WAVE" + _chunk(b"fmt ", layout))
+        file.write(b"data" + struct.pack("<I", size))
+        file.truncate(44 + size)
+    tracemalloc.start()
+    pcm, _ = read_wav(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(pcm) == seconds * rate
+    assert peak < pcm.nbytes + 8_000_000
 
 
 def test_other_chunks_are_skipped(tmp_path: Path, tone: np.ndarray) -> None:

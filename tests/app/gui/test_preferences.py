@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,76 @@ def test_a_damaged_file_means_defaults(tmp_path: Path) -> None:
     file = tmp_path / "damaged.ini"
     file.write_bytes(bytes(range(256)) * 8)
     assert PreferenceStore(file).load() == Preferences()
+
+
+@pytest.mark.parametrize("place", ["preferences]\nbundle=", "window]\ngeometry="])
+@pytest.mark.parametrize(
+    "value",
+    [
+        r"@Variant(\0\0\0\x9\x7f\xff\xff\xff)",  # a list of two thousand million entries
+        r"\x40Variant(\0\0\0\x9\x7f\xff\xff\xff)",
+        r"\100V\x61riant(\0\0\0\x9\x7f\xff\xff\xff)",
+        r'@Var"ian"t(\0\0\0\x9\x7f\xff\xff\xff)',
+        "@Var\\\niant(\\0\\0\\0\\x9\\x7f\\xff\\xff\\xff)",
+        r"@Variant(\0\0\0\x41\0\0\0\0)",  # a picture, without a screen
+        r"@DateTime(\0\0\0\x10\0)",
+    ],
+)
+def test_a_file_that_holds_objects_means_defaults(tmp_path: Path, place: str, value: str) -> None:
+    """In a process of its own, since Qt would end it."""
+    file = tmp_path / "objects.ini"
+    file.write_text(f"[preferences]\nreply=text\n[{place}{value}\n", encoding="latin-1")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from app.gui.preferences import Preferences, PreferenceStore\n"
+        "store = PreferenceStore(Path(sys.argv[1]))\n"
+        "assert store.load() == Preferences()\n"
+        "assert store.kept_bytes('geometry').isEmpty()\n"
+        "assert store.save(Preferences(seed=3))\n"
+    )
+    command = [sys.executable, "-c", code, str(file)]
+    subprocess.run(command, check=True)
+    assert PreferenceStore(file).load() == Preferences(seed=3)
+    assert "text" in (tmp_path / "objects.ini.damaged").read_text(encoding="latin-1")
+
+
+def test_a_file_that_can_be_neither_read_nor_renamed_means_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise PermissionError(self)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    file = tmp_path / "objects.ini"
+    file.write_text("[preferences]\nreply=text\nbundle=@DateTime(1)\n")
+    store = PreferenceStore(file)
+    assert store.load() == Preferences()
+    assert not store.save(Preferences(seed=3))
+
+
+@pytest.mark.parametrize("value", ["@Rect(1 2 3 4)", "@Size(9 9)", "@Invalid()", "a, b", '"open', "@", "\\x"])
+def test_other_values_of_qt_are_no_text(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "odd.ini"
+    file.write_text(f"[preferences]\nreply={value}\nseed={value}\ntheme={value}\n")
+    assert PreferenceStore(file).load() == Preferences()
+    PreferenceStore(file).kept_bytes("geometry")
+
+
+def test_a_file_of_any_size_means_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "large.ini"
+    file.write_bytes(b"[preferences]\nreply=text\n" + b"x" * 2_000_000)
+    assert PreferenceStore(file).load() == Preferences()
+
+
+@pytest.mark.parametrize("content", [b"\0preferences]\n", b"[preferences]\ntheme=dark\n\0", b"[preferences"])
+def test_a_damaged_file_is_written_anew(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "damaged.ini"
+    file.write_bytes(content)
+    store = PreferenceStore(file)
+    store.load()
+    assert store.save(EVERYTHING)
+    assert store.save(EVERYTHING)
+    assert PreferenceStore(file).load() == EVERYTHING
 
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
