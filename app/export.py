@@ -1,7 +1,8 @@
 """Files made for the user: complete under their name, or not there at all.
 
 In: bytes. Out: a file, put in place by its last step; an ExportError says what to do if it cannot be written
-(disk full, no permission, no folder). Any thread, one file per object.
+(disk full, no permission, no folder). A link stays, what it leads to is replaced; a character device such as
+/dev/null is written to; pipes, sockets and disks are refused. Any thread, one file per object.
 """
 
 from __future__ import annotations
@@ -9,30 +10,43 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
+import stat
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from engine_runtime.errors import ExportError
 
+_PREFIX_CHARACTERS = 40
+"""Of the name, in that of the temporary file: the whole of a long one would not fit."""
+
 
 class ExportFile:
     """A file being written beside its final place. As a context manager it is kept unless an error leaves
     it."""
 
-    def __init__(self, path: Path) -> None:
-        """Start the file; ExportError if the folder cannot be written to."""
+    def __init__(self, path: Path, *, is_private: bool = False) -> None:
+        """Start the file, which only its owner reads if it `is_private`; ExportError if the folder cannot be
+        written to."""
         self.path = path
+        self._is_private = is_private
         self._temporary: Path | None = None
-        if path.is_dir():
-            raise ExportError(f"{path} was not written: a folder has that name. Choose another name.")
+        self._is_open = True
         try:
-            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+            self._target, self._mode = _find_target(path)
+            if self._mode is not None and stat.S_ISCHR(self._mode):
+                self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+                return
+            prefix = f".{self._target.name[:_PREFIX_CHARACTERS]}."
+            descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=self._target.parent)
         except OSError as error:
             raise _in_words(path, error) from error
         self._temporary = Path(name)
-        self._file: BinaryIO = os.fdopen(descriptor, "wb")
+        self._file = os.fdopen(descriptor, "w+b")
 
     def write(self, content: bytes) -> None:
         """Append."""
@@ -44,29 +58,38 @@ class ExportFile:
 
     def keep(self, header: bytes = b"") -> None:
         """Put the file in place, its first bytes replaced by `header`. May be called twice."""
-        if self._temporary is None:
+        if not self._is_open:
             return
         try:
             self._file.flush()
             self._file.seek(0)
             self._file.write(header)
-            self._file.close()
-            mask = os.umask(0)
-            os.umask(mask)
-            self._temporary.chmod(0o666 & ~mask)  # a temporary file is private, the result is as any other
-            self._temporary.replace(self.path)
+            if self._temporary is None:
+                self._copy_to_device()
+            else:
+                self._file.close()
+                self._temporary.chmod(0o600 if self._is_private else _permissions(self._mode))
+                self._temporary.replace(self._target)
         except OSError as error:
             self.abort()
             raise _in_words(self.path, error) from error
         self._temporary = None
+        self._is_open = False
 
     def abort(self) -> None:
         """Remove what was written so far."""
+        self._is_open = False
         with contextlib.suppress(OSError):
             self._file.close()
         if self._temporary is not None:
             self._temporary.unlink(missing_ok=True)
             self._temporary = None
+
+    def _copy_to_device(self) -> None:
+        self._file.seek(0)
+        with self._target.open("wb") as device:
+            shutil.copyfileobj(self._file, device)
+        self._file.close()
 
     def __enter__(self) -> ExportFile:
         return self
@@ -80,8 +103,81 @@ class ExportFile:
             self.abort()
 
 
+def check_target(path: Path) -> None:
+    """Raise the ExportError that an `ExportFile` of this name would, before work is done for it."""
+    ExportFile(path).abort()
+
+
+def check_names(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """ExportError where a file to write is another one of them, or one that is read. Keys are the options."""
+    names = list(written)
+    for number, name in enumerate(names):
+        others = {other: written[other] for other in names[:number]} | dict(read)
+        for other, file in others.items():
+            if _are_one_file(written[name], file):
+                raise ExportError(
+                    f"{other} and {name} are the same file, {written[name]}. "
+                    "It would be overwritten: choose another name for one of them."
+                )
+
+
+def _are_one_file(first: Path | None, second: Path | None) -> bool:
+    if first is None or second is None:
+        return False
+    try:
+        return first.samefile(second) and not first.is_char_device()
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(first) == os.path.realpath(second)
+
+
+def _find_target(path: Path) -> tuple[Path, int | None]:
+    """The path without links, and the mode of what is there (None for nothing). ExportError, OSError."""
+    target = Path(os.path.realpath(path))
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return target, None
+    if stat.S_ISDIR(found.st_mode):
+        raise ExportError(f"{path} was not written: a folder has that name. Choose another name.")
+    is_device = stat.S_ISCHR(found.st_mode)
+    if not (is_device or stat.S_ISREG(found.st_mode)) or (is_device and _is_terminal(target)):
+        raise ExportError(f"{path} was not written: it is no ordinary file. Choose another name.")
+    if not is_device and _is_standard_output(found):
+        raise ExportError(f"{path} was not written: what the command prints goes there. Choose another name.")
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return target, found.st_mode
+
+
+def _is_terminal(device: Path) -> bool:
+    try:
+        descriptor = os.open(device, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.isatty(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_standard_output(found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(found, os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError, AttributeError):  # closed, or not a file
+        return False
+
+
+def _permissions(mode: int | None) -> int:
+    """Those of the file that is replaced, or of any new one: a temporary file is private."""
+    if mode is not None:
+        return stat.S_IMODE(mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def _in_words(path: Path, error: OSError) -> ExportError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ExportError(
             f"{path} was not written: the disk is full. Free some space or choose another folder."
         )
@@ -89,4 +185,6 @@ def _in_words(path: Path, error: OSError) -> ExportError:
         return ExportError(f"{path} was not written: no permission. Choose a folder that you may write to.")
     if error.errno == errno.ENOENT:
         return ExportError(f"{path} was not written: there is no folder {path.parent}. Make it first.")
+    if error.errno == errno.ENAMETOOLONG:
+        return ExportError(f"{path} was not written: its name is too long. Choose a shorter one.")
     return ExportError(f"{path} was not written: {error.strerror}. Choose another folder.")

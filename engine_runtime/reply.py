@@ -1,9 +1,8 @@
 """Reply: one reply while it is made, one decode step at a time.
 
 In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
-its characters are whole, speech as soon as token2mel and vocoder can make a chunk. It also knows which of its
-rows were handed out, so that a reply that is interrupted stays in the history as far as it was said. Engine
-thread.
+its characters are whole, speech as soon as token2mel and vocoder can make a chunk. `rows` is what it is made
+of (reply_rows.py), `given` how much of it was handed out. Engine thread.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.step import Tails
 from engine_runtime.prompt import IncrementalText
+from engine_runtime.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.stages import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
@@ -60,8 +60,9 @@ class Reply:
     held: Callable[[], int]
     limit: int
     committed_ns: int
-    rows: list[GeneratedRow] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
+    rows: ReplyRows = field(init=False)
+    given: ReplyPosition = field(default_factory=ReplyPosition)
+    """How much was handed out."""
     finish_reason: FinishReason | None = None
     _clock: _Clock = field(init=False)
     _text: IncrementalText = field(init=False)
@@ -73,10 +74,10 @@ class Reply:
     _ending: FinishReason | None = None
     """Why no row follows."""
     _chunk_index: int = 0
-    _shown_rows: int = 0
-    _heard_samples: int = 0
 
     def __post_init__(self) -> None:
+        special = self.stages.bundle.lm.special_ids
+        self.rows = ReplyRows(self.modality, special, self.stages.samples_per_code)
         self._clock = _Clock(self.committed_ns)
         self._text = IncrementalText(self.stages.tokenizer)
 
@@ -90,7 +91,7 @@ class Reply:
             events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
             self._ending = self.generation.finish_reason
             if self._ending is None and (
-                self.held() >= self.limit or len(self.codes) >= self.stages.max_codes
+                self.held() >= self.limit or len(self.rows.codes) >= self.stages.max_codes
             ):
                 self._ending = "length"
             if self._ending is not None:
@@ -118,8 +119,10 @@ class Reply:
                 attributes["rtf_steady"] = steady_ns / 1e9 / (audio_s - first_s)
         elapsed_ns = self.timing.clock_ns() - clock.committed_ns
         self.timing.emit("reply", self.turn_id, clock.committed_ns, elapsed_ns, **attributes)
-        text = self._text.text.strip()
-        return ReplyDone(self.turn_id, self.modality, reason, text, tuple(self.codes), clock.samples)
+        rows = self.rows
+        return ReplyDone(
+            self.turn_id, self.modality, reason, rows.text.strip(), tuple(rows.codes), clock.samples
+        )
 
     def stop(self) -> None:
         """Nothing more of it is wanted: let go of the voice, so that its buffers serve the next reply."""
@@ -127,39 +130,22 @@ class Reply:
 
     def note_given(self, event: ReplyEvent) -> None:
         """The event is about to be handed out."""
+        samples, characters = self.given.samples, self.given.characters
         if isinstance(event, ReplyAudio):
-            self._heard_samples += event.pcm.size
+            self.given = ReplyPosition(samples + event.pcm.size, characters)
         elif isinstance(event, ReplyText):
-            self._shown_rows = len(self.rows)
-
-    def complete_rows(self) -> list[Row]:
-        """Rows of the whole reply, up to the end of its turn."""
-        return self._closed([row for row in self.rows if not row.is_stop])
-
-    def heard_rows(self) -> list[Row] | None:
-        """Rows of what was handed out so far, up to the end of its turn; None if that is nothing."""
-        if self.modality is Modality.TEXT:
-            return self._closed(self.rows[: self._shown_rows]) if self._shown_rows else None
-        left = self._heard_samples // self.stages.samples_per_code
-        if not left:
-            return None
-        heard: list[GeneratedRow] = []
-        for row in self.rows:
-            if not left:
-                break
-            heard.append(row)
-            left -= self._is_code(row)
-        return self._closed(heard)
+            self.given = ReplyPosition(samples, characters + len(event.text))
 
     def _next_logits(self) -> Logits:
         tails = self.generation.tails
-        if not self.rows:
+        if not self.rows.rows:
             return self.prefill(tails)
         # NOTE: not "while the codec is busy": what a step computes shall not depend on how fast something is.
         if tails.pick is not None and self._has_begun:
             tails = replace(tails, pick=replace(tails.pick, alone=False))
-        last = self.rows[-1]
-        with self.timing.span("step", self.turn_id, index=len(self.rows), mode=self.generation.mode.value):
+        rows = self.rows.rows
+        last = rows[-1]
+        with self.timing.span("step", self.turn_id, index=len(rows), mode=self.generation.mode.value):
             return self.decode(last.row, tails)
 
     def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
@@ -170,8 +156,7 @@ class Reply:
             return
         if row.subtitle is not None:
             yield from self._write(row.subtitle, is_subtitle=True)
-        if self._is_code(row):
-            self.codes.append(row.row.audio)
+        if self.rows.is_code(row):
             if self.modality is Modality.SPEECH:
                 if self._voice is None:
                     while self._leaving is not None:  # what was said before comes first
@@ -186,13 +171,14 @@ class Reply:
     def _write(self, token_id: int, *, is_subtitle: bool) -> Iterator[ReplyText]:
         text = self._text.push(token_id)
         if text:
-            yield ReplyText(self.turn_id, text, is_subtitle)
+            yield ReplyText(self.turn_id, text, is_subtitle, self.rows.add_text(text))
 
     def _end(self, start_ns: int) -> Iterator[ReplyEvent]:
         """What is left when no row follows."""
         text = self._text.finish()
         if text:
-            yield ReplyText(self.turn_id, text, self.modality is Modality.SPEECH)
+            start = self.rows.add_text(text, is_late=True)
+            yield ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start)
         yield from self._end_speech(start_ns)
 
     def _end_speech(self, start_ns: int) -> Iterator[ReplyEvent]:
@@ -228,20 +214,3 @@ class Reply:
     def _new_voice(self) -> ReplyVoice:
         stages = self.stages
         return ReplyVoice(stages.token2mel, stages.vocoder, self.timing, self.turn_id, stages.new_lane)
-
-    def _is_code(self, row: GeneratedRow) -> bool:
-        return row.mode is Mode.AUDIO and row.row.audio < self.stages.bundle.lm.special_ids.eosp
-
-    def _closed(self, rows: list[GeneratedRow]) -> list[Row]:
-        """Rows with what ends the speech, if it was cut, and what ends the turn."""
-        prompt = self.stages.prompt
-        is_speaking = self.modality is Modality.SPEECH if not rows else rows[-1].mode is Mode.AUDIO
-        if rows and rows[-1].row.text == self.stages.bundle.lm.special_ids.sosp:
-            is_speaking = True
-        if rows and rows[-1].mode is Mode.AUDIO and not self._is_code(rows[-1]):
-            is_speaking = False
-        return [
-            *(row.row for row in rows),
-            *(prompt.end_speech() if is_speaking else ()),
-            *prompt.end_turn(),
-        ]

@@ -1,17 +1,20 @@
 """Turn: one user turn and its reply, from the first speech to the last sample.
 
 In: PCM (or typed text) as it comes, then a commit. Out: reply events. While the user speaks, new codes are
-prefilled at once, so that at the commit only the few rows that close the turn are left.
+prefilled at once, so that at the commit only the few rows that close the turn are left. Codes may change
+while the user speaks (codec/speech_tokenizer.py), and with `exact_encoding` once more at the commit: rows are
+prefilled again from the first that differs.
 
 States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Used
-by the engine thread; `cancel` is safe from any thread and takes effect after the present decode step at the
-latest.
+by the engine thread; `cancel` and `truncate` are safe from any thread and take effect after the present
+decode step at the latest.
 
 Policies:
     A turn cancelled while listening never happened.
-    A reply that is interrupted stays in the history as far as it was handed out; if nothing was, the whole
-    exchange never happened. After an error the turn is gone and the conversation is as it was before the
-    turn.
+    A reply that is interrupted stays in the history as far as it was heard: `truncate` says how far that is,
+    also for a reply that is complete; `cancel` takes what was handed out for heard. If nothing was heard, the
+    whole exchange never happened. After an error the turn is gone and the conversation is as it was before
+    the turn, unless `truncate` says that some of the reply was heard.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
@@ -33,6 +37,7 @@ from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.reply import Reply
+from engine_runtime.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
 
@@ -62,20 +67,30 @@ class Turn:
         """Which commit is wanted; a reply of an earlier one is stale."""
         self._stream: SpeechTokenizerStream | None = None
         self._codes: list[int] = []
+        self._speech_maximum: float | None = None
+        options, tokenizer = engine.stages.options, engine.stages.speech_tokenizer
+        self._spoken: list[Pcm] | None = [] if options.exact_encoding and tokenizer.is_revised else None
+        """All of the user's speech, where it is encoded anew at the commit."""
         self._user_turn: list[Row] = []
         """All rows of the user's turn, from the commit on."""
         self._text: str | None = None
         self._reply: Reply | None = None
+        self._rows: ReplyRows | None = None
+        """What the reply is made of, also when it is over; None until it begins."""
+        self._heard: ReplyPosition | None = None
+        """Up to where the reply was heard, as the latest `truncate` said. Any thread."""
+        self._cut_at: ReplyPosition | None = None
+        """The position that was carried out last."""
         self._exchange: Exchange | None = None
         conversation.modality = reply
         with self._step():
-            self._stream = engine.borrow_stream()
+            self._stream = engine.borrow_stream(conversation.expected_maximum)
             self._prefill(self._open_rows(), "listen", BOTH_TAILS, self._default_reserve(reply))
 
     @property
     def _is_stopped(self) -> bool:
-        """Whether a cancel came before the reply was complete."""
-        return self._cancelled.is_set() and self._state is not _State.DONE
+        """Whether a cancel came before the reply was complete, or a truncate at any time."""
+        return self._heard is not None or (self._cancelled.is_set() and self._state is not _State.DONE)
 
     @property
     def is_over(self) -> bool:
@@ -96,8 +111,10 @@ class Turn:
                 raise RuntimeError("a typed question takes no speech; open another turn")
             with self._step():
                 codes = self._encode(pcm)
+                if self._spoken is not None:
+                    self._spoken.append(pcm.copy())
                 if codes.size:
-                    self._codes.extend(codes.tolist())
+                    self._codes = self._stream_of_turn().codes
                     reserve = self._default_reserve(self._conversation.modality)
                     self._prefill(self._open_rows(), "listen", BOTH_TAILS, reserve)
             self._is_cancelled()
@@ -122,11 +139,15 @@ class Turn:
     def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
         """End the user's turn; the events of the reply, ending with a ReplyDone.
 
-        `params` default to the bundle's for this modality. The iterator ends at once after `reopen`; after
-        `cancel` it gives a ReplyDone with "cancelled". Raises AudioInputError if nothing was said or typed.
+        Each commit of the conversation draws anew. `params` default to the bundle's for this modality. The
+        iterator ends at once after `reopen`; after `cancel` it gives a ReplyDone with "cancelled". Raises
+        AudioInputError if nothing was said or typed.
         """
         with self._engine.lock:
             committed_ns = self._timing.clock_ns()
+            if params is None:
+                lm = self._stages.bundle.lm
+                params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
             if not self._is_cancelled():
                 self._require(_State.LISTENING, "be committed")
                 self._timing.emit("commit", self.turn_id, committed_ns, 0)
@@ -134,10 +155,8 @@ class Turn:
                     self._user_turn = self._close_user_turn()
                 self._state = _State.REPLYING
                 self._commit_count += 1
-                self._reply = None
-            if params is None:
-                lm = self._stages.bundle.lm
-                params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
+                self._reply = self._rows = None
+                params = self._conversation.next_draws(params)
             return self._run(self._commit_count, reply, params, committed_ns)
 
     def reopen(self) -> None:
@@ -151,12 +170,11 @@ class Turn:
             conversation = self._conversation
             if conversation.turn is not self:
                 raise RuntimeError("a later turn was opened; only the latest one can be reopened")
-            if self._exchange is not None:
-                conversation.exchanges.remove(self._exchange)
-                self._exchange = None
+            conversation.replace(self._exchange, None)
             self._commit_count += 1
             self._stop_reply()
-            self._reply, self._state = None, _State.LISTENING
+            self._reply = self._rows = self._exchange = None
+            self._state = _State.LISTENING
             self._engine.roll_back(conversation, [*conversation.history(), *self._open_rows()])
 
     def cancel(self) -> None:
@@ -165,8 +183,21 @@ class Turn:
         If the engine is at work on it, the work stops after the present step. A turn that is done stays as it
         is.
         """
-        if self._state is _State.DONE:
+        if self._state is _State.DONE and self._heard is None:
             return
+        self._stop()
+
+    def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
+        """Stop the reply, complete or not, and keep of it what was heard: the codes whose audio had started
+        when `samples_played` samples were played, or the `characters_shown` of a text reply.
+
+        Text and KV cache are cut at the same row. Safe from any thread while the turn is the conversation's
+        latest, else in the engine thread. A later call can only leave less; while listening it is a `cancel`.
+        """
+        self._heard = ReplyPosition(samples_played, characters_shown)
+        self._stop()
+
+    def _stop(self) -> None:
         self._cancelled.set()
         if self._engine.lock.acquire(blocking=False):
             try:
@@ -187,6 +218,7 @@ class Turn:
                 else:
                     with self._step():
                         reply = self._reply = self._reply or self._new_reply(modality, params, committed_ns)
+                        self._rows = reply.rows
                         events = reply.advance()
                         if reply.finish_reason is not None:
                             self._finish(reply)
@@ -234,12 +266,16 @@ class Turn:
 
     def _encode(self, pcm: Pcm | None) -> Codes:
         """New codes of more speech, or, for None, those of its end."""
-        if self._stream is None:
-            raise RuntimeError(f"turn {self.turn_id} has given its encoder back")
+        stream = self._stream_of_turn()
         with self._timing.span("encode", self.turn_id) as attributes:
-            codes = self._stream.tail() if pcm is None else self._stream.push(pcm)
+            codes = stream.tail() if pcm is None else stream.push(pcm)
             attributes["codes"] = codes.size
         return codes
+
+    def _stream_of_turn(self) -> SpeechTokenizerStream:
+        if self._stream is None:
+            raise RuntimeError(f"turn {self.turn_id} has no encoder stream any more")
+        return self._stream
 
     def _prefill(self, current: list[Row], phase: str, tails: Tails, reserve: int) -> Logits:
         rows = self._conversation.plan(current, reserve)
@@ -260,13 +296,25 @@ class Turn:
     def _close_user_turn(self) -> list[Row]:
         """Rows of the complete user turn. Raises AudioInputError if it says nothing."""
         prompt = self._stages.prompt
-        rows = self._open_rows()
-        if self._text is None:
-            tail = self._encode(None)
-            if not self._codes and not tail.size:
-                raise AudioInputError("Nothing was said in this turn. Say or type something.")
-            rows += [*prompt.code_rows(tail.tolist()), *prompt.end_speech()]
-        return [*rows, *prompt.end_turn()]
+        if self._text is not None:
+            return [*prompt.user_text(self._text), *prompt.end_turn()]
+        codes = self._all_codes()
+        if not codes:
+            raise AudioInputError("Nothing was said in this turn. Say or type something.")
+        self._speech_maximum = self._stream_of_turn().maximum
+        rows = [*prompt.open_user_speech(), *prompt.code_rows(codes)]
+        return [*rows, *prompt.end_speech(), *prompt.end_turn()]
+
+    def _all_codes(self) -> list[int]:
+        """Codes of the complete user turn. The stream stays as it is, for more speech after a `reopen`."""
+        if not self._spoken:
+            return [*self._codes, *self._encode(None).tolist()]
+        with self._timing.span("encode", self.turn_id, exact=1) as attributes:
+            codes: list[int] = self._stages.speech_tokenizer.encode(np.concatenate(self._spoken)).tolist()
+            attributes["codes"] = len(codes)
+            changed = (new != old for new, old in zip(codes, self._codes, strict=False))
+            attributes["changed_codes"] = sum(changed)
+        return codes
 
     def _default_reserve(self, modality: Modality) -> int:
         """Rows to keep free while listening: what closes the turn, and the reply."""
@@ -277,25 +325,38 @@ class Turn:
 
     def _finish(self, reply: Reply) -> None:
         """The reply is complete: it becomes history."""
-        self._exchange = self._remember(reply, reply.complete_rows())
+        self._remember(reply.rows)
         self._reply, self._state = None, _State.DONE
 
-    def _remember(self, reply: Reply, rows: list[Row]) -> Exchange:
-        opening = self._stages.prompt.open_reply(reply.modality)
-        exchange = Exchange(tuple(self._user_turn), (*opening, *rows))
-        self._conversation.exchanges.append(exchange)
-        return exchange
+    def _remember(self, rows: ReplyRows) -> None:
+        """Let the history hold the exchange with this reply."""
+        reply = rows.as_turn(self._stages.prompt)
+        text = rows.text.strip()
+        self._replace_exchange(Exchange(tuple(self._user_turn), tuple(reply), text, self._speech_maximum))
+
+    def _replace_exchange(self, exchange: Exchange | None) -> None:
+        if self._exchange is None and self._conversation.turn is not self:
+            return  # it failed, and a later turn went on without it
+        self._conversation.replace(self._exchange, exchange)
+        self._exchange = exchange
 
     def _is_cancelled(self) -> bool:
         """Whether the turn is cancelled; carries the cancel out if it is not yet. The engine's lock is
         held."""
         if not self._is_stopped:
             return False
-        if self._state is _State.CANCELLED:
+        heard = self._heard
+        if self._state is _State.CANCELLED and heard in (None, self._cut_at):
             return True
-        heard = self._reply.heard_rows() if self._state is _State.REPLYING and self._reply else None
-        if self._reply is not None and heard is not None:
-            self._remember(self._reply, heard)
+        self._cut_at = heard
+        if heard is None and self._reply is not None:
+            heard = self._reply.given
+        if self._rows is not None and heard is not None:
+            self._rows = self._rows.up_to(heard)
+            if self._rows.rows:
+                self._remember(self._rows)
+            else:
+                self._replace_exchange(None)
         self._drop()
         return True
 
@@ -304,7 +365,8 @@ class Turn:
         self._state = _State.CANCELLED
         self._cancelled.set()
         self._stop_reply()
-        self._engine.roll_back(self._conversation, self._conversation.history())
+        if self._conversation.is_resting:  # else a later turn aligns the cache itself
+            self._engine.roll_back(self._conversation, self._conversation.history())
         self.give_stream_back()
 
     def _stop_reply(self) -> None:
@@ -319,6 +381,7 @@ class Turn:
 
     def give_stream_back(self) -> None:
         """Let the encoder stream serve another turn."""
+        self._spoken = None
         if self._stream is not None:
             stream, self._stream = self._stream, None
             self._engine.return_stream(stream)
@@ -336,6 +399,7 @@ class Turn:
     def _step(self) -> Iterator[None]:
         """A piece of work; if it fails, the turn is gone and the conversation is as before."""
         try:
+            self._stages.cpu_threads.adapt()
             yield
         except torch.OutOfMemoryError as error:
             self._drop()

@@ -29,13 +29,9 @@ class Bubble(QFrame):
         self.strip = WaveStrip(theme.accent)
         self.strip.hide()
         self.caption.setProperty("role", "small")
-        self.body.setTextFormat(Qt.TextFormat.PlainText)
-        self.body.setWordWrap(True)
-        self.body.setTextInteractionFlags(
-            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
-        )
-        self.body.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.body.hide()
+        self.texts = [self.body]
+        """Labels with text of any length, one below the other."""
+        set_up_text(self.body)
         self.head = QHBoxLayout()
         self.head.setSpacing(6)
         self.head.addWidget(self.icon)
@@ -61,9 +57,10 @@ class Bubble(QFrame):
     def fit(self) -> None:
         """Take the width of the text, the caption or the picture, whichever needs most."""
         metrics = QFontMetricsF(self.body.font())
-        lines = self.body.text().split("\n") if self.body.isVisibleTo(self) else [""]
+        shown = [label.text() for label in self.texts if label.isVisibleTo(self)]
+        lines = [line for text in shown for line in text.split("\n")[:400]]
         # Only the widest line matters, and no line needs to be measured beyond the limit.
-        widest = max(metrics.horizontalAdvance(line[: self._widest]) for line in lines[:400])
+        widest = max((metrics.horizontalAdvance(line[: self._widest]) for line in lines), default=0.0)
         self.head.invalidate()  # a layout inside another keeps its old width until the event loop runs
         wanted = max(int(widest) + 4, self.head.sizeHint().width(), self.tail_width())
         self.setFixedWidth(min(max(wanted + 2 * (_MARGIN + _BORDER), _NARROWEST), self._widest))
@@ -97,6 +94,17 @@ class Bubble(QFrame):
 
     def retranslate(self) -> None:
         """Use the words of the current language."""
+
+
+def set_up_text(label: QLabel) -> None:
+    """A label for text that can be selected and copied; hidden until there is some."""
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setWordWrap(True)
+    label.setTextInteractionFlags(
+        Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+    )
+    label.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+    label.hide()
 
 
 class UserBubble(Bubble):
@@ -167,6 +175,8 @@ class UserBubble(Bubble):
 class ReplyBubble(Bubble):
     """The answer: text or subtitle, length, figures, and a button that plays it again.
 
+    Of a reply that was cut, what was heard stands above a mark and the rest, dimmed, below it.
+
     Signals:
         play_again: the button was pressed; the turn's id.
     """
@@ -183,6 +193,11 @@ class ReplyBubble(Bubble):
         self._is_playing = False
         self.was_heard = False
         self._times: TurnTimes | None = None
+        self._heard_s: float | None = None
+        """Seconds that were heard of a reply that was cut."""
+        self.mark, self.mark_text, self._mark_icon = QWidget(), QLabel(), QLabel()
+        self.rest = QLabel()
+        self._lay_out_cut()
         self.figures = QLabel()
         self.figures.setProperty("role", "small")
         self.figures.hide()
@@ -230,7 +245,18 @@ class ReplyBubble(Bubble):
 
     def cancel(self, reason: CancelReason) -> None:
         """The reply was stopped."""
+        self.was_heard = self.was_heard or self._is_playing
         self._cancelled, self._is_playing = reason, False
+        self.retranslate()
+
+    def cut(self, modality: Modality, heard_text: str, unheard_text: str, heard_s: float) -> None:
+        """The reply was stopped; only what was heard of it counts."""
+        self._modality, self._heard_s = modality, heard_s
+        self.set_body(heard_text.strip())
+        self.rest.setText(unheard_text.strip())
+        self.rest.setVisible(bool(self.rest.text()))
+        self.mark.show()
+        self.again.setVisible(modality is Modality.SPEECH and heard_s > 0)
         self.retranslate()
 
     def show_times(self, times: TurnTimes) -> None:
@@ -239,9 +265,10 @@ class ReplyBubble(Bubble):
         self.retranslate()
 
     def tail_width(self) -> int:
-        """Width of the button and the figures."""
+        """Width of the mark, the button and the figures."""
         self._tail.invalidate()
-        return max(super().tail_width(), self._tail.sizeHint().width())
+        mark = self.mark.sizeHint().width() if self.mark.isVisibleTo(self) else 0
+        return max(super().tail_width(), mark, self._tail.sizeHint().width())
 
     def retranslate(self) -> None:
         """Use the words of the current language."""
@@ -253,8 +280,7 @@ class ReplyBubble(Bubble):
             parts.append(self._why_cancelled(self._cancelled))
         elif waiting:
             parts.append(self.tr("thinking …"))
-        if self.seconds > 0:
-            parts.append(self.tr("%1 s").replace("%1", f"{self.seconds:.1f}"))
+        parts += self._length()
         if self._is_playing:
             parts.append(self.tr("playing"))
         if self._finish == "length":
@@ -264,8 +290,54 @@ class ReplyBubble(Bubble):
         self.again.setIcon(self.look_icons.icon("replay", self.look_theme.accent))
         self.again.setAccessibleName(self.tr("Play this reply again"))
         self._write_figures()
-        self.setAccessibleName(", ".join([*parts, self.body.text()]))
+        said = [self.body.text()]
+        if self._heard_s is not None:
+            self._write_mark(self._heard_s)
+            said += [self.mark_text.text(), self.rest.text()]
+        self.setAccessibleName(", ".join([*parts, *filter(None, said)]))
         self.fit()
+
+    def _length(self) -> list[str]:
+        """How long the reply is, and how much of it was heard if it was cut."""
+        heard_s, whole_s = self._heard_s, self.seconds
+        if heard_s is not None and whole_s > 0:
+            text = self.tr("%1 of %2 s")
+            return [text.replace("%1", f"{heard_s:.1f}").replace("%2", f"{whole_s:.1f}")]
+        shown_s = whole_s if heard_s is None else heard_s
+        return [self.tr("%1 s").replace("%1", f"{shown_s:.1f}")] if shown_s > 0 else []
+
+    def _write_mark(self, heard_s: float) -> None:
+        forgotten = self.tr("The conversation goes on as if this question had not been asked.")
+        if self._modality is Modality.TEXT and self.body.text():
+            text = self.tr("cut here")
+            more = self.tr("The conversation goes on from what was shown.")
+        elif self._modality is Modality.TEXT:
+            text, more = self.tr("nothing was shown, so it is not remembered"), forgotten
+        elif heard_s > 0:
+            text = self.tr("heard up to here")
+            more = self.tr("The conversation goes on from what was heard. MOSS does not know the rest.")
+        else:
+            text, more = self.tr("nothing was heard, so it is not remembered"), forgotten
+        self.mark_text.setText(text)
+        self.mark_text.setAccessibleDescription(more)
+        self.mark.setToolTip(more)
+        icon = self.look_icons.pixmap("cut", self.look_theme.muted, 16, self.devicePixelRatioF())
+        self._mark_icon.setPixmap(icon)
+
+    def _lay_out_cut(self) -> None:
+        self.mark_text.setProperty("role", "small")
+        row = QHBoxLayout(self.mark)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(6)
+        row.addWidget(self._mark_icon)
+        row.addWidget(self.mark_text)
+        row.addStretch(1)
+        self.mark.hide()
+        self.rest.setProperty("role", "muted")
+        set_up_text(self.rest)
+        self.texts.append(self.rest)
+        self.column.addWidget(self.mark)
+        self.column.addWidget(self.rest)
 
     def _write_figures(self) -> None:
         parts = []
@@ -279,4 +351,6 @@ class ReplyBubble(Bubble):
     def _why_cancelled(self, reason: CancelReason) -> str:
         if reason == "barge_in":
             return self.tr("interrupted by you")
+        if reason == "output_lost":
+            return self.tr("loudspeaker lost")
         return self.tr("failed") if reason == "error" else self.tr("stopped")

@@ -20,6 +20,7 @@ from app.session.messages import (
     Levels,
     PlaybackFinished,
     PlaybackStarted,
+    ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
     SampleProgress,
@@ -145,6 +146,11 @@ class Transcript(QScrollArea):
         """A reply is made."""
         if (reply := self._reply(event.turn_id)) is not None:
             reply.finish(event.modality, event.seconds, event.text, event.finish_reason)
+
+    def cut_reply(self, event: ReplyCut) -> None:
+        """Show how much of a reply was heard before it was stopped."""
+        if (turn := self._turns.get(event.turn_id)) is not None and turn.reply is not None:
+            turn.reply.cut(event.modality, event.heard_text, event.unheard_text, event.heard_s)
 
     def show_levels(self, event: Levels) -> None:
         """Draw the loudness of the turn that is heard and of the reply that is playing for the first time."""

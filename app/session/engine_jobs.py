@@ -56,9 +56,19 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Drop the turn, or stop its reply."""
+    """Drop the turn; nothing of its reply was asked for."""
 
     turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Stop the reply, complete or not, and keep of it what was heard: so many samples at the engine's output
+    rate, or characters of a text reply."""
+
+    turn_id: int
+    samples_played: int
+    characters_shown: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class Close:
     """Close the engine and end the thread."""
 
 
-Job = OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Forget | Close
+Job = OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Interrupt | Forget | Close
 
 # ---- engine -> dialog ----
 
@@ -84,6 +94,7 @@ class Loaded:
     load_s: float
     input_sample_rate: int
     output_sample_rate: int
+    samples_per_code: int
 
 
 @dataclass(frozen=True, slots=True)

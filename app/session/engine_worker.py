@@ -1,7 +1,7 @@
 """The engine's side of a session: carries out jobs one after the other and answers with results.
 
 In: jobs from the dialog thread. Out: results, in a queue. `run` is the body of the engine thread, the only
-one that touches the engine; `submit`, `start_commit`, `interrupt` and `idle` belong to the dialog thread.
+one that touches the engine; `submit`, `reopen`, `cancel`, `interrupt` and `idle` belong to the dialog thread.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from app.session.engine_jobs import (
     Forget,
     Hear,
     Heard,
+    Interrupt,
     Job,
     Loaded,
     LoadFailed,
@@ -58,6 +59,10 @@ class EngineBundle(Protocol):
     @property
     def name(self) -> str:
         """Shown to the user."""
+
+    @property
+    def samples_per_code(self) -> int:
+        """Reply samples of one speech code."""
 
     @property
     def lm(self) -> SamplingSection:
@@ -120,6 +125,8 @@ class EngineWorker:
         """The commit whose reply is wanted; written by the dialog thread."""
         self._dropped_turn = 0
         """The latest turn that was cancelled; written by the dialog thread."""
+        self._failed_turn = 0
+        """The latest turn that failed: it takes nothing but how much of it was heard."""
         self._handle: TurnHandle | None = None
 
     # ---- dialog thread ----
@@ -139,13 +146,22 @@ class EngineWorker:
         self.submit(Reopen(turn_id))
 
     def cancel(self, turn_id: int) -> None:
-        """Stop and drop the turn as soon as the engine lets go of its present step."""
+        """Drop the turn that is being spoken as soon as the engine lets go of its present step."""
         self._live_commit = 0
         self._dropped_turn = turn_id
         handle = self._handle
         if handle is not None and handle.turn_id == turn_id:
             handle.cancel()
         self.submit(Cancel(turn_id))
+
+    def interrupt(self, turn_id: int, samples_played: int, characters_shown: int) -> None:
+        """Stop the reply as soon as the engine lets go of its present step, and keep what was heard of it."""
+        self._live_commit = 0
+        self._dropped_turn = turn_id
+        handle = self._handle
+        if handle is not None and handle.turn_id == turn_id:
+            handle.truncate(samples_played, characters_shown)
+        self.submit(Interrupt(turn_id, samples_played, characters_shown))
 
     # ---- engine thread ----
 
@@ -208,12 +224,16 @@ class EngineWorker:
                 time.perf_counter() - started_s,
                 engine.input_sample_rate,
                 engine.output_sample_rate,
+                engine.bundle.samples_per_code,
             )
         )
         return engine
 
     def _carry_out(
-        self, engine: SessionEngine, conversation: Any, job: OpenTurn | Hear | Ask | Commit | Reopen | Cancel
+        self,
+        engine: SessionEngine,
+        conversation: Any,
+        job: OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Interrupt,
     ) -> None:
         if isinstance(job, OpenTurn):
             if job.turn_id != self._dropped_turn:
@@ -225,7 +245,10 @@ class EngineWorker:
         if isinstance(job, Cancel):
             self._handle = None
             handle.cancel()
-        elif job.turn_id == self._dropped_turn:
+        elif isinstance(job, Interrupt):
+            self._handle = None
+            handle.truncate(job.samples_played, job.characters_shown)
+        elif job.turn_id in (self._dropped_turn, self._failed_turn):
             return
         elif isinstance(job, Hear):
             codes = handle.push(job.pcm)
@@ -255,11 +278,13 @@ class EngineWorker:
                 events.close()
 
     def _fail(self, job: Job, message: str, what_to_do: str) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            with contextlib.suppress(Exception):
-                handle.cancel()
         turn_id = 0 if isinstance(job, Forget | Close) else job.turn_id
+        self._failed_turn = turn_id
+        if self._handle is not None:
+            with contextlib.suppress(Exception):
+                self._handle.cancel()
+            if self._handle.turn_id != turn_id:
+                self._handle = None
         self.results.put(TurnFailed(turn_id, message, what_to_do))
 
     def _done(self) -> None:

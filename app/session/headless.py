@@ -24,6 +24,7 @@ from app.audio.sound_streams import DEVICE_RATE_HZ
 from app.audio.wav import WavReader, WavWriter
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad
+from app.export import check_target
 from app.session import messages
 from app.session.clocks import RealClock, VirtualClock
 from app.session.engine_worker import EngineFactory
@@ -33,10 +34,19 @@ from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from app.session.trace import write_chrome_trace
 from engine_runtime.errors import AudioInputError, MossVoiceError
+from engine_runtime.types import Pcm
 
 _GAP_S = 0.5
 """Silence between two replies in the file of reply speech."""
 _POLL_S = 0.005
+_STOP_S, _STOP_AT_ONCE_S = 5.0, 0.3
+"""What the threads get to end by themselves: usually, and where a user waits for the process to be gone."""
+_LOUD_DBFS = -30.0
+"""Speech has this level where it is recorded well; what is louder and no speech is something else."""
+_LOUD_ADVICE = (
+    "It is loud enough but nothing in it sounds like speech. Record a clear voice without other sound."
+)
+_QUIET_ADVICE = "Record it louder, closer to the microphone or with a clearer voice."
 
 Progress = Callable[[float], None]
 """Takes how much of the work is done, 0 to 1."""
@@ -69,6 +79,8 @@ def run_file(
     """
     if (wav_in is None) == (text is None):
         raise ValueError("give either wav_in or text")
+    for file in filter(None, (out, record, trace)):
+        check_target(file)
     user_rate = DEVICE_RATE_HZ
     if wav_in is not None:
         with WavReader(wav_in) as reader:  # a file that cannot be used is told before an engine is loaded
@@ -77,27 +89,26 @@ def run_file(
     try:
         conversation = _Conversation(engine_factory, settings, recorder, realtime, progress, vad)
         conversation.hold(wav_in, text)
-    except BaseException:
-        if recorder is not None:
-            recorder.abort()
-        raise
-    if out is not None and conversation.replies:
-        _write_replies(out, conversation.replies)
-    if recorder is not None:
-        if conversation.report.has_turns:
+        if out is not None and conversation.replies:
+            _write_replies(out, list(conversation.replies.values()))
+        if recorder is not None and conversation.report.has_turns:
             recorder.close()
-        else:
-            recorder.abort()
+    finally:
+        if recorder is not None:
+            recorder.abort()  # of a file that is closed nothing is lost
     if trace is not None and conversation.report.has_turns:
         write_chrome_trace(trace, conversation.report.timings)
     if conversation.error is not None:
         raise conversation.error
     document = conversation.report.document()
     if wav_in is not None and not document["turns"]:
+        advice = _LOUD_ADVICE if conversation.loudest_dbfs > _LOUD_DBFS else _QUIET_ADVICE
         raise AudioInputError(
             f"No speech was found in {wav_in} (its loudest moment has {conversation.loudest_dbfs:.0f} dBFS). "
-            "Record it louder, closer to the microphone or with a clearer voice."
+            f"{advice}"
         )
+    if out is not None and not conversation.replies:
+        raise ConversationError(f"No reply has any speech, so {out} was not written. Ask something else.")
     return document
 
 
@@ -114,7 +125,8 @@ class _Conversation:
         vad: Vad | None,
     ) -> None:
         self.report = ConversationReport()
-        self.replies: list[tuple[np.ndarray[Any, np.dtype[np.float32]], int]] = []
+        self.replies: dict[int, tuple[Pcm, int]] = {}
+        """Speech of each reply, as far as it was heard, and its rate."""
         self.error: MossVoiceError | None = None
         self.loudest_dbfs = -120.0
         self._progress = progress
@@ -136,6 +148,7 @@ class _Conversation:
     def hold(self, wav_in: Path | None, text: str | None) -> None:
         """Ask, and collect what happens until all is answered."""
         self._session.start()
+        stop_s = _STOP_S
         try:
             if wav_in is not None:
                 self._session.send(messages.PlaySample(wav_in))
@@ -147,8 +160,13 @@ class _Conversation:
                 time.sleep(_POLL_S)
                 for event in self._session.poll():
                     self._take(event)
+        except KeyboardInterrupt:
+            stop_s = _STOP_AT_ONCE_S
+            raise
         finally:
-            self._session.stop()
+            self._session.stop(stop_s)
+            for event in self._session.poll():  # where it was cut, if it was
+                self._take(event)
 
     def _take(self, event: messages.Event) -> None:
         self.report.add(event)
@@ -160,9 +178,9 @@ class _Conversation:
             case messages.Levels(input_dbfs=level):
                 self.loudest_dbfs = max(self.loudest_dbfs, level)
             case messages.ReplyFinished(turn_id=turn_id):
-                pcm, rate = self._session.reply_audio(turn_id)
-                if len(pcm):
-                    self.replies.append((pcm, rate))
+                self._keep_speech(turn_id)
+            case messages.ReplyCut(turn_id=turn_id):
+                self._keep_speech(turn_id)
             case messages.ErrorRaised(message, what_to_do, _, _):
                 self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
                 self._is_over = True
@@ -172,6 +190,12 @@ class _Conversation:
                 # A typed question has no other end: spoken replies end with their playback, text ones at
                 # once.
                 self._is_over = self._is_over or self.report.has_turns
+
+    def _keep_speech(self, turn_id: int) -> None:
+        pcm, rate = self._session.reply_audio(turn_id)
+        self.replies.pop(turn_id, None)
+        if len(pcm):
+            self.replies[turn_id] = (pcm, rate)
 
 
 class _NoMicrophone:
@@ -203,7 +227,7 @@ class _NoMicrophone:
         raise ValueError("a missing microphone has no samples")
 
 
-def _write_replies(path: Path, replies: list[tuple[np.ndarray[Any, np.dtype[np.float32]], int]]) -> None:
+def _write_replies(path: Path, replies: list[tuple[Pcm, int]]) -> None:
     rate = replies[0][1]
     with WavWriter(path, rate) as writer:
         for number, (pcm, _) in enumerate(replies):

@@ -7,8 +7,9 @@ over the life of the session), so that a receiver can tell what is stale. Order 
     TurnOpened -> TurnExtended* -> TurnCommitted -> ReplyTextDelta* -> PlaybackStarted -> ReplyFinished
                -> PlaybackFinished
 
-TurnCancelled may come at any point and is then the last event of the turn. TurnExtended may also come after
-TurnCommitted (the user went on after all): what was shown of the reply is void, a new TurnCommitted follows.
+TurnCancelled may come at any point and is then the last event of the turn; ReplyCut comes right before it
+where a reply was asked for. TurnExtended may also come after TurnCommitted (the user went on after all): what
+was shown of the reply is void, a new TurnCommitted follows.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class SessionState(str, Enum):
 
 
 TurnSource = Literal["voice", "sample", "text"]
-CancelReason = Literal["user", "barge_in", "too_short", "stopped", "error", "replaced"]
+CancelReason = Literal["user", "barge_in", "too_short", "stopped", "error", "replaced", "output_lost"]
+"""`output_lost`: the loudspeaker went away while the reply was played."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +198,30 @@ class TurnCommitted:
 
 @dataclass(frozen=True, slots=True)
 class TurnCancelled:
-    """The turn is dropped. After a barge-in the part of the reply that was made stays in the conversation."""
+    """The turn is dropped, or its reply is stopped (see ReplyCut)."""
 
     turn_id: int
     reason: CancelReason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCut:
+    """The reply was stopped before it was heard to its end; also one that is made (ReplyFinished).
+
+    The conversation goes on from what was heard: `heard_text`, `heard_s` seconds, `heard_codes`. If that is
+    nothing, question and reply are forgotten. `unheard_text` is the rest of the text, and `made_s` counts all
+    audio, heard or not. Of a text reply all that was shown is heard.
+    """
+
+    turn_id: int
+    reason: CancelReason
+    modality: Modality
+    heard_text: str
+    unheard_text: str
+    heard_s: float
+    made_s: float
+    user_codes: int
+    heard_codes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +335,7 @@ Event = (
     | TurnExtended
     | TurnCommitted
     | TurnCancelled
+    | ReplyCut
     | ReplyTextDelta
     | PlaybackStarted
     | ReplyFinished

@@ -1,5 +1,5 @@
 """Reply audio on its way to the loudspeaker: start policy, device rate, top-up of the ring, first and last
-sample.
+sample, and how much was heard.
 
 In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. A reply starts when what
 is in hand covers the time until more comes, as the last reply measured it (`start_policy`); the first one
@@ -28,6 +28,8 @@ class Playback:
 
     def __init__(self, audio_out: AudioOutput) -> None:
         self._out = audio_out
+        self._ring = audio_out.ring
+        """The ring that the reply goes through; a loudspeaker of another rate comes with another one."""
         self._resampler: Resampler | None = None
         self._waiting: deque[Pcm] = deque()
         self._waiting_samples = 0
@@ -42,10 +44,17 @@ class Playback:
         self._underruns_before = 0
         self._first_index = 0
         self._metered_to = 0
+        self._pushed_samples = 0
+        self._left_samples = 0
+        """Samples of the reply, at the device's rate, that left the loudspeaker."""
+        self._has_output = False
         self._is_complete = False
         self._is_flowing = False
         self.is_active = False
         """From `begin` until the last sample was heard, or `stop`."""
+        self.is_lost = False
+        """The loudspeaker went away while the reply was played. Without one from the start nothing is played,
+        and the reply is there to be read and to be played again."""
         self.started_ns: int | None = None
         """When the first sample reached the loudspeaker (device latency added), None before."""
 
@@ -63,7 +72,11 @@ class Playback:
         self._start_ms = start_ms + self._extra_ms
         self._arrivals, self._unseen_samples = [], 0
         self._underruns_before = self._out.underruns
-        self._first_index = self._out.ring.written
+        self._ring = self._out.ring
+        self._first_index = self._ring.written
+        self._pushed_samples = self._left_samples = 0
+        self._has_output = bool(self._out.name)
+        self.is_lost = False
         self._is_complete = False
         self._is_flowing = False
         self.started_ns = None
@@ -73,6 +86,7 @@ class Playback:
         """More of the reply."""
         if self._resampler is None:
             raise ValueError("no reply was begun")
+        self._pushed_samples += len(pcm)
         self._queue(self._resampler.push(pcm))
 
     def finish(self) -> None:
@@ -93,8 +107,10 @@ class Playback:
         """Start if it is time, keep the ring filled, notice the first and the last sample."""
         if not self.is_active:
             return
-        if not self._out.name:
-            self.stop()  # the loudspeaker is gone; the transcript still has the reply
+        self._note_left(now_ns)
+        if not self._out.name or self._out.ring is not self._ring:
+            self.is_lost = self._has_output and not self._is_heard
+            self.stop()
             return
         self._note_arrival(now_ns / 1e6)
         if not self._is_flowing and (self._is_complete or self._may_start(now_ns / 1e6)):
@@ -105,9 +121,26 @@ class Playback:
             handed_ns = self._out.sample_time_ns(self._first_index)
             if handed_ns is not None:
                 self.started_ns = handed_ns + round(self._out.latency_s * 1e9)
-        if self._is_complete and not self._waiting and self._is_heard(now_ns):
+        if self._is_heard:
             self.is_active = False
             self._learn()
+
+    def heard_samples(self, now_ns: int) -> int:
+        """Samples of the reply, at its own rate, that left the loudspeaker by `now_ns`, its latency included;
+        after the end or `stop`, by then."""
+        if self._resampler is None:
+            return 0
+        if self.is_active:
+            self._note_left(now_ns)
+        return min(self._resampler.input_samples(self._left_samples), self._pushed_samples)
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether there is nothing more to be heard at `now_ns`: the whole reply left the loudspeaker, or is
+        not played for want of one."""
+        if self.is_active:
+            self._note_left(now_ns)
+            return self._is_heard
+        return not self.is_lost
 
     def take_played_level(self) -> float:
         """RMS of what the device took since the last call, 0 if that was nothing."""
@@ -120,6 +153,16 @@ class Playback:
             self._waiting.append(pcm)
             self._waiting_samples += len(pcm)
             self._unseen_samples += len(pcm)
+
+    def _note_left(self, now_ns: int) -> None:
+        """Keep how much left the loudspeaker: it never becomes less, whatever a device says of its clock."""
+        taken = self._ring.consumed
+        last_ns = self._out.sample_time_ns(taken - 1) if taken > self._first_index else None
+        if last_ns is None:
+            return
+        late_ns = last_ns + round(self._out.latency_s * 1e9) - now_ns
+        on_the_way = max(-(-late_ns * self._out.sample_rate // 1_000_000_000), 0)
+        self._left_samples = max(self._left_samples, taken - on_the_way - self._first_index)
 
     def _note_arrival(self, now_ms: float) -> None:
         if self._unseen_samples:
@@ -156,11 +199,8 @@ class Playback:
         else:
             self._extra_ms = max(self._extra_ms - _SHORTER_AFTER_SUCCESS_MS, 0)
 
-    def _is_heard(self, now_ns: int) -> bool:
-        ring = self._out.ring
-        if ring.available:
-            return False
-        if ring.written == self._first_index:
-            return True  # a reply without a sample
-        last_ns = self._out.sample_time_ns(ring.written - 1)
-        return last_ns is not None and now_ns >= last_ns + round(self._out.latency_s * 1e9)
+    @property
+    def _is_heard(self) -> bool:
+        """Whether all of a complete reply left the loudspeaker; so it is with one that has no sample."""
+        is_all_written = self._is_complete and not self._waiting
+        return is_all_written and self._left_samples == self._ring.written - self._first_index

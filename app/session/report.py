@@ -27,6 +27,7 @@ class ConversationReport:
         self._underruns = 0
         self._committed: dict[int, messages.TurnCommitted] = {}
         self._finished: dict[int, messages.ReplyFinished] = {}
+        self._cut: dict[int, messages.ReplyCut] = {}
         self._of_turn: dict[int, list[TimingEvent]] = defaultdict(list)
 
     @property
@@ -43,6 +44,8 @@ class ConversationReport:
                 self._committed[turn_id] = event
             case messages.ReplyFinished(turn_id=turn_id):
                 self._finished[turn_id] = event
+            case messages.ReplyCut(turn_id=turn_id):
+                self._cut[turn_id] = event
             case messages.Timing(timing):
                 self.timings.append(timing)
                 self._of_turn[timing.turn_id].append(timing)
@@ -50,39 +53,62 @@ class ConversationReport:
                 self._underruns = underruns
 
     def document(self) -> dict[str, Any]:
-        """{"bundle", "turns", "underruns"}; a turn is there once its reply is finished.
+        """{"bundle", "turns", "underruns"}; a turn is there once its reply is finished or was cut.
 
         user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of whole speech codes
         heard. reply: `modality`, `text` (what it says, where the bundle tells), `codes` = number of speech
-        codes, `audio_s`, `finish_reason`. timings, in ms, null where there is none: `prefill_ms` and
-        `prefill_rows` of all prefill calls together, `rows_at_commit` = rows that were left for the commit,
-        `step_ms` the mean of a decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms`
-        commit to first PCM, `endpointing_ms` last speech to commit, `voice_to_voice_ms` last speech to first
-        sample played.
+        codes, `audio_s`, `finish_reason`, and `cut`, which is null for a reply that was heard to its end. Of
+        one that was cut the other values are those of what was heard, from which the conversation goes on;
+        `cut` has the `reason`, the `unheard_text`, and the seconds that were made (`made_s`). timings, in ms,
+        null where there is none: `prefill_ms` and `prefill_rows` of all prefill calls together,
+        `rows_at_commit` = rows that were left for the commit, `step_ms` the mean of a decode step,
+        `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, `endpointing_ms`
+        last speech to commit, `voice_to_voice_ms` last speech to first sample played.
         """
-        turns = [
-            self._turn(self._committed[turn_id], reply)
-            for turn_id, reply in self._finished.items()
-            if turn_id in self._committed
-        ]
+        answered = self._finished.keys() | self._cut.keys()
+        turns = [self._turn(turn) for turn_id, turn in self._committed.items() if turn_id in answered]
         return {"bundle": self._bundle, "turns": turns, "underruns": self._underruns}
 
-    def _turn(self, committed: messages.TurnCommitted, reply: messages.ReplyFinished) -> dict[str, Any]:
+    def _turn(self, committed: messages.TurnCommitted) -> dict[str, Any]:
+        cut = self._cut.get(committed.turn_id)
+        reply = _finished(self._finished[committed.turn_id]) if cut is None else _interrupted(cut)
         return {
             "user": {
                 "start_s": round(committed.start_s, 3),
                 "end_s": round(committed.start_s + committed.seconds, 3),
-                "codes": reply.user_codes,
+                "codes": reply.pop("user_codes"),
             },
-            "reply": {
-                "modality": reply.modality.value,
-                "text": reply.text,
-                "codes": reply.codes,
-                "audio_s": round(reply.seconds, 3),
-                "finish_reason": reply.finish_reason,
-            },
+            "reply": reply,
             "timings": _timings(self._of_turn[committed.turn_id]),
         }
+
+
+def _finished(reply: messages.ReplyFinished) -> dict[str, Any]:
+    return {
+        "user_codes": reply.user_codes,
+        "modality": reply.modality.value,
+        "text": reply.text,
+        "codes": reply.codes,
+        "audio_s": round(reply.seconds, 3),
+        "finish_reason": reply.finish_reason,
+        "cut": None,
+    }
+
+
+def _interrupted(cut: messages.ReplyCut) -> dict[str, Any]:
+    return {
+        "user_codes": cut.user_codes,
+        "modality": cut.modality.value,
+        "text": cut.heard_text,
+        "codes": cut.heard_codes,
+        "audio_s": round(cut.heard_s, 3),
+        "finish_reason": "cancelled",
+        "cut": {
+            "reason": cut.reason,
+            "unheard_text": cut.unheard_text,
+            "made_s": round(cut.made_s, 3),
+        },
+    }
 
 
 def _timings(events: list[TimingEvent]) -> dict[str, float | int | None]:

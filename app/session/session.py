@@ -131,8 +131,8 @@ class Session:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def reply_audio(self, turn_id: int) -> tuple[Pcm, int]:
-        """The speech of a finished reply and its rate in Hz; empty if it has none or is not kept any more.
-        For turns whose ReplyFinished was polled."""
+        """The speech of a finished reply and its rate in Hz, of one that was cut what was heard; empty if it
+        has none or is not kept any more. For turns whose ReplyFinished or ReplyCut was polled."""
         turn = self._loop.turns.transcript.get(turn_id)
         return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
 

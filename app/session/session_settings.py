@@ -28,7 +28,7 @@ class SessionSettings:
     hear_samples: bool = True
     """Whether a sample question is played aloud while it is fed to the assistant."""
     seed: int | None = None
-    """Seed of the sampling, or None for the bundle's own."""
+    """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
     max_text_chars: int = 2_000
     """A typed question longer than this is refused with an explanation."""
 

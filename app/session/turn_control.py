@@ -23,6 +23,7 @@ from app.session.messages import (
     Event,
     PlaybackFinished,
     PlaybackStarted,
+    ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
     SessionState,
@@ -140,15 +141,20 @@ class TurnControl:
                 )
             )
             return
-        self.cancel("replaced")
-        self._turn = TurnInProgress(
-            turn_id, earlier.modality, is_repetition=True, is_answered=True, had_playback=True
-        )
-        self._turn_taking.begin_reply()
+        turn = self._turn
+        if turn is not None and turn.turn_id == turn_id and not turn.is_repetition:
+            turn.samples_heard = self._samples_heard(turn)  # it is started over, and not cut
+        else:
+            self.cancel("replaced")
+            turn = self._turn = TurnInProgress(
+                turn_id, earlier.modality, is_repetition=True, is_answered=True, had_playback=True
+            )
+            self._turn_taking.begin_reply()
         self._playback.begin(earlier.sample_rate, self.settings.playback_start_ms)
         for chunk in earlier.chunks:
             self._playback.push(chunk)
-        self._playback.finish()
+        if turn.is_answered:
+            self._playback.finish()
 
     def cancel(self, reason: CancelReason) -> None:
         """Drop the turn in progress or stop its reply; nothing if there is none."""
@@ -196,12 +202,11 @@ class TurnControl:
             self._feed.close()
             self._emit(PlaybackStarted(turn.turn_id))
             self._time_voice_to_voice(turn, self._playback.started_ns)
-        if turn.is_answered and not self._playback.is_active:
-            self._turn = None
+        if turn.had_playback and self._playback.is_lost:
+            self.cancel("output_lost")
+        elif turn.is_answered and not self._playback.is_active:
+            self._end(turn)
             self._turn_taking.end_turn()
-            self._feed.close()
-            if turn.is_heard or turn.is_repetition:
-                self._emit(PlaybackFinished(turn.turn_id))
 
     # ---- turn events ----
 
@@ -267,7 +272,7 @@ class TurnControl:
 
     def _on_reply(self, turn: TurnInProgress, event: ReplyText | ReplyAudio | ReplyDone) -> None:
         if isinstance(event, ReplyText):
-            turn.text += event.text
+            turn.pieces.append(event)
             self._emit(ReplyTextDelta(turn.turn_id, event.text, event.is_subtitle))
         elif isinstance(event, ReplyAudio):
             self.transcript.add_audio(turn.turn_id, event.pcm, event.sample_rate)
@@ -319,16 +324,67 @@ class TurnControl:
         return turn
 
     def _stop(self, turn: TurnInProgress, reason: CancelReason) -> None:
-        self._turn = None
+        """Drop the turn, or cut its reply; one that was heard to its end is whole."""
+        samples, is_over = self._samples_heard(turn), self._is_over(turn)
         self._playback.stop()
-        self._feed.close()
-        if turn.is_repetition:
-            self._emit(PlaybackFinished(turn.turn_id))
+        if is_over:
+            self._end(turn)
             return
-        if not turn.is_answered:
+        self._turn = None
+        self._feed.close()
+        if turn.commit_id:
+            self._worker.interrupt(turn.turn_id, samples, len(turn.text))
+            self._cut(turn, reason, samples)
+        else:
             self._worker.cancel(turn.turn_id)
-            if turn.commit_id:
-                self.transcript.finish(turn.turn_id, turn.text, "cancelled")
-            else:
-                self.transcript.drop(turn.turn_id)
+            self.transcript.drop(turn.turn_id)
         self._emit(TurnCancelled(turn.turn_id, reason))
+
+    def _is_over(self, turn: TurnInProgress) -> bool:
+        """Whether stopping the turn changes nothing in what was said: the reply was heard to its end, or this
+        is a repetition."""
+        was_played = not turn.had_playback or self._playback.is_over(self._clock.now_ns())
+        return turn.is_repetition or (turn.is_answered and was_played)
+
+    def _end(self, turn: TurnInProgress) -> None:
+        """The reply, or its repetition, came to its end."""
+        self._turn = None
+        self._feed.close()
+        if turn.is_heard or turn.is_repetition:
+            self._emit(PlaybackFinished(turn.turn_id))
+
+    def _samples_heard(self, turn: TurnInProgress) -> int:
+        """Samples of the reply that left the loudspeaker, at its own rate."""
+        now = self._playback.heard_samples(self._clock.now_ns()) if turn.had_playback else 0
+        return max(turn.samples_heard, now)
+
+    def _cut(self, turn: TurnInProgress, reason: CancelReason, samples: int) -> None:
+        """Keep and report what was heard of a reply that was stopped."""
+        known = self.transcript.get(turn.turn_id)
+        made_s = known.reply_s if known is not None else 0.0
+        text, heard_text = turn.text, turn.heard_text(samples)
+        self.transcript.cut(turn.turn_id, heard_text, samples)
+        rate, samples_per_code = 1, 1
+        if self._engine is not None:
+            rate, samples_per_code = self._engine.output_sample_rate, self._engine.samples_per_code
+        cut = ReplyCut(
+            turn.turn_id,
+            reason,
+            turn.modality,
+            heard_text,
+            text[len(heard_text) :],
+            samples / rate,
+            made_s,
+            turn.user_codes,
+            -(-samples // samples_per_code),
+        )
+        self.timing.emit(
+            "reply_cut",
+            turn.turn_id,
+            time.perf_counter_ns(),
+            0,
+            reason=reason,
+            heard_ms=cut.heard_s * 1e3,
+            made_ms=made_s * 1e3,
+        )
+        self._emit(cut)

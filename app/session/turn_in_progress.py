@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.session.messages import SessionState
-from engine_runtime.types import Modality
+from engine_runtime.types import Modality, ReplyText
 
 
 @dataclass(slots=True)
@@ -27,7 +27,21 @@ class TurnInProgress:
     had_playback: bool = False
     is_heard: bool = False
     """The first sample was handed to the loudspeaker."""
-    text: str = ""
+    pieces: list[ReplyText] = field(default_factory=list)
+    """Text of the reply, as it came."""
+    samples_heard: int = 0
+    """What was heard of the reply before it was started over."""
+
+    @property
+    def text(self) -> str:
+        """Text of the reply so far."""
+        return "".join(piece.text for piece in self.pieces)
+
+    def heard_text(self, samples_played: int) -> str:
+        """Text of what was heard of a spoken reply, or shown of a text reply."""
+        if self.modality is Modality.TEXT:
+            return self.text
+        return "".join(piece.text for piece in self.pieces if piece.start_sample < samples_played)
 
     @property
     def state(self) -> SessionState:
@@ -41,4 +55,5 @@ class TurnInProgress:
         self.commit_id = 0
         self.is_answered = False
         self.had_playback = False
-        self.text = ""
+        self.pieces.clear()
+        self.samples_heard = 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import stat
 from pathlib import Path
 
 import pytest
 
-from app.export import ExportFile
+from app.export import ExportFile, check_names, check_target
 from engine_runtime.errors import ExportError
 
 
@@ -66,6 +68,94 @@ def test_failures_of_the_disk(
     with pytest.raises(ExportError, match=words), ExportFile(tmp_path / "a.txt") as file:
         file.write(b"x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, file = tmp_path / "link.txt", tmp_path / "elsewhere" / "a.txt"
+    link.symlink_to(file)
+    for content in (b"new", b"replaced"):  # one that leads nowhere yet, too
+        with ExportFile(link) as export:
+            export.write(content)
+        assert link.is_symlink()
+        assert file.read_bytes() == content
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_the_permissions_of_a_file_stay(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.touch(0o600)
+    with ExportFile(file) as export:
+        export.write(b"x")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_device_is_written_to() -> None:
+    with ExportFile(Path(os.devnull)) as export:
+        export.write(b"....body")
+        export.keep(b"head")
+    assert Path(os.devnull).is_char_device()
+    with pytest.raises(ExportError, match="disk is full"), ExportFile(Path("/dev/full")) as export:
+        export.write(b"x")
+
+
+def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name in ("pipe", "socket"):
+            with pytest.raises(ExportError, match="no ordinary file"):
+                ExportFile(tmp_path / name)
+    leader, terminal = os.openpty()
+    with pytest.raises(ExportError, match="no ordinary file"):
+        ExportFile(Path(os.ttyname(terminal)))
+    os.close(leader)
+    os.close(terminal)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_file_that_is_standard_output_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "printed.txt"
+    with file.open("w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        with pytest.raises(ExportError, match="prints goes there"):
+            ExportFile(file)
+
+
+def test_names_of_any_length(tmp_path: Path) -> None:
+    longest = tmp_path / ("ä" * 120 + "abc.wav")
+    with ExportFile(longest) as export:
+        export.write(b"x")
+    assert longest.read_bytes() == b"x"
+    for name in ("x" * 5000, "x/" * 5000 + "x", "ä" * 200):
+        with pytest.raises(ExportError, match="too long"):
+            ExportFile(tmp_path / name)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(ExportError, match="was not written"):
+        ExportFile(tmp_path / "circle")
+
+
+def test_a_check_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("before")
+    check_target(tmp_path / "a.txt")
+    check_target(tmp_path / "b.txt")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "before"
+    with pytest.raises(ExportError, match="no folder"):
+        check_target(tmp_path / "missing" / "a.txt")
+
+
+def test_one_name_for_two_files_is_refused(tmp_path: Path) -> None:
+    a, b, link = tmp_path / "a", tmp_path / "b", tmp_path / "link"
+    a.touch()
+    link.symlink_to(a)
+    check_names({"--out": a, "--record": b, "--trace": None}, {"--in": tmp_path / "c", "--voice": None})
+    check_names({"--out": Path(os.devnull), "--record": Path(os.devnull)}, {})
+    for first, second in ((a, a), (b, b), (a, link), (b, tmp_path / "x" / ".." / "b")):
+        with pytest.raises(ExportError, match="--out and --record are the same file"):
+            check_names({"--out": first, "--record": second}, {})
+    with pytest.raises(ExportError, match="--in and --out are the same file"):
+        check_names({"--out": link}, {"--in": a})
 
 
 def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from app.session.messages import (
     Levels,
     PlaybackFinished,
     PlaybackStarted,
+    ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
     SampleProgress,
@@ -154,6 +155,87 @@ def test_a_cancelled_reply_stays_and_says_why(
     assert reply is not None
     assert word in reply.caption.text()
     assert reply.body.text() == "half of"
+
+
+def cut(
+    transcript: Transcript,
+    turn_id: int,
+    heard: str,
+    unheard: str,
+    heard_s: float,
+    modality: Modality = Modality.SPEECH,
+) -> None:
+    codes = round(heard_s * 12.5)
+    transcript.cut_reply(ReplyCut(turn_id, "barge_in", modality, heard, unheard, heard_s, 1.6, 10, codes))
+    transcript.cancel_turn(TurnCancelled(turn_id, "barge_in"))
+
+
+def test_an_interrupted_reply_shows_what_was_heard_and_dims_the_rest(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    transcript.start_playback(PlaybackStarted(1))
+    answer(transcript, 1, "two plus three is five")
+    cut(transcript, 1, "two plus", " three is five", 0.6)
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert (reply.body.text(), reply.rest.text()) == ("two plus", "three is five")
+    assert reply.rest.isVisibleTo(reply)
+    assert reply.rest.property("role") == "muted"
+    assert reply.mark.isVisibleTo(reply)
+    assert reply.mark_text.text() == "heard up to here"
+    assert "0.6 of 1.6 s" in reply.caption.text()
+    assert "interrupted by you" in reply.caption.text()
+    assert reply.again.isVisibleTo(reply)
+    assert reply.accessibleName().endswith("two plus, heard up to here, three is five")
+    assert "does not know the rest" in reply.mark.toolTip() == reply.mark_text.accessibleDescription()
+    transcript.start_playback(PlaybackStarted(1))
+    transcript.show_levels(Levels(-120.0, -18.0, 0.0))
+    assert reply.strip.levels == ()  # its loudness was drawn when it was heard first
+
+
+def test_an_interrupted_reply_without_subtitles_or_end(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    cut(transcript, 1, "", "", 0.6)
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.mark.isVisibleTo(reply)
+    assert not reply.body.isVisibleTo(reply)
+    assert not reply.rest.isVisibleTo(reply)
+    assert "0.6 s" in reply.caption.text()
+    assert reply.again.isVisibleTo(reply)
+
+
+def test_a_reply_of_which_nothing_was_heard(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    answer(transcript, 1, "five")
+    cut(transcript, 1, "", "five", 0.0)
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert (reply.body.text(), reply.rest.text()) == ("", "five")
+    assert "not remembered" in reply.mark_text.text()
+    assert not reply.again.isVisible()
+
+
+@pytest.mark.parametrize(("shown", "words"), [("Paris is", "cut here"), ("", "not remembered")])
+def test_a_text_reply_that_was_cut(transcript: Transcript, shown: str, words: str) -> None:
+    ask(transcript, 1, "?")
+    cut(transcript, 1, shown, "", 0.0, Modality.TEXT)
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    assert reply.body.text() == shown
+    assert words in reply.mark_text.text()
+    assert not reply.again.isVisible()
+
+
+def test_a_bubble_is_wide_enough_for_what_was_not_heard(transcript: Transcript) -> None:
+    ask(transcript, 1, "?")
+    cut(transcript, 1, "one", "two three four five six seven", 0.6)
+    QApplication.processEvents()
+    _, reply = transcript.bubbles(1)
+    assert reply is not None
+    metrics = reply.rest.fontMetrics()
+    assert reply.rest.width() >= metrics.horizontalAdvance("two three four five six seven")
+    cut(transcript, 9, "unknown", "", 0.6)
+    assert transcript.turn_count == 1
 
 
 def test_a_cough_leaves_no_trace(transcript: Transcript) -> None:

@@ -52,6 +52,7 @@ class Section:
 @dataclass
 class Bundle:
     name: str = "scripted"
+    samples_per_code: int = 1_920
     lm: Section = field(default_factory=Section)
 
 
@@ -100,7 +101,7 @@ class ScriptedTurn:
                 raise script.error
             word = f"word{chunk} "
             text += word
-            yield ReplyText(self.turn_id, word, reply is Modality.SPEECH)
+            yield ReplyText(self.turn_id, word, reply is Modality.SPEECH, samples)
             if reply is Modality.SPEECH:
                 count = round(script.chunk_s * OUT_RATE)
                 time_s = (samples + np.arange(count)) / OUT_RATE
@@ -117,6 +118,10 @@ class ScriptedTurn:
 
     def cancel(self) -> None:
         self._call("cancel")
+        self._cancelled.set()
+
+    def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
+        self._call("truncate", samples_played, characters_shown)
         self._cancelled.set()
 
 

@@ -92,6 +92,44 @@ def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
     assert rig.engine.names_of(1)[-1] == "cancel"
 
 
+def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
+    gate = threading.Event()
+    rig = Rig(ScriptedEngine(Script(gate=gate, chunks=1_000)))
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    while "commit" not in rig.engine.names_of(1):
+        pass
+    rig.worker.interrupt(1, 1_234, 5)
+    gate.set()
+    results = rig.finish()
+    assert not [result for result in results if isinstance(result, Reply)]
+    # At once, so that the present step is the last one, and again in order with the other jobs.
+    assert [call for call in rig.engine.calls if call[0] == "truncate"] == [("truncate", 1, 1_234, 5)] * 2
+
+
+def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
+    rig = Rig(ScriptedEngine())
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    assert rig.worker.idle.wait(5)
+    rig.worker.interrupt(1, 99, 0)
+    rig.worker.submit(OpenTurn(2, SPEECH))
+    rig.finish()
+    names = [call[0] for call in rig.engine.calls]
+    assert names.index("truncate") < len(names) - 1 - names[::-1].index("open")
+
+
+def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
+    rig = Rig(ScriptedEngine(Script(fail_on="reply")))
+    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    rig.worker.submit(Hear(1, speech(0.1)))
+    assert rig.worker.idle.wait(5)
+    rig.worker.interrupt(1, 99, 0)
+    rig.finish()
+    assert rig.engine.names_of(1) == ["open", "commit", "cancel", "truncate"]
+
+
 def test_a_reopened_turn_is_committed_anew() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))

@@ -49,6 +49,7 @@ def test_the_report_has_every_turn(two_questions: Path) -> None:
         "codes": 15,
         "audio_s": 1.2,
         "finish_reason": "stop",
+        "cut": None,
     }
     assert set(first["timings"]) == {
         "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
@@ -84,7 +85,8 @@ def test_the_files_are_reply_record_and_trace(two_questions: Path, tmp_path: Pat
 @pytest.mark.parametrize("modality", list(Modality))
 def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
     out = tmp_path / "a.wav"
-    document = hold(text="what is it?", settings=SessionSettings(reply=modality, seed=3), out=out)
+    given = {"out": out} if modality is Modality.SPEECH else {}
+    document = hold(text="what is it?", settings=SessionSettings(reply=modality, seed=3), **given)
     (turn,) = document["turns"]
     assert turn["user"] == {"start_s": 0.0, "end_s": 0.0, "codes": 0}
     assert turn["reply"]["modality"] == modality.value
@@ -171,15 +173,65 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path: Path) -> None:
     assert record.exists()
 
 
+def test_a_reply_that_breaks_off_is_kept_as_far_as_it_was_heard(tmp_path: Path) -> None:
+    out, record = tmp_path / "a.wav", tmp_path / "s.wav"
+    # The first chunk is heard while the second one is made and fails.
+    engine = ScriptedEngine(Script(fail_on="reply", chunk_s=2.0, step_s=0.4))
+    with pytest.raises(MossVoiceError, match=r"out of order\. Repair it\."):
+        hold(engine, text="what is it?", out=out, record=record)
+    (_, _, samples, _) = next(call for call in engine.calls if call[0] == "truncate")
+    assert 0 < samples < 2 * OUT_RATE
+    reply, rate = soundfile.read(out, dtype="float32")
+    assert (len(reply), rate) == (samples, OUT_RATE)
+    both, rate = soundfile.read(record, dtype="float32")
+    played = np.flatnonzero(np.abs(both[:, 1]) > 0.01)
+    assert (played[-1] - played[0]) / rate == pytest.approx(samples / OUT_RATE, abs=0.03)
+
+
 def test_a_question_of_ten_thousand_characters() -> None:
     with pytest.raises(MossVoiceError, match=r"10,000 characters.*Shorten it"):
         hold(text="x" * 10_000)
 
 
-def test_files_that_cannot_be_written(two_questions: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_are_refused_before_the_engine_is_loaded(
+    two_questions: Path, tmp_path: Path
+) -> None:
+    def load() -> ScriptedEngine:
+        raise AssertionError("the engine was loaded for nothing")
+
     for name in ("out", "record", "trace"):
+        given: dict[str, Any] = {name: tmp_path / "missing" / "x"}
         with pytest.raises(ExportError, match="no folder"):
-            hold(wav_in=two_questions, **{name: tmp_path / "missing" / "x"})
+            run_file(load, wav_in=two_questions, vad=LoudnessVad(), **given)
+
+
+def test_a_reply_that_cannot_be_written_leaves_no_other_file(
+    two_questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, replies: object) -> None:
+        raise ExportError(f"{path} was not written: the disk is full.")
+
+    monkeypatch.setattr("app.session.headless._write_replies", full)
+    with pytest.raises(ExportError, match="disk is full"):
+        hold(wav_in=two_questions, out=tmp_path / "a.wav", record=tmp_path / "s.wav")
+    assert list(tmp_path.iterdir()) == [two_questions]
+
+
+def test_a_reply_without_speech_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MossVoiceError, match="No reply has any speech"):
+        hold(text="hi", settings=SessionSettings(reply=Modality.TEXT), out=tmp_path / "a.wav")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_loud_file_without_speech_is_not_to_be_recorded_louder(tmp_path: Path) -> None:
+    class Deaf(LoudnessVad):
+        def probability(self, frame: Any) -> float:
+            return 0.0
+
+    loud = write_question(tmp_path / "loud.wav", 0.9 * np.sign(speech(1.0)))
+    with pytest.raises(AudioInputError, match="loud enough") as caught:
+        run_file(ScriptedEngine, wav_in=loud, vad=Deaf())
+    assert "louder" not in str(caught.value)
 
 
 def test_either_a_file_or_a_text() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.audio.ring import Ring
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
 
@@ -194,3 +195,123 @@ def test_a_reply_that_came_too_slowly_makes_the_next_one_wait() -> None:
     assert rig.speaker.underruns == dry
     spoken(rig, gap_ms=20, start_ms=100)
     assert spoken(rig, gap_ms=20, start_ms=100) <= 100  # fast again: what under-runs taught wears off
+
+
+def heard_ms(rig: Rig, rate: int = RATE) -> float:
+    return rig.playback.heard_samples(rig.now_ms * MS) * 1_000 / rate
+
+
+def test_what_was_heard_is_what_left_the_device() -> None:
+    rig = Rig()
+    rig.speaker.latency_s = 0.13
+    rig.playback.begin(RATE, 0)
+    assert heard_ms(rig) == 0
+    rig.playback.push(sound(1_000))
+    rig.playback.finish()
+    for _ in range(12):
+        rig.run(100)
+        assert heard_ms(rig) == pytest.approx(min(max(rig.now_ms - 130, 0), 1_000), abs=0.2)
+        assert rig.playback.is_over(rig.now_ms * MS) is (rig.now_ms >= 1_130)
+    assert not rig.playback.is_active
+    assert heard_ms(rig) == 1_000
+    rig.run(500)
+    assert heard_ms(rig) == 1_000
+
+
+def test_what_was_heard_does_not_grow_after_a_stop() -> None:
+    rig = Rig()
+    rig.speaker.latency_s = 0.05
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(5_000))
+    rig.run(300)
+    heard = heard_ms(rig)
+    rig.playback.stop()
+    rig.run(300)  # the device drops what was left in the ring, and that is not heard
+    assert heard == heard_ms(rig) == pytest.approx(250, abs=0.2)
+    rig.playback.begin(RATE, 0)
+    assert heard_ms(rig) == 0
+    rig.playback.push(sound(5_000))
+    rig.run(200)
+    assert heard_ms(rig) == pytest.approx(150, abs=0.2)
+
+
+def test_a_gap_in_the_playback_is_not_heard_speech() -> None:
+    rig = Rig()
+    rig.speaker.latency_s = 0.08
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(100))
+    rig.run(400)  # 100 ms of speech, then nothing for 300 ms
+    assert heard_ms(rig) == 100
+    rig.playback.push(sound(1_000))
+    rig.run(20)
+    assert heard_ms(rig) == 100  # nothing that was heard is taken back while the new speech is on its way
+    rig.run(260)
+    assert heard_ms(rig) == pytest.approx(100 + 200, abs=0.2)
+
+
+@pytest.mark.parametrize("reply_rate", [24_000, 16_000, 22_050])
+@pytest.mark.parametrize("device_rate", [48_000, 44_100, 8_000])
+def test_what_was_heard_counts_in_samples_of_the_reply(reply_rate: int, device_rate: int) -> None:
+    """The reply is a staircase: the value that the device played last tells where it stood."""
+    heard: list[np.ndarray] = []
+    speaker = WavSpeaker(device_rate, heard.append)
+    speaker.open(None, 0.0)
+    playback = Playback(speaker)
+    speaker.service(0)
+    step_ms, count = 50, 20
+    playback.begin(reply_rate, 0)
+    for step in range(1, count + 1):
+        playback.push(np.full(reply_rate * step_ms // 1_000, step / count, dtype=np.float32))
+    playback.finish()
+    now_ms = 0
+    for stop_ms in range(25, step_ms * count, step_ms * 3):
+        while now_ms < stop_ms:
+            playback.service(now_ms * MS)
+            now_ms += 5
+            speaker.service(now_ms * MS)
+        samples = playback.heard_samples(now_ms * MS)
+        stairs = round(float(heard[-1][-1]) * count)
+        assert samples / reply_rate * 1_000 == pytest.approx((stairs - 0.5) * step_ms, abs=1)
+    while playback.is_active:
+        playback.service(now_ms * MS)
+        now_ms += 5
+        speaker.service(now_ms * MS)
+    total, ratio = reply_rate * step_ms // 1_000 * count, reply_rate / device_rate
+    assert total - ratio <= playback.heard_samples(now_ms * MS) <= total
+
+
+def test_a_loudspeaker_that_goes_away_cuts_the_reply() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(500))
+    rig.playback.finish()
+    rig.run(200)
+    rig.speaker.close()
+    rig.run(100)
+    assert not rig.playback.is_active
+    assert rig.playback.is_lost
+    assert not rig.playback.is_over(rig.now_ms * MS)
+    assert heard_ms(rig) == pytest.approx(200, abs=0.2)
+
+
+def test_a_loudspeaker_of_another_rate_cuts_the_reply() -> None:
+    rig = Rig()
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(500))
+    rig.run(200)
+    rig.speaker.sample_rate = 2 * RATE  # as a device that was chosen meanwhile
+    rig.speaker.ring = Ring(4 * RATE)
+    rig.run(100)
+    assert rig.playback.is_lost
+    assert heard_ms(rig) == pytest.approx(200, abs=0.2)
+
+
+def test_without_a_loudspeaker_from_the_start_nothing_is_cut() -> None:
+    rig = Rig()
+    rig.speaker.close()
+    rig.playback.begin(RATE, 0)
+    rig.playback.push(sound(500))
+    rig.run(100)
+    assert not rig.playback.is_active
+    assert not rig.playback.is_lost
+    assert rig.playback.is_over(rig.now_ms * MS)

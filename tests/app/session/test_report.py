@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.session.messages import Counters, EngineReady, ReplyFinished, Timing, TurnCommitted
+from app.session.messages import Counters, EngineReady, ReplyCut, ReplyFinished, Timing, TurnCommitted
 from app.session.report import ConversationReport
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
@@ -46,7 +46,8 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
             {
                 "user": {"start_s": 1.0, "end_s": 2.5, "codes": 20},
                 "reply": {
-                    "modality": "speech", "text": "five", "codes": 12, "audio_s": 1.0, "finish_reason": "stop"
+                    "modality": "speech", "text": "five", "codes": 12, "audio_s": 1.0,
+                    "finish_reason": "stop", "cut": None,
                 },
                 "timings": {
                     "prefill_ms": 14.0, "prefill_rows": 19, "rows_at_commit": 5, "step_ms": 3.0,
@@ -64,6 +65,23 @@ def test_a_turn_without_a_reply_is_not_in_the_report() -> None:
     report.add(TurnCommitted(1, 0.5))
     assert report.has_turns
     assert report.document()["turns"] == []
+
+
+def test_a_reply_that_was_cut_is_there_as_far_as_it_was_heard() -> None:
+    report = ConversationReport()
+    for turn_id in (1, 2):
+        report.add(TurnCommitted(turn_id, 0.5))
+    report.add(ReplyFinished(1, Modality.SPEECH, 4.0, "two plus three", 20, 50, "stop"))
+    report.add(ReplyCut(1, "barge_in", Modality.SPEECH, "two", " plus three", 1.25, 4.0, 20, 16))
+    report.add(ReplyCut(2, "error", Modality.SPEECH, "", "never said", 0.0, 0.4, 9, 0))
+    first, second = report.document()["turns"]
+    assert first["user"]["codes"] == 20
+    assert first["reply"] == {
+        "modality": "speech", "text": "two", "codes": 16, "audio_s": 1.25, "finish_reason": "cancelled",
+        "cut": {"reason": "barge_in", "unheard_text": " plus three", "made_s": 4.0},
+    }  # fmt: skip
+    assert second["user"]["codes"] == 9
+    assert second["reply"]["cut"] == {"reason": "error", "unheard_text": "never said", "made_s": 0.4}
 
 
 def test_what_was_not_measured_is_null() -> None:

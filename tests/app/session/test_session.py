@@ -304,7 +304,7 @@ def test_cancel_while_thinking_and_while_speaking() -> None:
     assert [(event.turn_id, event.reason) for event in driver.of(TurnCancelled)] == [(1, "user"), (2, "user")]
     assert [event.turn_id for event in driver.of(PlaybackFinished)] == [3]
     assert all(event.turn_id != 1 for event in driver.of(ReplyTextDelta))
-    assert engine.names_of(1)[-1] == "cancel"
+    assert engine.names_of(1)[-1] == "truncate"
 
 
 def test_an_error_ends_the_turn_and_not_the_conversation() -> None:
