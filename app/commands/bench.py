@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import psutil
 
+from app import paths
 from app.commands.bench_variants import StageMeasurements, list_variants
-from app.commands.engine_options import add_engine_options, positive, start_settings
+from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.option_types import LARGEST_COUNT, number, whole
 from app.commands.progress import progress_bar
 from app.commands.questions import read_question, sample_paths
 from app.settings import StartSettings
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from engine_runtime.types import Pcm, SamplingParams
 
 _QUESTION_S = 5.0
+_MOST_MINUTES = 7 * 24 * 60
+_MOST_BUSY = 1000
 _RANDOM_NOTE = """\
 # random weights: what is said means nothing; a small stand-in for the text tokenizer gives the prompt about
 # as many rows as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"""
@@ -44,27 +48,37 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_engine_options(parser)
     parser.add_argument(
-        "--in", dest="question", type=Path, metavar="WAV", help="question (default: a sample)"
+        "--in", dest="question", type=paths.user_path, metavar="WAV", help="question (default: a sample)"
     )
-    parser.add_argument("--runs", type=positive, default=10, help="replies that count (default: %(default)s)")
-    parser.add_argument("--warm-up", type=int, default=2, help="replies before them (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=whole(1, LARGEST_COUNT), default=10, help="replies that count (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=whole(0, LARGEST_COUNT),
+        default=2,
+        help="replies before them (default: %(default)s)",
+    )
     parser.add_argument(
         "--realtime-minutes",
-        type=float,
+        type=number(0, _MOST_MINUTES),
         default=0.0,
         metavar="M",
         help="afterwards hold a conversation of M minutes at real-time pace and count under-runs",
     )
     parser.add_argument(
         "--endurance-minutes",
-        type=float,
+        type=number(0, _MOST_MINUTES),
         default=0.0,
         metavar="M",
         help="after the replies hold conversations for M minutes without a pause; fails if memory grows or a "
         "KV block is lost",
     )
     parser.add_argument(
-        "--repeats", type=positive, default=10, help="calls of each stage alone (default: %(default)s)"
+        "--repeats",
+        type=whole(1, LARGEST_COUNT),
+        default=10,
+        help="calls of each stage alone (default: %(default)s)",
     )
     parser.add_argument(
         "--formats",
@@ -76,7 +90,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--reply-codes",
-        type=positive,
+        type=whole(1, LARGEST_COUNT),
         default=64,
         metavar="N",
         help="length of a reply with --random-weights (default: %(default)s)",
@@ -87,6 +101,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("transformers", "recompute"),
         default=[],
         help="measure side by side: transformers' Qwen3 modules, or a flow that recomputes its prefix",
+    )
+    parser.add_argument(
+        "--busy",
+        type=whole(0, _MOST_BUSY),
+        default=0,
+        metavar="N",
+        help="measure beside N processes that keep the CPU busy (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
@@ -105,12 +126,25 @@ def run(arguments: argparse.Namespace) -> int:
         params_of=lambda engine: _params(engine, settings, arguments),
     )
     measured.measure_ceilings()  # first, since no variant has a device that is not there
+    from engine_runtime.bench.busy import busy_processes
+
+    with busy_processes(arguments.busy):
+        document = _measure(settings, measured, arguments)
+    if arguments.json:
+        print(json.dumps(document))
+    return 0 if measured.is_whole else 1
+
+
+def _measure(
+    settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Everything but the ceilings: replies, stages, a conversation; what belongs into the document."""
     try:
         document = _measure_first(settings, measured, arguments)
     except MossVoiceError as error:
-        if len(variants) == 1:
+        if len(measured.variants) == 1:
             raise
-        measured.fail(next(iter(variants)), error)
+        measured.fail(next(iter(measured.variants)), error)
         document = {}
     sections = measured.run()
     if arguments.realtime_minutes > 0 and document:
@@ -119,9 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
         realtime = converse(settings, arguments.realtime_minutes)
         print(realtime_line(realtime))
         document["realtime"] = realtime
-    if arguments.json:
-        print(json.dumps(document | sections))
-    return 0 if measured.is_whole else 1
+    return document | sections
 
 
 def _measure_first(
@@ -160,9 +192,11 @@ def _measure_replies(
     environment = {
         "bundle": engine.bundle.name,
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
+        **_threads(engine),
         "backend": settings.engine.backend,
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
+        "busy_processes": arguments.busy,
     }
     print("\n".join([*_header(environment, report, arguments), *_table(report), *_process_lines(process)]))
     if settings.engine.random_weights is not None:
@@ -200,6 +234,12 @@ def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespa
     if settings.seed is not None:
         sampling = replace(sampling, seed=settings.seed)
     return None if sampling == engine.bundle.lm.sampling_speech else sampling
+
+
+def _threads(engine: Engine) -> dict[str, Any]:
+    """Threads of torch: the most, and how many there are beside the present load."""
+    threads = engine.stages.cpu_threads
+    return {"torch_threads": threads.most, "torch_threads_now": threads.present}
 
 
 def _since_process_start() -> float:

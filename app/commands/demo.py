@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.talk import print_conversation
 from engine_runtime.errors import ExportError
@@ -24,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_engine_options(parser)
     parser.add_argument(
         "--out-dir",
-        type=Path,
+        type=paths.user_path,
         metavar="DIR",
         default=Path("moss-voice-demo"),
         help="where to put what it made (default: %(default)s)",

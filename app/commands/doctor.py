@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,16 +19,21 @@ from typing import Literal
 
 from app import paths
 from app.commands.doctor_report import write_report
+from app.commands.talk import UsageError
 from app.commands.window import find_display
+from app.export import check_target
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
 
 Status = Literal["ok", "note", "missing"]
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 _LIBRARIES = (
-    "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "onnxruntime", "silero-vad", "sounddevice",
-    "soxr", "PySide6-Essentials", "pyqtgraph",
+    "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "huggingface-hub", "onnxruntime", "silero-vad",
+    "sounddevice", "soxr", "PySide6-Essentials", "pyqtgraph",
 )  # fmt: skip
+_LOAD_WINDOW_S = 0.3
+_BUSY_SHARE = 0.5
+"""Share of the cores that others may take without a note."""
 _SET_UP = "Run: python3 packaging/bootstrap.py run"
 
 
@@ -50,13 +55,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--report",
-        type=Path,
+        type=paths.user_path,
         metavar="FILE",
         help="also write what is needed to find out why something fails; it says itself what it holds",
     )
     parser.add_argument(
         "--about",
-        type=Path,
+        type=paths.user_path,
         metavar="DIR",
         nargs="+",
         default=[],
@@ -67,6 +72,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Make all checks and print them."""
+    _check_report(arguments.report, arguments.about)
     findings = list(examine())
     missing = [finding for finding in findings if finding.status == "missing"]
     lines = [*_lines(findings), _summary(missing)]
@@ -79,6 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [json.dumps({"findings": [asdict(finding) for finding in findings], "missing": len(missing)})]
     print("\n".join(lines))
     return 1 if missing else 0
+
+
+def _check_report(file: Path | None, folders: Sequence[Path]) -> None:
+    """Refuse at once what would be missing in the report."""
+    if file is not None:
+        check_target(file)
+    elif folders:
+        raise UsageError("--about goes with --report FILE. Give both, or neither.")
+    for folder in folders:
+        if not os.path.isdir(folder):  # noqa: PTH112
+            raise UsageError(f"There is no folder {folder} to describe. Check the names after --about.")
 
 
 def _lines(findings: Iterable[Finding]) -> Iterator[str]:
@@ -101,6 +118,7 @@ def examine() -> Iterator[Finding]:
         ("bundles", _bundles),
         ("sound", _sound),
         ("display", _display),
+        ("processor", _processor),
         ("GPU", _gpu),
         ("TensorRT-LLM", _tensorrt_llm),
     )
@@ -178,6 +196,22 @@ def _display() -> Iterator[Finding]:
             "display",
             f"none, Qt {version}; `talk` and `bench` work without one",
             "Log in to a desktop, or set DISPLAY, to open the window.",
+        )
+
+
+def _processor() -> Iterator[Finding]:
+    from engine_runtime import hardware
+
+    found = hardware.environment()
+    threads, waiting = found["torch_threads"], found["thread_waiting"]
+    yield Finding("ok", "processor", f"{found['processor']}, {found['cores']} cores")
+    yield Finding("ok", "threads", f"torch uses {threads}, fewer beside other programs; {waiting}")
+    if (load := hardware.load_of_others(_LOAD_WINDOW_S)) >= _BUSY_SHARE * int(found["cores"]):
+        yield Finding(
+            "note",
+            "load",
+            f"other programs keep {load:.1f} of {found['cores']} cores busy; replies take longer beside them",
+            "Close programs that are not needed while you talk.",
         )
 
 

@@ -21,6 +21,7 @@ from app import paths
 from app.export import ExportFile
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.redaction import redact
 
 _LOG_LINES = 200
 _TEXT_FILES = ("config.json", "moss_voice.json")
@@ -28,14 +29,15 @@ _TEXT_FILES = ("config.json", "moss_voice.json")
 _LARGEST_TEXT = 100_000
 _GPU_QUESTION = "name,driver_version,compute_cap,memory.total,memory.used,pstate,power.limit"
 _VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|PYTHONPATH|PYTORCH|TLLM|TRT)")
-_CREDENTIALS = re.compile(r"://[^/@\s]*@")
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD")
+_SECRET = re.compile(r"AUTH|COOKIE|CREDENTIAL|KEY|PASS|PWD|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)\S*@")
+"""Of a variable, where a password may hold any character, as it was never taken for a URL."""
 _HEADER = """\
 Report of moss-voice doctor. It holds: what doctor found, the system and its GPU, versions of all Python
-packages, some variables of the environment (no tokens), names, sizes and hashes of the model files, the
-settings of the engines and checkpoints that were named, and the last {lines} lines of the log. It holds no
-sound, nothing that was said or written in a conversation, and no name of yours: your home folder is ~, your
-user name USER. Look through it before you send it.
+packages, some variables of the environment (no passwords, no tokens), names, sizes and hashes of the model
+files, the settings of the engines and checkpoints that were named, and the last {lines} lines of the log. It
+holds no sound, nothing that was said or written in a conversation, and no name of yours: your home folder is
+~, your user name USER. Look through it before you send it.
 """
 
 
@@ -59,13 +61,15 @@ def write_report(file: Path, findings: Sequence[str], folders: Sequence[Path]) -
         except Exception as error:  # the other sections are worth having all the same
             lines.append(f"{type(error).__name__}: {error}")
         lines.append("")
-    with ExportFile(file) as export:
-        export.write(anonymous("\n".join(lines)).encode())
+    with ExportFile(file, is_private=True) as export:
+        export.write(redact(anonymous("\n".join(lines))).encode(errors="backslashreplace"))
 
 
 def anonymous(text: str) -> str:
     """Text without the home folder and the user's name in paths."""
-    text = text.replace(str(Path.home()), "~")
+    for home in {Path.home(), Path.home().resolve()}:
+        if home.name:  # "/" stands for no home, as in some containers
+            text = re.sub(rf"{re.escape(str(home))}(?!\w)", "~", text)
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without an entry, as in some containers
@@ -97,7 +101,7 @@ def _driver() -> Iterator[str]:
 def _variables() -> Iterator[str]:
     for name, value in sorted(os.environ.items()):
         if _VARIABLES.match(name) and not _SECRET.search(name):
-            yield f"{name}={_CREDENTIALS.sub('://', value)}"
+            yield f"{name}={_USERINFO.sub('', value)}"
 
 
 def _packages() -> Iterator[str]:

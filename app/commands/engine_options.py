@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any, get_args
 
 from app import paths
+from app.commands.option_types import LARGEST_SEED, number, whole
 from app.settings import StartSettings
 from engine_runtime.options import (
+    MOST_FLOW_STEPS,
     Backend,
     Dtype,
     EngineOptions,
@@ -31,7 +32,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
 
     parser.add_argument(
         "--bundle",
-        type=Path,
+        type=paths.user_path,
         metavar="DIR",
         default=default(None),
         help=f"model bundle, a folder or the name of a fetched one (default: ${paths.BUNDLE_VARIABLE}, "
@@ -39,7 +40,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--voice",
-        type=Path,
+        type=paths.user_path,
         metavar="WAV",
         default=default(None),
         help="speak in the voice of this recording, 3 to 6 s of speech (bundles with a speaker encoder)",
@@ -52,11 +53,16 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         help="number format of the language model (default: float32, on a GPU bfloat16)",
     )
     parser.add_argument(
-        "--seed", type=int, default=default(None), help="seed of the sampling (default: the bundle's)"
+        "--seed",
+        type=whole(0, LARGEST_SEED),
+        metavar="SEED",
+        default=default(None),
+        help="seed of the sampling: the same conversation gets the same replies (default: the bundle's, or "
+        "else a new one for each conversation)",
     )
     parser.add_argument(
         "--flow-steps",
-        type=int,
+        type=whole(1, MOST_FLOW_STEPS),
         metavar="N",
         default=default(None),
         help="steps of the flow per chunk (default: the bundle's; 10 is the released codec's reference, "
@@ -80,6 +86,13 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=default(False),
         help="run flow, vocoder and speech encoder on TensorRT engines, built at the first start (see "
         "`moss-voice trt codec`); in torch where that can not be",
+    )
+    parser.add_argument(
+        "--exact-encoding",
+        action="store_true",
+        default=default(False),
+        help="encode a spoken turn anew when it ends, with the loudness of all of it, and prefill what "
+        "changes (default: the codes made while it was spoken)",
     )
     parser.add_argument(
         "--weights",
@@ -113,7 +126,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--gpu-memory-gb",
-        type=float,
+        type=number(0.001, 1_000_000),
         metavar="GB",
         default=default(None),
         help="the most memory to take on the GPU, as if it had no more (default: all of it)",
@@ -126,14 +139,14 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--engine",
-        type=Path,
+        type=paths.user_path,
         metavar="DIR",
         default=default(None),
         help="folder of that engine, as `moss-voice trt build` makes it",
     )
     parser.add_argument(
         "--random-weights",
-        type=int,
+        type=whole(0, LARGEST_SEED),
         metavar="SEED",
         default=default(None),
         help="random values in every network instead of the bundle's files, to measure speed and memory",
@@ -144,19 +157,6 @@ def add_device_option(parser: argparse.ArgumentParser, of_subcommand: bool = Tru
     """Add the one of them that says where to run."""
     default = argparse.SUPPRESS if of_subcommand else "cpu"
     parser.add_argument("--device", default=default, help="cpu, cuda or cuda:N (default: cpu)")
-
-
-def user_path(text: str) -> Path:
-    """A path as a user writes it; a shell leaves the ~ of `--to=~/x` to the program."""
-    return Path(text).expanduser()
-
-
-def positive(text: str) -> int:
-    """A count of one or more, as the type of an option."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
 
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
@@ -181,6 +181,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             backend=arguments.backend,
             engine=arguments.engine,
             trt_codec=arguments.trt_codec,
+            exact_encoding=arguments.exact_encoding,
             engine_cache=paths.engines_dir() if arguments.trt_codec else None,
         ),
         seed=arguments.seed,

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import safetensors
+
 from app import paths
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import BundleError
@@ -20,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "inspect", help="show what a model bundle holds and check its files", description=__doc__
     )
     parser.add_argument(
-        "bundle", metavar="BUNDLE", nargs="?", type=Path, help="folder (default: the shipped one)"
+        "bundle", metavar="BUNDLE", nargs="?", type=paths.user_path, help="folder (default: the shipped one)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
@@ -77,10 +79,10 @@ def count_parameters(file: Path) -> int:
 
         return sum(math.prod(tensor.shape) for tensor in stored_tensors([file]).values())
     try:
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
+        with safetensors.safe_open(file, framework="numpy") as content:  # without torch
+            names = content.keys()
+            return sum(math.prod(content.get_slice(name).get_shape()) for name in names)
+    except (OSError, safetensors.SafetensorError) as error:
         raise BundleError(
             f"{file} is no safetensors file ({error}). Copy or download the bundle again."
         ) from error

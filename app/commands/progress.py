@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,13 +10,19 @@ from contextlib import contextmanager
 
 def note(text: str) -> None:
     """One line that the user should see."""
-    print(f"moss-voice: {text}", file=sys.stderr)
+    say(f"moss-voice: {text}")
+
+
+def say(text: str) -> None:
+    """A line on stderr. One that nobody reads is no reason to stop."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
     """Yields a function that takes how much of `total` is done by now."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda done: None
         return
     from tqdm import tqdm

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
+from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.progress import progress_bar
+from app.export import check_names
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality
 
@@ -33,17 +34,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "talk", help="answer a recording or a typed question", description=__doc__.partition("\n")[0]
     )
     add_engine_options(parser)
-    parser.add_argument("--in", dest="question", type=Path, metavar="WAV", help="recording with questions")
+    parser.add_argument(
+        "--in", dest="question", type=paths.user_path, metavar="WAV", help="recording with questions"
+    )
     parser.add_argument("--text", help="a typed question instead of a recording")
-    parser.add_argument("--out", type=Path, metavar="WAV", help="write the reply speech alone")
+    parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the reply speech alone")
     parser.add_argument(
         "--reply",
         choices=[m.value for m in Modality],
         default="speech",
         help="kind of reply (default: speech)",
     )
-    parser.add_argument("--record", type=Path, metavar="WAV", help="write both sides, stereo, on one clock")
-    parser.add_argument("--trace", type=Path, metavar="JSON", help="write the timings as a Chrome trace")
+    parser.add_argument(
+        "--record", type=paths.user_path, metavar="WAV", help="write both sides, stereo, on one clock"
+    )
+    parser.add_argument(
+        "--trace", type=paths.user_path, metavar="JSON", help="write the timings as a Chrome trace"
+    )
     parser.add_argument("--realtime", action="store_true", help="play the recording at the pace of real time")
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
@@ -53,7 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Hold the conversation and print it."""
     if (arguments.question is None) == (arguments.text is None):
         raise UsageError('Give either a recording (--in question.wav) or a typed question (--text "...").')
+    if arguments.out is not None and Modality(arguments.reply) is Modality.TEXT:
+        raise UsageError("--out writes reply speech, and --reply text has none. Leave out one of them.")
+    if arguments.text is not None and not _is_unicode(arguments.text):
+        raise UsageError(
+            "The question has bytes that are not valid UTF-8. Type it anew, or check the locale."
+        )
     settings = start_settings(arguments)
+    check_names(
+        {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},
+        {"--in": arguments.question, "--voice": settings.voice},
+    )
     from app.main import engine_factory
     from app.session.headless import run_file
     from app.session.session_settings import SessionSettings
@@ -72,8 +89,17 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print_conversation(result)
     if arguments.json:
-        print(json.dumps(result, ensure_ascii=False))
+        print(json.dumps(result))
     return 0
+
+
+def _is_unicode(text: str) -> bool:
+    """False for what came from bytes of the command line in no known encoding."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def print_conversation(result: dict[str, Any]) -> None:
@@ -83,7 +109,7 @@ def print_conversation(result: dict[str, Any]) -> None:
         spoken = f"{user['start_s']:.2f}-{user['end_s']:.2f} s, {user['codes']} codes"
         print(f"{number}. you      {spoken if user['codes'] else 'typed'}")
         print(f"   reply    {reply['text'] or '(speech)'}")
-        print(f"            {reply['modality']}, {reply['audio_s']:.2f} s, {reply['finish_reason']}")
+        print(f"            {_how_much(reply)}")
         shown = [
             f"{label} {timings[key]:.{digits}f}{unit}"
             for label, key, digits, unit in _SHOWN
@@ -92,3 +118,12 @@ def print_conversation(result: dict[str, Any]) -> None:
         if shown:
             print(f"            {', '.join(shown)}")
     print(f"under-runs: {result['underruns']}")
+
+
+def _how_much(reply: dict[str, Any]) -> str:
+    """What the reply is, how long, and how it ended."""
+    cut = reply["cut"]
+    if cut is None:
+        return f"{reply['modality']}, {reply['audio_s']:.2f} s, {reply['finish_reason']}"
+    heard = f"heard {reply['audio_s']:.2f} of {cut['made_s']:.2f} s"
+    return f"{reply['modality']}, {heard}, cut ({cut['reason'].replace('_', ' ')})"

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from app import paths
+from app.commands.option_types import LARGEST_COUNT, whole
+from app.commands.progress import say
 
 if TYPE_CHECKING:
     from engine_runtime.trtllm.build_plan import BuildPlan
@@ -22,33 +24,36 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", type=Path, help="folder that `trt convert` or `trt quantize` made"
+        "checkpoint",
+        metavar="CHECKPOINT",
+        type=paths.user_path,
+        help="folder that `trt convert` or `trt quantize` made",
     )
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--to", type=Path, metavar="DIR", help="folder of the engine")
+    target.add_argument("--to", type=paths.user_path, metavar="DIR", help="folder of the engine")
     target.add_argument("--check", action="store_true", help="only say what would be built")
     parser.add_argument(
         "--max-seq-len",
-        type=int,
+        type=whole(1, LARGEST_COUNT),
         metavar="N",
         help="rows of the longest conversation (default: that of the model, at most 8192)",
     )
     parser.add_argument(
         "--max-num-tokens",
-        type=int,
+        type=whole(1, LARGEST_COUNT),
         metavar="N",
         help="rows of the longest call (default: 2048, at most --max-seq-len)",
     )
     parser.add_argument(
         "--opt-num-tokens",
-        type=int,
+        type=whole(1, LARGEST_COUNT),
         default=1,
         metavar="N",
         help="rows of the call that kernels are chosen for (default: 1, a step of a reply)",
     )
     parser.add_argument(
         "--tokens-per-block",
-        type=int,
+        type=whole(1, LARGEST_COUNT),
         default=32,
         metavar="N",
         help="rows of a block of the KV cache, a power of two (default: 32)",
@@ -61,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-fused-mlp", action="store_true", help="keep the two products of each MLP apart")
     parser.add_argument(
         "--timing-cache",
-        type=Path,
+        type=paths.user_path,
         metavar="FILE",
         help="what earlier builds measured, read and written; makes the next build shorter",
     )
@@ -79,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
         tokens_per_block=arguments.tokens_per_block,
         multiple_profiles=arguments.multiple_profiles,
         fused_mlp=not arguments.no_fused_mlp,
-        timing_cache=arguments.timing_cache and arguments.timing_cache.expanduser(),
+        timing_cache=arguments.timing_cache,
     )
-    plan = plan_build(arguments.checkpoint.expanduser(), options)
+    plan = plan_build(arguments.checkpoint, options)
     if arguments.check:
         _show(plan, arguments.json)
         return 0
@@ -89,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.trtllm.library import load_library
 
     library = load_library()
-    print(f"Building with TensorRT-LLM {library.version}; this takes minutes.", file=sys.stderr)
-    report = build_engine(plan, arguments.to.expanduser(), options, library)
+    say(f"Building with TensorRT-LLM {library.version}; this takes minutes.")
+    report = build_engine(plan, arguments.to, options, library)
     print("\n".join(report.lines()))
     if arguments.json:
         print(json.dumps(report.document()))

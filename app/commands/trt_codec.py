@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,14 +33,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser)
     parser.add_argument(
         "--compute-capability",
+        type=_compute_capability,
         metavar="X.Y",
         help="that of the GPU to build for, 8.9 for an RTX 4090 (default: the GPU of --device cuda)",
     )
-    parser.add_argument("--onnx", type=Path, metavar="DIR", help="write ONNX files there, build nothing")
     parser.add_argument(
-        "--engines", type=Path, metavar="DIR", help="folder of engines (default: the one that is looked in)"
+        "--onnx", type=paths.user_path, metavar="DIR", help="write ONNX files there, build nothing"
+    )
+    parser.add_argument(
+        "--engines",
+        type=paths.user_path,
+        metavar="DIR",
+        help="folder of engines (default: the one that is looked in)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+
+
+def _compute_capability(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", text) is None:
+        raise argparse.ArgumentTypeError("give it as 8.9 or 12.0")
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:

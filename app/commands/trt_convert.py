@@ -9,12 +9,11 @@ checkpoint. Notes and progress go to stderr, the checkpoint's folder to stdout.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import get_args
 
 from app import paths
-from app.commands.progress import progress_bar
+from app.commands.progress import progress_bar, say
 from engine_runtime.options import Dtype
 
 
@@ -24,10 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="BUNDLE",
         nargs="?",
-        type=Path,
+        type=paths.user_path,
         help="folder or name of a bundle, or folder of a released checkpoint (default: the shipped bundle)",
     )
-    parser.add_argument("--to", type=Path, metavar="DIR", required=True, help="folder of the checkpoint")
+    parser.add_argument(
+        "--to", type=paths.user_path, metavar="DIR", required=True, help="folder of the checkpoint"
+    )
     parser.add_argument(
         "--dtype",
         choices=get_args(Dtype),
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bundle-to",
-        type=Path,
+        type=paths.user_path,
         metavar="DIR",
         help="also make a bundle here that runs from the checkpoint, with links to all other files",
     )
@@ -48,16 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.trtllm.convert import Conversion, find_language_model
 
     source = paths.default_bundle() if arguments.model is None else paths.find_bundle(arguments.model)
-    to: Path = arguments.to.expanduser()
-    bundle_to: Path | None = arguments.bundle_to and arguments.bundle_to.expanduser()
+    to: Path = arguments.to
+    bundle_to: Path | None = arguments.bundle_to
     if bundle_to is not None:
         require_bundle(source, to, bundle_to)
     conversion = Conversion.start(find_language_model(source), to, arguments.dtype)
     file = conversion.file
     size, dtype = size_in_words(file.bytes), conversion.config.dtype
-    _say(f"{conversion.model.name}: {len(file.specs)} tensors, {size} in {dtype}.")
+    say(f"{conversion.model.name}: {len(file.specs)} tensors, {size} in {dtype}.")
     if rounded := conversion.rounded:
-        _say(
+        say(
             f"{len(rounded)} tensors of the model lose digits: they are stored in wider numbers than {dtype}."
         )
     try:
@@ -66,16 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         with progress_bar("check") as progress:
             conversion.finish(progress)
     except KeyboardInterrupt:
-        _say("Interrupted. The same command goes on where it stopped.")
+        say("Interrupted. The same command goes on where it stopped.")
         raise
-    _say("Every tensor was read again and is that of the model.")
+    say("Every tensor was read again and is that of the model.")
     if bundle_to is not None:
-        _say("Hashing the checkpoint for its bundle ...")
+        say("Hashing the checkpoint for its bundle ...")
         bundle = make_bundle(source, to, bundle_to)
-        _say(f"Talk to it with: moss-voice --bundle {bundle.path}")
+        say(f"Talk to it with: moss-voice --bundle {bundle.path}")
     print(to)
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

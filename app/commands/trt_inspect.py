@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app import paths
 from app.commands.engine_options import add_device_option
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _COLUMNS = ("tensor", "direction", "number", "shape", "least", "best", "most")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", metavar="ENGINE", type=Path, help="folder of the engine")
+    parser.add_argument("folder", metavar="ENGINE", type=paths.user_path, help="folder of the engine")
     add_device_option(parser)
     parser.add_argument("--files", action="store_true", help="read config.json only, do not load the engine")
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")

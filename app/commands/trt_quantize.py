@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import paths
-from app.commands.engine_options import user_path
-from app.commands.progress import progress_bar
+from app.commands.option_types import LARGEST_COUNT, whole
+from app.commands.progress import progress_bar, say
 from app.commands.questions import question_paths, read_questions
-from app.commands.talk import UsageError
 
 if TYPE_CHECKING:
     from engine_runtime.bundle import Bundle
@@ -33,9 +31,11 @@ REPORT = "quantization_report.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=user_path, help="what `trt convert` made")
     parser.add_argument(
-        "--to", metavar="DIR", type=user_path, required=True, help="folder of the new checkpoint"
+        "checkpoint", metavar="CHECKPOINT", type=paths.user_path, help="what `trt convert` made"
+    )
+    parser.add_argument(
+        "--to", metavar="DIR", type=paths.user_path, required=True, help="folder of the new checkpoint"
     )
     parser.add_argument("--format", choices=FORMATS, default="fp8", help="number format (default: fp8)")
     parser.add_argument(
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bundle",
-        type=user_path,
+        type=paths.user_path,
         metavar="DIR",
         default=argparse.SUPPRESS,
         help="bundle that the checkpoint was made of (default: as for every command)",
@@ -53,28 +53,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=argparse.SUPPRESS, help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
         "--wavs",
-        type=user_path,
+        type=paths.user_path,
         metavar="DIR",
         help="recordings to calibrate with (default: the shipped questions)",
     )
     parser.add_argument(
-        "--texts", type=user_path, metavar="FILE", help="typed questions to calibrate with, one a line"
+        "--texts", type=paths.user_path, metavar="FILE", help="typed questions to calibrate with, one a line"
     )
     parser.add_argument(
-        "--prompts", type=int, metavar="N", default=500, help="prompts to calibrate with (default: 500)"
+        "--prompts",
+        type=whole(1, LARGEST_COUNT),
+        metavar="N",
+        default=500,
+        help="prompts to calibrate with (default: 500)",
     )
     parser.add_argument(
-        "--reply-rows", type=int, metavar="N", default=32, help="rows of each reply (default: 32)"
+        "--reply-rows",
+        type=whole(0, LARGEST_COUNT),
+        metavar="N",
+        default=32,
+        help="rows of each reply (default: 32)",
     )
     parser.add_argument(
         "--statistics",
-        type=user_path,
+        type=paths.user_path,
         metavar="FILE",
         help=f"what calibration saw; used if it is there (default: {STATISTICS} in CHECKPOINT)",
     )
     parser.add_argument(
         "--questions",
-        type=user_path,
+        type=paths.user_path,
         metavar="DIR",
         help="recordings for the report (default: the shipped questions)",
     )
@@ -84,8 +92,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate if need be, quantise, measure; the status says whether the heads are aligned."""
-    if arguments.prompts < 1 or arguments.reply_rows < 0:
-        raise UsageError("--prompts must be at least 1 and --reply-rows at least 0.")
     from engine_runtime.bundle import Bundle
     from engine_runtime.hardware import usable_device
     from engine_runtime.options import EngineOptions
@@ -128,7 +134,7 @@ def _calibration(
 
     file: Path = arguments.statistics or arguments.checkpoint / STATISTICS
     if file.is_file():
-        _say(f"Uses the calibration in {file}.")
+        say(f"Uses the calibration in {file}.")
         return Calibration.load(file, identity(plain))
     require_file(file, "--statistics")
     files = question_paths(arguments.wavs)
@@ -146,7 +152,7 @@ def _calibration(
             progress=progress,
         )
     calibration.save(file)
-    _say(f"Calibrated with {calibration.prompts} prompts, {calibration.rows} rows; kept in {file}.")
+    say(f"Calibrated with {calibration.prompts} prompts, {calibration.rows} rows; kept in {file}.")
     return calibration
 
 
@@ -183,7 +189,3 @@ def _report(
     if arguments.json:
         print(json.dumps(document))
     return 0 if verdict.is_aligned else 1
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -10,23 +10,30 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
-from app.commands.engine_options import add_engine_options, positive, start_settings
+from app import paths
+from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.option_types import LARGEST_COUNT, whole
 from app.commands.questions import read_questions
 from engine_runtime.options import Dtype
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", metavar="ENGINE", type=Path, help="folder of the engine")
+    parser.add_argument("folder", metavar="ENGINE", type=paths.user_path, help="folder of the engine")
     add_engine_options(parser)
     parser.add_argument(
-        "--wavs", type=Path, metavar="DIR", help="folder of spoken questions (default: the shipped ones)"
+        "--wavs",
+        type=paths.user_path,
+        metavar="DIR",
+        help="folder of spoken questions (default: the shipped ones)",
     )
     parser.add_argument(
-        "--rows", type=positive, metavar="N", help="most rows of a reply that are compared (default: 48)"
+        "--rows",
+        type=whole(1, LARGEST_COUNT),
+        metavar="N",
+        help="most rows of a reply that are compared (default: 48)",
     )
     parser.add_argument(
         "--reference-dtype",

@@ -20,6 +20,7 @@ from engine_runtime.bench.replies import SILENCE_DBFS, BenchError, level_dbfs
 from engine_runtime.bench.section import Cell, Section
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.errors import FlowCacheError
 from engine_runtime.stages import Stages
 from engine_runtime.types import Mel, Pcm
 
@@ -89,6 +90,7 @@ class CodecBench:
             stream.reset()
             codes = []
             for start in range(0, len(question), block):
+                self.stages.cpu_threads.adapt()
                 began = time.perf_counter()
                 codes.append(stream.push(question[start : start + block]))
                 pushes.append((time.perf_counter() - began) * 1000)
@@ -117,7 +119,7 @@ class CodecBench:
         for steps in dict.fromkeys((stage.steps, *OTHER_STEPS)):
             try:
                 times = self._flow(steps)
-            except torch.OutOfMemoryError:
+            except (torch.OutOfMemoryError, FlowCacheError):
                 if steps == stage.steps:
                     raise
                 section.note += (
@@ -138,6 +140,7 @@ class CodecBench:
             stream.reset()
             pieces = []
             for index, mel in enumerate(self._mels):
+                self.stages.cpu_threads.adapt()
                 began = time.perf_counter()
                 pieces.append(stream.push(mel))
                 if repeat:
@@ -185,6 +188,7 @@ class CodecBench:
             stream.reset()
             mels: list[Mel] = []
             for index, packet in enumerate(packets):
+                self.stages.cpu_threads.adapt()
                 began = time.perf_counter()
                 mels += stream.push(codes[packet.fed])
                 if repeat:

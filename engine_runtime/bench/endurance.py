@@ -83,7 +83,8 @@ def measure_endurance(
 def _converse(engine: Engine, question: Pcm, params: SamplingParams | None, before: int) -> tuple[int, int]:
     """One conversation: its turns, and the samples that were said in it."""
     conversation, samples = engine.new_conversation(), 0
-    text = engine.bundle.lm.sampling_text
+    text = engine.bundle.lm.sampling_text.seeded()
+    speech = (params or engine.bundle.lm.sampling_speech).seeded()
     if params is not None:  # random weights know no end
         text = replace(text, min_new=0, max_new=min(text.max_new, params.max_new))
     for number, kind in enumerate(_TURNS, start=1):
@@ -92,7 +93,7 @@ def _converse(engine: Engine, question: Pcm, params: SamplingParams | None, befo
         block = engine.input_sample_rate // 10
         for first in range(0, len(question), block):
             turn.push(question[first : first + block])
-        for event in turn.commit(modality, text if kind == "text" else params):
+        for event in turn.commit(modality, text if kind == "text" else speech):
             if isinstance(event, ReplyAudio):
                 samples += event.pcm.size
                 if not np.isfinite(event.pcm).all():

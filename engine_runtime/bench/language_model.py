@@ -212,7 +212,7 @@ class LMBench:
     ) -> Generation:
         lm, config = self.stages.bundle.lm, self.stages.lm_config
         steps = self.repeats + self.warm_up_steps + 1
-        sampling = replace(lm.sampling_speech, do_sample=True, min_new=steps + 1, max_new=steps)
+        sampling = replace(lm.sampling_speech.seeded(), do_sample=True, min_new=steps + 1, max_new=steps)
         return Generation(
             history,
             sampling,

@@ -29,6 +29,8 @@ _PUSH_MS = 80
 
 DEFINITIONS = {
     "encode_ms": "one call of the speech encoder while the user speaks",
+    "exact_encode_ms": "encoding the whole question anew at the commit (--exact-encoding)",
+    "changed_codes": "codes that this changed",
     "prefill_ms": "one prefill call of the language model",
     "prefill_rows": "rows of one prefill call",
     "rows_at_commit": "rows left to prefill when the user's turn ends",
@@ -160,13 +162,17 @@ def measure_reply(
     values: dict[str, list[float]] = {}
 
     def listen(event: TimingEvent) -> None:
-        if event.name in _STAGE_TIMES:
+        if "exact" in event.attributes:
+            values.setdefault("exact_encode_ms", []).append(event.duration_ms)
+            values.setdefault("changed_codes", []).append(float(event.attributes["changed_codes"]))
+        elif event.name in _STAGE_TIMES:
             values.setdefault(_STAGE_TIMES[event.name], []).append(event.duration_ms)
         for attribute, name in _STAGE_ATTRIBUTES.items():
             if event.name == "prefill" and attribute in event.attributes:
                 values.setdefault(name, []).append(float(event.attributes[attribute]))
 
     unsubscribe = engine.timing.subscribe(listen)
+    params = (engine.bundle.lm.sampling_speech if params is None else params).seeded()
     conversation = engine.new_conversation()
     try:
         turn = engine.open_turn(conversation, turn_id, Modality.SPEECH)

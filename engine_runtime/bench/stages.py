@@ -16,6 +16,7 @@ from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.compare import Comparison
 from engine_runtime.bench.conversation import measure_conversation
+from engine_runtime.bench.exact_encoding import TITLE, measure_exact_encoding
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.memory import measure_memory, reset_peak
 from engine_runtime.bench.section import Section
@@ -52,8 +53,10 @@ class StageBench:
             "flow": codec.flow,
             "vocoder": codec.vocoder,
             "question to reply": lambda: measure_conversation(engine, question, self.params, self.replies),
+            TITLE: lambda: measure_exact_encoding(engine, question, self.params, self.replies),
         }
         for title, measure in measurements.items():
+            engine.stages.cpu_threads.adapt()
             try:
                 yield told_when_short(measure, engine.bundle.lm, engine.stages.options)
             except AcceleratorError as error:

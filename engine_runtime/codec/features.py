@@ -1,8 +1,8 @@
 """Spectral features: Whisper log-mel of the speech encoder, and the codec mel between flow and vocoder.
 
 In: mono PCM tensors [..., samples]. Out: log-mels [..., n_mels, frames], on the device of the input,
-differentiable, fp32. Plain modules without state, so training runs them on CUDA batches;
-`WhisperLogMelStream` is the streaming twin of the first.
+differentiable, fp32. Plain modules without state, so training runs them on CUDA batches, in any thread;
+`WhisperLogMelStream` computes the first while the samples arrive, in the engine thread.
 
 Edges of the Whisper log-mel. The STFT is centred: frame t sees samples t*hop - n_fft/2 .. t*hop + n_fft/2 - 1
 of its segment. Before the first sample stands its mirror image (reflect padding, the edge sample is not
@@ -13,14 +13,23 @@ soon as t*hop + n_fft/2 samples of the segment have arrived, or the segment is f
 signal that stops earlier depends on where it stops. The stream waits for those samples and mirrors only at
 the true end: that, and a running maximum, make streamed frames equal those of the whole segment.
 
-Normalisation: log10 power is floored at 8 below a maximum, then (x + 4) / 4. "segment_max" takes the maximum
-over the whole segment, as the released model was trained; "running_max" takes it over the frames up to and
-including the current one, so no frame waits for the future (`torch.cummax` over frames).
+Normalisation: log10 power is floored at 8 below a ceiling, then (x + 4) / 4. "segment_max" takes the maximum
+of the whole segment for a ceiling, as the released model was trained; "running_max" takes the maximum over
+the frames up to and including the current one, so no frame waits for the future (`torch.cummax` over frames).
+Neither ever lies below `prior`, where a stream starts: with nothing but silence before it, a maximum that
+starts at minus infinity puts the floor under the silence itself, to values that "segment_max" never makes.
+
+A stream with "segment_max" does not know the maximum. Its ceiling starts at the prior, rises with the maximum
+so far, and is set right by a revision: once the maximum has moved away from the ceiling with which most of
+the segment was scaled, all of it is scaled anew (`Ceiling`). So the prior counts only up to the first
+revision. With "running_max" nothing is revised: what the stream computes is what the model was trained with.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -39,6 +48,15 @@ Normalisation = Literal["segment_max", "running_max"]
 LINEAR_HZ_PER_MEL = 200.0 / 3.0
 LOG_START_HZ = 1000.0
 LOG_STEP = np.log(6.4) / 27.0
+
+SPEECH_CEILING = 1.0
+"""Maximum of the log10 mel power of close speech; of 3 s of the stored speech it is 0.92 to 1.42."""
+FIRST_REVISION = 12
+"""Codes (0.96 s) after which a stream first compares its ceiling with the maximum so far."""
+LEAST_BETWEEN_REVISIONS = 6
+"""Codes (0.48 s) between two revisions: a voice that swells causes one and not many."""
+MOST_DRIFT = 0.1
+"""Decades of power (1 dB) between ceiling and maximum that are left as they are."""
 
 POWER_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0  # decades of power below the maximum
@@ -64,7 +82,15 @@ class WhisperLogMel(nn.Module):
     window: Tensor
     filters: Tensor
 
-    def __init__(self, sample_rate: int, n_mels: int, normalisation: Normalisation = "segment_max") -> None:
+    def __init__(
+        self,
+        sample_rate: int,
+        n_mels: int,
+        normalisation: Normalisation = "segment_max",
+        prior: float | None = None,
+    ) -> None:
+        """`prior` is where the ceiling of a stream starts. None stands for SPEECH_CEILING with "segment_max",
+        and for none at all with "running_max"."""
         super().__init__()
         if normalisation not in get_args(Normalisation):
             raise ValueError(f"normalisation {normalisation!r} is not one of {get_args(Normalisation)}")
@@ -73,6 +99,9 @@ class WhisperLogMel(nn.Module):
         self.n_fft = sample_rate // 40
         self.hop = sample_rate // 100
         self.normalisation = normalisation
+        self.is_revised = normalisation == "segment_max"
+        """Whether a stream estimates the ceiling, and so may have to revise it."""
+        self.prior = prior if prior is not None else SPEECH_CEILING if self.is_revised else -math.inf
         filters = slaney_mel_filters(sample_rate, self.n_fft, n_mels, 0.0, sample_rate / 2)
         self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
         self.register_buffer("filters", torch.from_numpy(filters).float(), persistent=False)
@@ -87,17 +116,39 @@ class WhisperLogMel(nn.Module):
             raise ValueError(f"{samples} samples: a multiple of {self.hop} above {self.n_fft // 2} is needed")
         log_power = self.log_power(self.mirror(pcm, start=True, end=True))
         if self.normalisation == "running_max":
-            return self.scale(log_power, self.running_ceiling(log_power))
+            return self.scale(log_power, self.running_maximum(log_power).clamp_min(self.prior))
         return self.scale(log_power, log_power.amax(dim=(-2, -1))[..., None])
 
-    def continued(self, pcm: Tensor, ceiling: Tensor, *, start: bool, end: bool) -> tuple[Tensor, Tensor]:
-        """Frames within a segment, whose maximum was `ceiling` [] before, and the maximum after them.
+    def start_ceiling(self, estimate: float | None) -> float:
+        """Where the ceiling of a stream starts, given an estimate of the segment's maximum: "running_max" has
+        no use for one, since it was trained with what the bundle says."""
+        return estimate if estimate is not None and self.is_revised else self.prior
+
+    def streamed(self, pcm: Tensor, prior: float, code_frames: int, codes: int) -> tuple[Tensor, float]:
+        """One segment [samples] as a stream has scaled it once it was given all of it, and the stream's
+        maximum: the plain reference implementation of `WhisperLogMelStream`.
+
+        prior: where the ceiling starts. codes: how many codes of `code_frames` have left `push`; what `tail`
+        adds moves nothing. Samples as in `forward`.
+        """
+        log_power = self.log_power(self.mirror(pcm, start=True, end=True))
+        maxima = self.running_maximum(log_power)
+        ceiling, ends = Ceiling(prior), maxima[code_frames - 1 :: code_frames][:codes].tolist()
+        if self.is_revised:
+            ceiling.revise(ends)
+        return self.scale(log_power, maxima.clamp_min(ceiling.value)), max(ends, default=-math.inf)
+
+    def continued(
+        self, pcm: Tensor, ceiling: Tensor, maximum: Tensor, *, start: bool, end: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Frames within a segment: scaled, their log power, and the maximum of the segment up to each.
 
         pcm: [samples], half a window before the first frame included, but for the start of the segment.
+        ceiling: [], below which no ceiling lies. maximum: [], of the frames before.
         """
         log_power = self.log_power(self.mirror(pcm, start=start, end=end))
-        ceilings = self.running_ceiling(log_power, ceiling)
-        return self.scale(log_power, ceilings), ceilings[-1]
+        maxima = self.running_maximum(log_power, maximum)
+        return self.scale(log_power, torch.maximum(maxima, ceiling)), log_power, maxima
 
     def mirror(self, pcm: Tensor, *, start: bool, end: bool) -> Tensor:
         """Add the mirror image that the first and the last frame of a segment see beyond its edges."""
@@ -120,7 +171,7 @@ class WhisperLogMel(nn.Module):
             return mel_power.clamp_min(POWER_FLOOR).log10().transpose(-1, -2)
 
     @staticmethod
-    def running_ceiling(log_power: Tensor, before: Tensor | None = None) -> Tensor:
+    def running_maximum(log_power: Tensor, before: Tensor | None = None) -> Tensor:
         """Maximum over bands and frames so far: [..., n_mels, T] -> [..., T].
 
         before: [...], the maximum of earlier frames.
@@ -137,31 +188,60 @@ class WhisperLogMel(nn.Module):
         return (floored + 4.0) / 4.0
 
 
-class WhisperLogMelStream:
-    """Log-mel of one segment while its samples arrive, `step_frames` frames at a time.
+@dataclass(slots=True)
+class Ceiling:
+    """When a segment of a stream is scaled anew, and with which ceiling (see the module)."""
 
-    Keeps half a window of samples, the incomplete step, and the running maximum. Equal to `WhisperLogMel`
-    with "running_max"; the maximum of a segment that has not ended is not known, so with "segment_max" the
-    running one stands in for it, and frames before the loudest one differ.
+    value: float
+    """The maximum of the frames so far, where that is greater, else this is what a frame is scaled with."""
+    codes: int = 0
+    revised_at: int = 0
+
+    def revise(self, maxima: Iterable[float]) -> bool:
+        """Take the maximum of the segment up to the end of each new code; whether `value` moved."""
+        moves = False
+        for maximum in maxima:
+            self.codes += 1
+            is_due = self.codes >= max(FIRST_REVISION, self.revised_at + LEAST_BETWEEN_REVISIONS)
+            if is_due and abs(maximum - self.value) > MOST_DRIFT:
+                self.value, self.revised_at, moves = maximum, self.codes, True
+        return moves
+
+
+class WhisperLogMelStream:
+    """Log-mel of one segment while its samples arrive, `step_frames` (of one code) at a time.
+
+    Keeps half a window of samples, the incomplete step, ceiling and maximum, and the log power of the segment
+    where a revision may need it. Equal to `WhisperLogMel.streamed`; with "running_max" that is `forward`.
     """
 
     def __init__(self, features: WhisperLogMel, step_frames: int, calls: GraphedCalls | None = None) -> None:
-        """`calls` record what a single step does."""
+        """`calls` capture what a single step does."""
         self._features = features
         self._device = features.window.device
         self._calls = calls or GraphedCalls(self._device, enabled=False)
         self._half_window = features.n_fft // 2
+        self._step_frames = step_frames
         self._step_samples = step_frames * features.hop
         self._look_ahead = self._half_window - features.hop
         if self._step_samples <= self._half_window:
             raise ValueError(f"step_frames {step_frames} is less than half a window")
         self.reset()
 
-    def reset(self) -> None:
-        """Start a new segment."""
+    @property
+    def maximum(self) -> float:
+        """Maximum of the log10 mel power of the frames that left `push`; minus infinity before the first."""
+        return float(self._maximum)
+
+    def reset(self, prior: float | None = None) -> None:
+        """Start a new segment; `prior` is an estimate of its maximum."""
         self._context: Pcm = np.zeros(0, np.float32)  # half a window before the pending samples
         self._pending: Pcm = np.zeros(0, np.float32)
-        self._ceiling = self._features.filters.new_full((), -math.inf)
+        self._rule = Ceiling(self._features.start_ceiling(prior))
+        self._ceiling = self._features.filters.new_full((), self._rule.value)
+        self._maximum = self._features.filters.new_full((), -math.inf)
+        self._log_power: list[Tensor] = []  # of the segment, [n_mels, frames] each
+        self._unread: list[Tensor] = []  # maxima at the ends of codes that `revision` has not seen, [codes]
 
     def push(self, pcm: Pcm) -> Tensor:
         """Take samples [n]; give frames that no later sample can change, [n_mels, steps * step_frames]."""
@@ -169,28 +249,47 @@ class WhisperLogMelStream:
         ready = max(0, self._pending.size - self._look_ahead) // self._step_samples * self._step_samples
         if ready == 0:
             return self._features.filters.new_zeros(self._features.n_mels, 0)
-        mel, self._ceiling = self._mel(self._pending[: ready + self._look_ahead], is_end=False)
+        mel, log_power, maxima = self._mel(self._pending[: ready + self._look_ahead], is_end=False)
+        self._maximum = maxima[-1]
+        if self._features.is_revised:
+            self._log_power.append(log_power)
+            self._unread.append(maxima[self._step_frames - 1 :: self._step_frames])
         self._context = self._pending[ready - self._half_window : ready]
         self._pending = self._pending[ready:]
         return mel
 
+    def revision(self) -> Tensor | None:
+        """All frames that left `push` scaled anew, [n_mels, T], if the latest ones moved the ceiling."""
+        if not self._unread:
+            return None
+        maxima = torch.cat(self._unread)
+        self._unread = []
+        if not self._rule.revise(maxima.tolist()):
+            return None
+        self._ceiling = self._features.filters.new_full((), self._rule.value)
+        self._log_power = [torch.cat(self._log_power, dim=1)]
+        (log_power,) = self._log_power
+        ceilings = torch.maximum(self._features.running_maximum(log_power), self._ceiling)
+        return self._features.scale(log_power, ceilings)
+
     def tail(self) -> Tensor:
         """Frames of the samples still pending, filled with zeros to whole steps, if the segment ended here.
 
-        Changes nothing, so pushing may go on. [n_mels, 0] if nothing is pending.
+        Changes nothing, so pushing may continue. [n_mels, 0] if nothing is pending.
         """
         if self._pending.size == 0:
             return self._features.filters.new_zeros(self._features.n_mels, 0)
         filled = np.pad(self._pending, (0, -self._pending.size % self._step_samples))
         return self._mel(filled, is_end=True)[0]
 
-    def _mel(self, samples: Pcm, *, is_end: bool) -> tuple[Tensor, Tensor]:
+    def _mel(self, samples: Pcm, *, is_end: bool) -> tuple[Tensor, Tensor, Tensor]:
         pcm = torch.from_numpy(np.concatenate((self._context, samples)))
         is_start = self._context.size == 0
         mel = partial(self._features.continued, start=is_start, end=is_end)
         if samples.size > self._step_samples + self._look_ahead:
-            return mel(pcm.to(self._device), self._ceiling)
-        return self._calls.run_copied(("mel", samples.size, is_start, is_end), mel, pcm, self._ceiling)
+            return mel(pcm.to(self._device), self._ceiling, self._maximum)
+        key = ("mel", samples.size, is_start, is_end)
+        return self._calls.run_copied(key, mel, pcm, self._ceiling, self._maximum)
 
 
 class CodecMel(nn.Module):

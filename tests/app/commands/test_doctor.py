@@ -124,3 +124,42 @@ def test_the_report_is_written_beside_what_is_printed(
     assert printed.splitlines()[0] in file.read_text(encoding="utf-8")
     assert main(["doctor", "--report", str(tmp_path / "nowhere" / "report.txt")]) == 1
     assert "no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("load", "is_noted"), [(0.2, False), (1.6, True)])
+def test_threads_and_load_of_the_processor(
+    load: float, is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = hardware.environment() | {"cores": 2}
+    monkeypatch.setattr(hardware, "environment", lambda: found)
+    monkeypatch.setattr(hardware, "load_of_others", lambda seconds: load)
+    findings = {finding.what: finding for finding in doctor.examine()}
+    assert "2 cores" in findings["processor"].detail
+    assert str(found["thread_waiting"]) in findings["threads"].detail
+    assert ("load" in findings) == is_noted
+    if is_noted:
+        assert "1.6 of 2 cores" in findings["load"].detail
+        assert findings["load"].status == "note"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--report", "r.txt", "--about", "nowhere"], "There is no folder nowhere"),
+        (["--about", "."], "--about goes with --report"),
+        (["--report", "no/r.txt"], "no folder"),
+        (["--report", "."], "a folder has that name"),
+    ],
+)
+def test_a_report_that_would_lack_something_is_refused_at_once(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "examine", lambda: pytest.fail("examined for nothing"))
+    assert main(["doctor", *words]) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "r.txt").exists()

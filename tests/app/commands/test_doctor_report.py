@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
+import stat
 from importlib import metadata
 from pathlib import Path
 
@@ -97,3 +99,60 @@ def test_what_the_driver_says_is_in_it(tmp_path: Path, monkeypatch: pytest.Monke
     found = _sections(tmp_path / "report.txt")["driver and GPU"]
     assert found[0].startswith("--query-gpu=name,driver_version,")
     assert "| NVIDIA-SMI 580.82  CUDA Version: 13.0 |" in found
+
+
+@pytest.mark.parametrize("home", ["", "/"])
+def test_a_root_folder_is_nobodys_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(getpass, "getuser", lambda: "anna")
+    assert anonymous("/usr/lib and http://host/x") == "/usr/lib and http://host/x"
+
+
+def test_a_home_folder_is_a_whole_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/srv/ann")
+    monkeypatch.setattr(getpass, "getuser", lambda: "anna")
+    assert anonymous("/srv/ann/x, /srv/anna/x, '/srv/ann', /srv/ann") == "~/x, /srv/USER/x, '~', ~"
+
+
+def test_a_linked_home_folder_is_no_less_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk" / "homes").mkdir(parents=True)
+    (tmp_path / "home").symlink_to(tmp_path / "disk" / "homes")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert anonymous(f"{tmp_path}/home/x and {tmp_path}/disk/homes/y") == "~/x and ~/y"
+
+
+def test_variables_with_secrets_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ("HF_AUTH", "HF_TOKEN", "HF_API_KEY", "TRT_PASSWD", "HF_Credentials", "CUDA_COOKIE")
+    for name in secrets:
+        monkeypatch.setenv(name, "private1")
+    monkeypatch.setenv("HF_ENDPOINT", "http://anna:private/2@3?4#5@mirror.example/x")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    os.environb[b"MOSS_VOICE_BUNDLE_NAME"] = b"\xff"
+    monkeypatch.setenv("HF_HOME", "/hub")
+    try:
+        write_report(file := tmp_path / "report.txt", [], [])
+    finally:
+        del os.environb[b"MOSS_VOICE_BUNDLE_NAME"]
+    found = _sections(file)["environment"]
+    assert "HF_ENDPOINT=http://mirror.example/x" in found
+    assert "HF_HUB_OFFLINE=1" in found
+    assert not [line for line in found if "private" in line]
+
+
+def test_only_the_owner_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "report.txt"
+    file.touch(0o644)
+    write_report(file, [], [])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_passwords_in_the_log_are_left_out(tmp_path: Path) -> None:
+    """Also those of a log that an earlier version wrote."""
+    log = paths.log_file()
+    log.parent.mkdir(parents=True)
+    log.write_text("GET http://anna:secret@host/x\n")
+    write_report(tmp_path / "report.txt", ["mirror http://anna:secret@host"], [])
+    text = (tmp_path / "report.txt").read_text(encoding="utf-8")
+    assert "GET http://host/x" in text
+    assert "mirror http://host" in text
+    assert "secret" not in text

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from engine_runtime.bundle import Bundle
+from engine_runtime.engine import Engine
+from engine_runtime.errors import EngineError
+from engine_runtime.options import EngineOptions
 from tests.engine_folder import EngineWorld
 
 
@@ -42,6 +46,21 @@ def test_what_is_not_as_the_bundle_says_is_told(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("moss-voice: The engine holds conversations of 512 rows")
     assert lines[1].startswith("moss-voice: Nothing beside")
+
+
+@pytest.mark.parametrize("options", [[], ["--exact-encoding"]])
+def test_exact_encoding_reaches_the_engine(
+    options: list[str], random_bundle: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[EngineOptions] = []
+
+    def load(bundle: Bundle, chosen: EngineOptions, **_: object) -> Engine:
+        seen.append(chosen)
+        raise EngineError("enough")
+
+    monkeypatch.setattr(Engine, "load", load)
+    assert main([*options, *words]) == 1
+    assert [chosen.exact_encoding for chosen in seen] == [bool(options)]
 
 
 @pytest.mark.parametrize(

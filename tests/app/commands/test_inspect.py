@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,36 @@ def test_parameters_are_counted_from_the_header(tmp_path: Path) -> None:
     file.write_bytes(b"\xff" * 40)
     with pytest.raises(BundleError, match="no safetensors file"):
         count_parameters(file)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[]",
+        "1",
+        '"text"',
+        '{"a": null}',
+        '{"a": []}',
+        '{"a": {"shape": null, "dtype": "F32", "data_offsets": [0, 4]}}',
+        '{"a": {"shape": [-3], "dtype": "F32", "data_offsets": [0, 4]}}',
+        '{"a": {"shape": [1e3], "dtype": "F32", "data_offsets": [0, 4]}}',
+        '{"a": {"shape": ["x", "y"], "dtype": "F32", "data_offsets": [0, 4]}}',
+        '{"a": {"shape": [9, 9], "dtype": "F32", "data_offsets": [0, 4]}}',
+        '{"a": ' + "[" * 100_000,
+    ],
+    ids=lambda header: header[:40],
+)
+def test_headers_that_describe_no_tensors(tmp_path: Path, header: str) -> None:
+    file = tmp_path / "w.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
+    with pytest.raises(BundleError, match="no safetensors file"):
+        count_parameters(file)
+
+
+def test_parameters_are_counted_without_torch(random_bundle: Path) -> None:
+    code = (
+        "import sys; from app.commands.inspect import describe; from engine_runtime.bundle import Bundle; "
+        f"describe(Bundle.open({str(random_bundle)!r})); print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

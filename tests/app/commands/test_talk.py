@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,32 @@ def test_a_missing_file_and_a_missing_folder(tmp_path: Path, capsys: pytest.Capt
     assert "There is no file" in _refused(capsys, "--in", tmp_path / "none.wav")
     text = _refused(capsys, "--in", QUESTION, "--out", tmp_path / "no" / "reply.wav")
     assert "no folder" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--in", "q.wav", "--out", "q.wav"], "--in and --out are the same file"),
+        (["--in", "q.wav", "--out", "a", "--record", "./a"], "--out and --record are the same file"),
+        (["--in", "q.wav", "--record", "a", "--trace", "a"], "--record and --trace are the same file"),
+        (["--text", "hi", "--voice", "q.wav", "--trace", "q.wav"], "--voice and --trace are the same file"),
+        (["--text", "hi", "--reply", "text", "--out", "a"], "--reply text has none"),
+        (["--text", os.fsdecode(b"caf\xe9")], "not valid UTF-8"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    words: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = QUESTION.read_bytes()
+    (tmp_path / "q.wav").write_bytes(content)
+    assert expected in _refused(capsys, *words)
+    assert (tmp_path / "q.wav").read_bytes() == content
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_full_disk_is_told(

@@ -84,7 +84,6 @@ def test_what_cannot_be_quantised(
 
     to = ("--to", tmp_path / "q")
     assert "holds no finished checkpoint" in refused(random_bundle, *to)
-    assert "--prompts must be at least 1" in refused(checkpoint, *to, "--prompts", "0")
     assert "holds a checkpoint already" in refused(checkpoint, "--to", checkpoint)
     assert "no WAV file" in refused(checkpoint, *to, "--wavs", tmp_path)
     assert "cannot be read" in refused(checkpoint, *to, "--texts", tmp_path / "none.txt")

@@ -8,6 +8,7 @@ import pytest
 
 from app.cli import main
 from tests.engine_folder import EngineWorld
+from tests.golden_encoder import make_golden_bundle
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -36,6 +37,29 @@ def test_the_verdict_is_said_and_is_the_exit_status(
     output = capsys.readouterr().out
     assert "int4 weights, fp8 KV, float32: not aligned" in output
     assert json.loads(output.splitlines()[-1])["weights"] == "int4"
+
+
+def test_the_speech_encoder_alone(
+    tmp_path: Path, wavs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_golden_bundle(tmp_path / "bundle")
+    words = ["verify", str(folder), "--encoder", "--wavs", str(wavs), "--json"]
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    assert "speech encoder: aligned" in output
+    document = json.loads(output.splitlines()[-1])
+    assert [row["before the speech"] for row in document["tables"]["streamed speech codes"]["rows"][::2]] == [
+        "none",
+        "zeros",
+        "dither",
+        "room",
+        "turn",
+    ]
+    monkeypatch.setattr("engine_runtime.codec.features.MOST_DRIFT", 100.0)  # nothing is revised
+    assert main(words) == 1
+    output = capsys.readouterr().out
+    assert "--exact-encoding encodes each turn anew" in output
+    assert json.loads(output.splitlines()[-1])["aligned"] is False
 
 
 def test_an_engine_is_held_against_torch_and_not_against_itself(

@@ -59,13 +59,15 @@ def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
     static = Token2Mel(flow, bundle.flow.mel, packet_codes=bundle.flow.packets, static_bytes=1 << 30)
     path = static._path
     assert isinstance(path, StaticFlow)
+    made = path.pool.held
     gc.collect()
     gc.disable()
     try:
         measure_endurance(Engine(replace(engine.stages, token2mel=static)), QUESTION, 0.0)
     finally:
         gc.enable()
-    assert path._count == 1
+    assert path.pool.held == made
+    assert path.pool.taken == 0
 
 
 def test_a_block_that_stays_in_use_is_told(engine: Engine) -> None:

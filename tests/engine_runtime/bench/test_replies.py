@@ -19,8 +19,14 @@ SAMPLES_PER_CODE = 1920
 
 
 @dataclass
+class ScriptedSection:
+    sampling_speech: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass
 class ScriptedBundle:
     samples_per_code: int = SAMPLES_PER_CODE
+    lm: ScriptedSection = field(default_factory=ScriptedSection)
 
 
 @dataclass

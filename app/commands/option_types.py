@@ -1,0 +1,47 @@
+"""Types of the options that take a number: what is out of range is wrong usage, not an error hours later.
+
+In: the text of an option. Out: a number, or the ArgumentTypeError that argparse puts into words. Main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+LARGEST_COUNT = 1_000_000
+LARGEST_SEED = 2**63 - 1
+"""Generators of torch take no larger one."""
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if least <= value <= most:
+            return value
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from {least} to {most}")
+
+    return read
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """The type of an option that takes any number from `least` to `most`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if least <= value <= most:  # never true of nan
+            return value
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number from {least:g} to {most:g}")
+
+    return read
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
