@@ -7,16 +7,18 @@ In: roles, text, speech codes. Out: rows of (text id, audio id) in the chat layo
     speech        (sosp, audio_pad), (modality_pad, code) ..., (modality_pad, eosp)
     reply opens   <|im_start|>{assistant}\\n, and for speech (sosp, audio_pad)
 
-The system text selects the modality of the reply, so there is one system turn for each. Words of a user never
-become special ids. Any thread; no state but the tokenizer.
+Role and content are tokenized apart, as by MOSS-Speech's own processor. The system text selects the modality
+of the reply, so there is one system turn for each. Text never becomes special ids, whatever it looks like.
+Any thread; no state but the tokenizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from engine_runtime.bundle import PromptTexts, SpecialIds
 from engine_runtime.errors import BundleError
@@ -25,6 +27,7 @@ from engine_runtime.types import Modality
 
 REPLACEMENT = "\ufffd"
 """What a tokenizer gives for bytes that are no whole character yet."""
+_TRIED = "".join(map(chr, range(128))) + "é 你好 😀"
 PLACEHOLDERS = ("<|empty|>", "<|end_empty|>")
 """Tokens that stand where the model has no word to write. MOSS-Speech's own processor shows them as "." and
 ":", which nobody said; a tokenizer need not mark them as special, so they are known by their names."""
@@ -35,37 +38,83 @@ class TextTokenizer:
 
     def __init__(self, file: Path, special: SpecialIds, text_vocab: int) -> None:
         """Raises BundleError if the file can not be read or has more ids than the model."""
-        try:
-            self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+        self._file = file
+        with _one_kind_of_error(file):
+            self._tokenizer = _open_tokenizer(file)
+        last = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if last >= text_vocab:
             raise BundleError(
-                f"{file} is no tokenizer that can be read: {error}. Copy or download the bundle again."
-            ) from error
-        if self._tokenizer.get_vocab_size() > text_vocab:
-            raise BundleError(
-                f"{file} has {self._tokenizer.get_vocab_size()} ids, and the language model takes "
-                f"{text_vocab}. Use the tokenizer and the weights of one model."
+                f"{file} has ids up to {last}, and the language model takes {text_vocab}. "
+                "Use the tokenizer and the weights of one model."
             )
-        # Text that looks like a special token stays text.
-        self._tokenizer.encode_special_tokens = True
         ids = (special.endoftext, special.im_start, special.im_end, special.sosp, special.modality_pad)
         named = (special.empty, *map(self._tokenizer.token_to_id, PLACEHOLDERS))
-        self._silent = frozenset(ids) | {token_id for token_id in named if token_id is not None}
+        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        marked = (token_id for token_id, token in added.items() if token.special)
+        self._silent = frozenset(token_id for token_id in (*ids, *named, *marked) if token_id is not None)
+        self._reserved = self._silent | added.keys()
+        """Ids that no plain text has."""
+        # Text that looks like an added token stays text. The library leaves alone only those that are marked
+        # as special, and a tokenizer need not mark all (Qwen3's <think>, here the modality pad, is not).
+        self._tokenizer.add_special_tokens([AddedToken(t.content, special=True) for t in added.values()])
+        self._tokenizer.encode_special_tokens = True
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Ids of plain text; what looks like a special token is taken for the characters that it is."""
+        ids: list[int] = []
+        while text:
+            with _one_kind_of_error(self._file):
+                found = self._tokenizer.encode(text, add_special_tokens=False)
+            ends = (
+                start + 1
+                for token_id, (start, end) in zip(found.ids, found.offsets, strict=True)
+                if token_id in self._reserved and end - start > 1
+            )
+            # A vocabulary may spell a special token out of ordinary ones: its first character goes apart.
+            end = next(ends, len(text))
+            if end == len(text):
+                return [*ids, *found.ids]
+            ids += self.encode(text[:end])
+            text = text[end:]
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special ids and placeholders say nothing."""
         said = [token_id for token_id in ids if token_id not in self._silent]
-        text: str = self._tokenizer.decode(said, skip_special_tokens=True)
+        with _one_kind_of_error(self._file):
+            text: str = self._tokenizer.decode(said, skip_special_tokens=False)
         return text
 
     def is_silent(self, token_id: int) -> bool:
         """Whether the id is special or a placeholder, so that it adds no text."""
         return token_id in self._silent
+
+
+@contextmanager
+def _one_kind_of_error(file: Path) -> Iterator[None]:
+    """BundleError for whatever the library raises.
+
+    NOTE: it raises bare Exception for what is wrong with a file, and where its code did not expect that, a
+    panic, which is a BaseException.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise BundleError(
+            f"{file} is no tokenizer that can be used: {str(error)[:200]}. Copy or download the bundle again."
+        ) from error
+
+
+def _open_tokenizer(file: Path) -> Tokenizer:
+    """Read it, and try it: what some files lack is found out only when they are used."""
+    tokenizer: Tokenizer = Tokenizer.from_file(str(file))
+    # No text is filled up or cut off.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.decode(tokenizer.encode(_TRIED, add_special_tokens=False).ids, skip_special_tokens=True)
+    return tokenizer
 
 
 class IncrementalText:
@@ -154,7 +203,8 @@ class Prompt:
         ]
 
     def _open(self, role: str, content: str = "") -> list[Row]:
-        return self._as_rows([self._special.im_start, *self._tokenizer.encode(f"{role}\n{content}")])
+        encode = self._tokenizer.encode
+        return self._as_rows([self._special.im_start, *encode(f"{role}\n"), *encode(content)])
 
     def _as_rows(self, ids: Iterable[int]) -> list[Row]:
         return [Row(token_id, self._special.audio_pad) for token_id in ids]

@@ -1,13 +1,15 @@
-"""HiFT chunk by chunk, with the protocol of the released codec (CosyVoice 2).
+"""HiFT chunk by chunk, after the protocol of the released codec (CosyVoice 2).
 
-In: mel chunks. Out: samples, the last ones of each chunk held back for a cross-fade. HiFT has no exact
-window: its phase is a running sum from the start of each call. So every call repeats the last frames, keeps
-the excitation it had there, and fades from the old samples to the new ones with a Hamming window (its
-halves add up to 1.08, as upstream). Runs in the thread of its caller.
+In: mel chunks. Out: samples, the last ones of each chunk held back for a cross-fade. Every call repeats the
+last frames with the excitation that they had, and fades from the samples made without what follows to those
+made with it. In two points it differs from upstream, where a seam can be heard: the phases of the sines go on
+where those of the last call ended, instead of starting anew; and the two weights of the fade add up to one (a
+raised cosine), where upstream's Hamming window adds up to 1.08. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,8 +33,8 @@ class HiFTNetwork(Protocol):
         """The dimensions."""
 
     @property
-    def source(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Excitation of mel and noise."""
+    def continued_source(self) -> Callable[[Tensor, Tensor, int, Tensor], tuple[Tensor, Tensor]]:
+        """Excitation of mel and noise with given phases at a frame, and the phases at the last frame."""
 
     @property
     def decode(self) -> Callable[[Tensor, Tensor], Tensor]:
@@ -56,14 +58,16 @@ class HiFTStream:
         self._calls, self._dtype = calls, like.dtype
         self._empty = torch.zeros((1, network.config.in_channels, 0), device=like.device)
         samples = overlap * network.config.hop
-        window = torch.hamming_window(2 * samples, periodic=False, dtype=torch.float32, device=like.device)
-        self._fade_in, self._fade_out = window[:samples], window[samples:]
+        self._fade_in, self._fade_out = (weights.to(like.device) for weights in fade_weights(samples))
+        # the phase is exact up to the centre of the last frame of a call, and stands still behind it
+        self._unsettled = network.config.hop // 2
         self.reset()
 
     def reset(self) -> None:
         """Forget everything and start the noise anew."""
         self._frames = self._empty
         self._source = self._speech = self._fade_in[:0]
+        self._phase = self._source.double()
         self._noise = self._new_noise()
 
     def push(self, mel: Mel) -> Pcm:
@@ -101,21 +105,34 @@ class HiFTStream:
     def _run(self, pushed: int) -> Tensor:
         """Samples of the kept frames, faded in over what was held back before. Keeps the excitation."""
         frames = self._frames
-        inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._speech)
+        inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._phase, self._speech)
         if self._calls is not None and pushed in self._calls.frames:
             key = (self._network, frames.shape[2], len(self._source))
-            speech, self._source = self._calls.calls.run_copied(key, self._compute, *inputs)
+            speech, *kept = self._calls.calls.run_copied(key, self._compute, *inputs)
         else:
-            speech, self._source = self._compute(*inputs)
+            speech, *kept = self._compute(*inputs)
+        self._source, self._phase = kept
         return speech
 
-    def _compute(self, frames: Tensor, noise: Tensor, before: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples of the frames and the end of their excitation; `before` and `held` are the excitation and
-        the samples that the last call had where this one begins (or nothing)."""
-        source = self._network.source(frames, noise)[0]
+    def _compute(
+        self, frames: Tensor, noise: Tensor, before: Tensor, phase: Tensor, held: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples of the frames, the end of their excitation and its phases. `before`, `phase` and `held` are
+        the excitation, its phases and the samples that the last call had where this one begins (or
+        nothing)."""
+        excitation, phase = self._network.continued_source(frames, noise, self._overlap - 1, phase)
+        source = excitation[0]
         source[: len(before)] = before
         speech = self._network.decode(frames.to(self._dtype), source[None])[0]
         samples = len(self._fade_in)
         if len(held):
             speech[:samples] = speech[:samples] * self._fade_in + held * self._fade_out
-        return speech, source[max(len(source) - samples, 0) :]
+        return speech, source[max(len(source) - samples, 0) : len(source) - self._unsettled], phase
+
+
+def fade_weights(samples: int) -> tuple[Tensor, Tensor]:
+    """Weights of what comes and of what goes, float32 [samples] each, whose sums are exactly one."""
+    turns = (torch.arange(samples, dtype=torch.float64) + 0.5) / (4 * samples)
+    fade_out = 1.0 - torch.sin(2.0 * math.pi * turns).square().float()
+    # NOTE: the second difference is exact in float32 where the first was rounded
+    return 1.0 - fade_out, fade_out

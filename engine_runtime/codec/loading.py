@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast, get_args
 
 import torch
-from bigvgan.bigvgan import BigVGAN
 from torch import nn
 
 from engine_runtime.bundle import Bundle, VocoderSection
@@ -23,6 +22,7 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
 from engine_runtime.hardware import usable_device
 from engine_runtime.models.bigvgan import build_bigvgan
+from engine_runtime.models.bigvgan_package import BigVGAN
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
@@ -75,6 +75,14 @@ def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None
     return codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
 
 
+def load_speech_encoder(
+    bundle: Bundle, options: EngineOptions, progress: Progress | None = None
+) -> SpeechTokenizer:
+    """The speech encoder alone; raises as `load_stages` does."""
+    loading = LoadProgress([bundle.speech_encoder.weights], progress)
+    return load_speech_tokenizer(bundle, usable_device(options.device), options, loading)
+
+
 def load_speech_tokenizer(
     bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
 ) -> SpeechTokenizer:
@@ -92,7 +100,9 @@ def load_speech_tokenizer(
         )
     normalisation = cast(Normalisation, section.normalisation)
     calls = GraphedCalls(device, enabled=options.graphs)
-    tokenizer = SpeechTokenizer(model, section.sample_rate, normalisation, device, calls=calls)
+    tokenizer = SpeechTokenizer(
+        model, section.sample_rate, normalisation, device, calls=calls, prior=section.ceiling_prior
+    )
     eosp = bundle.lm.special_ids.eosp
     if tokenizer.codebook_size > eosp:
         raise BundleError(
@@ -162,6 +172,7 @@ def load_vocoder(
         device=device,
         recorded=runtime.recorded,
         triton=runtime.triton,
+        keep_state=runtime.keep_state,
     )
     vocoder.require(bundle.flow.mel)
     return vocoder

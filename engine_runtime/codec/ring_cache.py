@@ -37,6 +37,10 @@ class RingCache:
         """Memory of the buffers, in bytes."""
         return self._buffer.nbytes
 
+    def take_prompt_of(self, other: RingCache) -> None:
+        """Copy what another cache of the same size keeps of the voice prompt."""
+        self._buffer[:, :, :, :, : self._fixed] = other._buffer[:, :, :, :, : other._fixed]
+
     @property
     def slots(self) -> Tensor:
         """Where in a layer the positions of the packet lie: int64 [count]."""

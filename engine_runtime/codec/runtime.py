@@ -35,6 +35,8 @@ class CodecRuntime:
     calls: GraphedCalls | None = None
     recorded: RecordedFrames | None = None
     triton: bool = False
+    keep_state: bool = False
+    """Whether a vocoder may keep the state of its levels, which no recording or engine can."""
 
     def cache_bytes(self) -> int | None:
         """Bytes for the flow's caches, when it is loaded last of the large parts; None where they grow."""
@@ -58,7 +60,7 @@ class CodecRuntime:
 def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOptions) -> CodecRuntime:
     """The runtime of a device."""
     if device.type != "cuda":
-        return CodecRuntime()
+        return CodecRuntime(keep_state=device.type == "cpu")
     torch.backends.cudnn.allow_tf32 = False  # on by default for convolutions; float32 shall mean float32
     # a higher priority than the language model's: its kernels are small, and what is heard waits for them
     stream = torch.cuda.Stream(device, priority=-1)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine_runtime.errors import BundleError, MossVoiceError
+from engine_runtime.onnx_runtime import OnnxModelError, create_session
 from engine_runtime.types import Pcm
 
 
@@ -24,19 +25,8 @@ class SpeakerEncoder:
         """Raises BundleError if the file is no network with one input and one output of vectors."""
         self.sample_rate, self.n_mels, self._file = sample_rate, n_mels, file
         try:
-            import onnxruntime
-        except ImportError as error:
-            raise MossVoiceError(
-                "A voice cannot be chosen: onnxruntime is missing. Install it with: pip install onnxruntime"
-            ) from error
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # a network this small is done sooner than threads are started
-        options.log_severity_level = 3  # notes on the graph are for its makers
-        try:
-            self._session: Any = onnxruntime.InferenceSession(
-                str(file), sess_options=options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime has its own exception types, none of them public
+            self._session: Any = create_session(file, purpose="choose a voice")
+        except OnnxModelError as error:
             raise BundleError(
                 f"{file} is no speaker encoder that can be loaded: {error}. "
                 "Copy or download the bundle again."

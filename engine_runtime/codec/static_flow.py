@@ -6,13 +6,14 @@ codes end), and caches and convolution rows are changed in place. Nothing is rea
 started and left to itself. On a CPU the same code runs eagerly; `growing_flow` is its plain twin, equal
 within rounding until the cache is full (see `ring_cache` for what is kept then).
 
-A stream borrows a slot (a set of buffers) and gives it back when it is forgotten. Runs in the thread of its
-caller; on CUDA all streams must be used from one CUDA stream at a time.
+A stream borrows a slot (a set of buffers) from a pool with one budget for all streams, until it is forgotten.
+Where the budget allows two ample slots, two are made and warmed up from the start, so that the second of two
+replies at once is as fast as the first; further ones are made when they are wanted, as far as the budget
+reaches. Runs in the thread of its caller; on CUDA all streams must be used from one CUDA stream at a time.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -24,6 +25,7 @@ from engine_runtime.codec.flow_encoder_steps import EncoderState, RunBlocks
 from engine_runtime.codec.flow_estimator_steps import PAST, EstimatorState, cache_shape
 from engine_runtime.codec.flow_parts import FlowParts
 from engine_runtime.codec.ring_cache import RingCache
+from engine_runtime.codec.slot_pool import SlotPool
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
 from engine_runtime.models.flow import FlowConfig
@@ -32,6 +34,10 @@ from engine_runtime.types import Codes
 
 FIRST_BUCKET = 64
 """Codes of the smallest bucket; each further one is twice as wide."""
+
+AMPLE_CODES = 256
+"""Codes of a reply, behind the voice prompt, that a slot should see before the budget is divided among two
+replies: one at a time is the rule."""
 
 _OTHER_ROWS = 3
 """Rows of a slot that are not those of an Euler step; they come first."""
@@ -43,6 +49,7 @@ class Slot:
     where a reply starts."""
 
     index: int
+    steps: int
     encoder: EncoderState
     estimator: EstimatorState
     rows: list[Tensor]
@@ -63,15 +70,17 @@ class StaticFlow:
     """Implements `FlowPath`.
 
     `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks, as far as the
-    caches have room for them); `cache_codes` is how many codes the caches hold, prompt included; `triton`
-    runs the estimator with kernels. Raises BundleError where the prompt does not fit.
+    caches have room for them); `budget` is how many bytes the caches of all streams may have together,
+    `steps` the usual number of Euler steps, for which they are divided; `triton` runs the estimator with
+    kernels. Raises BundleError where the prompt does not fit.
     """
 
     def __init__(
         self,
         parts: FlowParts,
         packets: Sequence[int],
-        cache_codes: int,
+        budget: int,
+        steps: int,
         calls: GraphedCalls | None = None,
         *,
         triton: bool = False,
@@ -92,7 +101,12 @@ class StaticFlow:
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
         """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""
         most = config.max_frames // config.upsample + self.shapes[-1]
-        self.cache_codes = min(cache_codes, most)
+        all_codes = budget // self._bytes_per_code(steps)
+        ample = min(most, max(prompt + AMPLE_CODES, least_codes(prompt, self.shapes[-1])))
+        self.prepared_slots = 2 if all_codes >= 2 * ample else 1
+        """Slots that are made and warmed up before the first reply."""
+        self.cache_codes = min(all_codes // self.prepared_slots, most)
+        """Codes that the caches of a stream hold, prompt included."""
         # Large packets are made in several calls where memory is short.
         while len(self.shapes) > 1 and self.cache_codes < least_codes(prompt, self.shapes[-1]):
             self.shapes.pop()
@@ -105,22 +119,29 @@ class StaticFlow:
             )
         self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))
         self._notes[:-1] = parts.prompt_mel[0]
-        self._free: dict[int, list[Slot]] = {}
         self._count = 0
         for block in parts.encoder.blocks:
             block.reach(self.cache_codes)
         for block in parts.encoder.up_blocks:
             block.reach(self.cache_codes * config.upsample)
+        self._model: dict[int, Slot] = {}
+        """A slot for a number of steps, whose prompt further ones copy."""
+        self.pool: SlotPool[Slot] = SlotPool(
+            budget,
+            size_of=lambda steps: self.cache_codes * self._bytes_per_code(steps),
+            make=self._new_slot,
+            drop=self._drop_slot,
+        )
+        self.pool.reserve(steps, self.prepared_slots)
 
     @torch.inference_mode()
     def start(self, steps: int) -> StaticState:
-        """See `FlowPath`. The first stream of a number of steps makes its slot and runs the prompt."""
-        free = self._free.setdefault(steps, [])
-        slot = free.pop() if free else self._new_slot(steps)
+        """See `FlowPath`. Raises FlowCacheError where the streams at work leave no room for another."""
+        slot = self.pool.take(steps)
         state = StaticState(slot, self.prompt_done * self._parts.config.upsample)
         state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
         torch._foreach_copy_(slot.rows, slot.behind_prompt)
-        weakref.finalize(state, free.append, slot)
+        self.pool.lend(steps, slot, state)
         return state
 
     def push(self, state: StaticState, codes: Codes) -> None:
@@ -163,15 +184,16 @@ class StaticFlow:
 
     @torch.inference_mode()
     def warm_up(self, steps: int) -> None:
-        """Run every shape in every bucket once, so that no reply waits for a recording."""
-        state = self.start(steps)
+        """Run every shape in every bucket of the prepared slots once, so that no reply waits for a
+        recording."""
         look_ahead = self._parts.config.look_ahead_codes
-        for bucket in self.buckets():
-            for shape in self.shapes:
-                if shape <= bucket - self.prompt_done:
-                    start = max(bucket - shape, self.prompt_done)
-                    numbers = [start, start + shape + look_ahead, *[0] * (shape + look_ahead)]
-                    self._packet(state.slot, shape, bucket, torch.tensor(numbers, dtype=torch.int64))
+        for state in [self.start(steps) for _ in range(self.prepared_slots)]:
+            for bucket in self.buckets():
+                for shape in self.shapes:
+                    if shape <= bucket - self.prompt_done:
+                        start = max(bucket - shape, self.prompt_done)
+                        numbers = [start, start + shape + look_ahead, *[0] * (shape + look_ahead)]
+                        self._packet(state.slot, shape, bucket, torch.tensor(numbers, dtype=torch.int64))
 
     def _bucket(self, end: int) -> int:
         return next((size for size in self.buckets() if size >= end), self.cache_codes)
@@ -211,6 +233,11 @@ class StaticFlow:
         _put_rows(encoder, estimator, slot.rows)
         return mel
 
+    def _bytes_per_code(self, steps: int) -> int:
+        estimator, parts = self._parts.estimator, self._parts
+        return bytes_per_code(parts.config, steps, estimator.cfg_rate, estimator.prepare.dtype)
+
+    @torch.inference_mode()
     def _new_slot(self, steps: int) -> Slot:
         """Buffers with the prompt in them."""
         parts, config = self._parts, self._parts.config
@@ -228,14 +255,26 @@ class StaticFlow:
         )
         shape = parts.estimator.cache_shape(steps, 0)
         estimator = parts.estimator.new_state(steps, ring(shape[:4], shape[5], config.upsample))
-        slot = Slot(self._count, encoder, estimator, [row.clone() for row in _rows(encoder, estimator)])
+        rows = [row.clone() for row in _rows(encoder, estimator)]
+        slot = Slot(self._count, steps, encoder, estimator, rows)
         self._count += 1
         _put_rows(encoder, estimator, slot.rows)
+        if (model := self._model.setdefault(steps, slot)) is not slot:
+            for own, other in zip(_rings(slot), _rings(model), strict=True):
+                own.take_prompt_of(other)
+            slot.behind_prompt = model.behind_prompt
+            return slot
         state = StaticState(slot, 0, parts.prompt_codes.tolist())
         while missing := self.prompt_done - state.position // config.upsample:
             self.advance(state, max(size for size in self.shapes if size <= missing))
         slot.behind_prompt = [row.clone() for row in slot.rows]
         return slot
+
+    def _drop_slot(self, slot: Slot) -> None:
+        """Nobody will use it again: its recordings go, and with them its buffers."""
+        self._calls.forget(lambda key: isinstance(key, tuple) and key[:2] == (self, slot.index))
+        if self._model.get(slot.steps) is slot:
+            del self._model[slot.steps]
 
 
 def bytes_per_code(config: FlowConfig, steps: int, cfg_rate: float, dtype: torch.dtype) -> int:
@@ -248,6 +287,12 @@ def bytes_per_code(config: FlowConfig, steps: int, cfg_rate: float, dtype: torch
 def least_codes(prompt: int, packet: int) -> int:
     """The fewest codes that the caches may hold, with packets of so many behind the prompt."""
     return prompt + 2 * packet
+
+
+def _rings(slot: Slot) -> list[RingCache]:
+    """The caches of a slot, in a fixed order."""
+    rings = (slot.encoder.codes, slot.encoder.frames, slot.estimator.cache)
+    return [ring for ring in rings if isinstance(ring, RingCache)]
 
 
 def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:

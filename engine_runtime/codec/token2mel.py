@@ -26,7 +26,7 @@ from engine_runtime.codec.flow_estimator_steps import EstimatorSteps
 from engine_runtime.codec.flow_parts import FlowParts, FlowPath
 from engine_runtime.codec.growing_flow import GrowingFlow
 from engine_runtime.codec.prepared import Preparation
-from engine_runtime.codec.static_flow import StaticFlow, bytes_per_code
+from engine_runtime.codec.static_flow import StaticFlow
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, MossVoiceError
 from engine_runtime.models.flow import CausalFlow
@@ -53,8 +53,9 @@ class Token2Mel:
     `left_codes` bounds the attention of long replies to so many codes of the past (rounded up to chunks);
     then the result is no longer that of the one-shot call. Raises BundleError where the parts do not fit.
 
-    `static_bytes` runs the flow on caches of a fixed size, at most so many bytes, a packet at a time, as
-    `calls` records them (`static_flow`); without it, caches grow as needed (`growing_flow`).
+    `static_bytes` runs the flow on caches of a fixed size, at most so many bytes for all streams together, a
+    packet at a time, as `calls` records them (`static_flow`); without it, caches grow as needed
+    (`growing_flow`).
     """
 
     def __init__(
@@ -111,12 +112,12 @@ class Token2Mel:
         if static_bytes is None:
             self._path = GrowingFlow(parts)
         else:
-            cache_codes = static_bytes // bytes_per_code(config, self.steps, rate, dtype)
-            self._path = StaticFlow(parts, self.packet_codes, cache_codes, calls, triton=triton)
+            self._path = StaticFlow(parts, self.packet_codes, static_bytes, self.steps, calls, triton=triton)
         self._path.start(self.steps)
 
     def stream(self, n_steps: int | None = None) -> Token2MelStream:
-        """A new stream, with `n_steps` Euler steps (default: those of this stage)."""
+        """A new stream, with `n_steps` Euler steps (default: those of this stage). Raises FlowCacheError
+        where the streams at work leave no room for its caches."""
         return Token2MelStream(self, n_steps or self.steps)
 
     def convert(self, codes: Codes, n_steps: int | None = None) -> Mel:

@@ -1,9 +1,9 @@
 """Vocoder: mel to 24 kHz (the bundle's rate) PCM, whole or in chunks that join without a seam.
 
 In: log-mel [n_mels, frames] of exactly the `MelSpec` the network was trained on. Out: mono float32 PCM,
-`mel.hop` samples per frame. Two kinds: BigVGAN (windows with context, equal to the one-shot call within
-1e-5) and HiFT (the released codec's cross-fade). Holds no state of a reply; a `VocoderStream` does. Runs in
-the thread of its caller.
+`mel.hop` samples per frame. Two kinds: BigVGAN (windows with context, or levels with state; equal to the
+one-shot call within 1e-5) and HiFT (a cross-fade after the released codec's). Holds no state of a reply; a
+`VocoderStream` does. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
-from bigvgan.bigvgan import BigVGAN
 from torch import Tensor
 
 from engine_runtime.codec.bigvgan_stream import BigVGANStream, BigVGANWindows, Windows
+from engine_runtime.codec.cpu_bigvgan import CpuBigVGAN
+from engine_runtime.codec.cpu_bigvgan_stream import CpuBigVGANStream
 from engine_runtime.codec.hift_stream import DrawNoise, HiFTNetwork, HiFTStream
 from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field
+from engine_runtime.models.bigvgan_package import BigVGAN
 from engine_runtime.models.hift import HiFT
 from engine_runtime.types import Mel, MelSpec, Pcm
 
@@ -55,7 +57,8 @@ class Vocoder:
     `left_context_frames` and `right_context_frames` default to what the kind needs: BigVGAN's receptive
     field, HiFT's overlap. Less than BigVGAN's receptive field sounds earlier and is no longer exact
     (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. `recorded` tells which chunks
-    are recorded, if any; `triton` lets HiFT use a kernel. Raises BundleError where network and mel do not
+    are recorded, if any; `triton` lets HiFT use a kernel; `keep_state` lets the streams of an exact BigVGAN
+    keep the state of its levels (`cpu_bigvgan`), on a CPU. Raises BundleError where network and mel do not
     fit.
     """
 
@@ -71,28 +74,20 @@ class Vocoder:
         device: torch.device | str = "cpu",
         recorded: RecordedFrames | None = None,
         triton: bool = False,
+        keep_state: bool = False,
     ) -> None:
         self.mel, self.sample_rate = mel, mel.sample_rate
         self.kind: Literal["bigvgan", "hift"] = "hift" if isinstance(network, HiFT) else "bigvgan"
         self._seed = seed
         network = network.to(device).eval()
-        self._whole = network.fold().lower(dtype) if isinstance(network, HiFT) else network.to(dtype)
         self._recorded = recorded
         self.like = torch.zeros(0, dtype=dtype, device=device)
         """Has the number format and the device of the network."""
-        self.network: Windows | HiFTNetwork
-        """What streams call; engines may take its place, `vocode` does not use them."""
         if isinstance(network, HiFT):
-            if triton:
-                from engine_runtime.codec.triton_hift import use_kernels
-
-                use_kernels(network)
-            self.network = network
             stated = {"in_channels": mel.n_mels, "sampling_rate": mel.sample_rate, "hop": mel.hop}
             _check_network({key: getattr(network.config, key) for key in stated}, stated)
             left = right = HIFT_OVERLAP_FRAMES
         else:
-            self.network = BigVGANWindows(network)
             config = {**network.h, "hop_size": prod(network.h.upsample_rates)}
             _check_network(config, _bigvgan_names(mel))
             left, right = receptive_field(network.h)
@@ -106,6 +101,22 @@ class Vocoder:
         self.is_exact = self.kind == "bigvgan" and (
             self.left_context_frames >= left and self.right_context_frames >= right
         )
+        self._whole: BigVGAN | HiFT
+        self.network: Windows | CpuBigVGAN | HiFTNetwork
+        """What streams call; engines may take its place, `vocode` does not use them."""
+        if isinstance(network, HiFT):
+            self._whole = network.fold().lower(dtype)
+            if triton:
+                from engine_runtime.codec.triton_hift import use_kernels
+
+                use_kernels(network)
+            self.network = network
+        elif keep_state and self.is_exact:
+            self.network = CpuBigVGAN(network, dtype)
+            self._whole = network.to(dtype)
+        else:
+            self._whole = network.to(dtype)
+            self.network = BigVGANWindows(network)
 
     def require(self, mel: MelSpec) -> None:
         """Raise MelMismatchError, showing both, unless `mel` is the mel that this vocoder was trained on."""
@@ -139,6 +150,8 @@ class Vocoder:
         if self.kind == "hift":
             hift = cast(HiFTNetwork, self.network)
             return HiFTStream(hift, right, self._draws, self.check, self.like, self._recorded)
+        if isinstance(self.network, CpuBigVGAN):
+            return CpuBigVGANStream(self.network, self.check)
         windows = cast(Windows, self.network)
         return BigVGANStream(windows, self.mel.n_mels, (left, right), self.check, self.like, self._recorded)
 

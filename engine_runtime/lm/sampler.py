@@ -2,18 +2,26 @@
 
 In: logits [vocab] of one step. Out: one id. Order of the steps: float32, ids that are forbidden, repetition
 penalty over every id of this channel so far (prompt included), then either argmax, or temperature, top-k,
-top-p and a pick by one uniform draw. Both channels are treated alike, each with its own Sampler. Its twin on
-a device is cuda/picking.py. Engine thread.
+top-p and one id by one uniform draw. Both channels are treated alike, each with its own Sampler. Only the
+candidates that top-k or top-p leave are sorted, not the whole vocabulary. The same on a device:
+cuda/picking.py. Engine thread.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from engine_runtime.types import SamplingParams
+
+_ROWS = 64
+"""Scores among which the highest are looked for stand in so many rows; their columns are compared first."""
+_FIRST_CANDIDATES, _GROWTH = 64, 16
+"""How many of the highest scores top-p alone looks at first, and by how much more each further time."""
 
 
 class Sampler:
@@ -26,8 +34,12 @@ class Sampler:
         self._params = params
         self._penalised = params.repetition_penalty != 1.0
         self._seen = torch.zeros(vocab, dtype=torch.bool, device=device)
+        self._seen_ids = torch.zeros(0, dtype=torch.int64, device=device)
+        self._noted: list[int] = []
+        """Ids that are in `seen` and not yet in `_seen_ids`."""
         if self._penalised:
-            self._seen[torch.tensor(sorted(set(history)), dtype=torch.int64, device=device)] = True
+            self._seen_ids = torch.tensor(sorted(set(history)), dtype=torch.int64, device=device)
+            self._seen[self._seen_ids] = True
 
     @property
     def seen(self) -> Tensor:
@@ -38,54 +50,89 @@ class Sampler:
         """Add the id that went into the row."""
         if self._penalised:
             self._seen[token_id] = True
+            self._noted.append(token_id)
 
     def scores(self, logits: Tensor, forbidden: Iterable[slice | int] = ()) -> Tensor:
-        """Processed scores [vocab]; -inf = can not be picked. `logits` is not changed."""
+        """Scores [vocab] with penalty and temperature; -inf = forbidden. `logits` is not changed."""
         params = self._params
         scores = logits.float().clone()
         for ids in forbidden:
             scores[ids] = -torch.inf
         if self._penalised:
-            penalty = params.repetition_penalty
-            penalised = torch.where(scores < 0, scores * penalty, scores / penalty)
-            scores = torch.where(self._seen, penalised, scores)
+            if self._noted:
+                noted = torch.tensor(self._noted, dtype=torch.int64, device=scores.device)
+                self._seen_ids, self._noted = torch.cat((self._seen_ids, noted)), []
+            seen, penalty = scores[self._seen_ids], params.repetition_penalty
+            scores[self._seen_ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
         if params.do_sample:
-            scores = keep_top_p(keep_top_k(scores / params.temperature, params.top_k), params.top_p)
+            scores /= params.temperature
         return scores
 
     def pick(self, scores: Tensor, draw: float) -> int:
-        """Argmax, or the id at which the cumulative probability in vocabulary order passes `draw` in [0,
-        1)."""
+        """Argmax, or the candidate at which the cumulative probability in vocabulary order passes `draw` in
+        [0, 1)."""
         if not self._params.do_sample:
             return int(scores.argmax())
-        cumulative = scores.double().softmax(-1).cumsum(-1)
-        # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last id that can be
-        # picked.
-        last = int(torch.nonzero(scores > -torch.inf)[-1])
-        return min(int((cumulative <= draw).sum()), last)
+        ids = candidates(scores, self._params.top_k, self._params.top_p)
+        cumulative = scores[ids].double().softmax(-1).cumsum(-1)
+        # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last candidate.
+        return int(ids[min(int((cumulative <= draw).sum()), len(ids) - 1)])
 
 
-def keep_top_k(scores: Tensor, k: int) -> Tensor:
-    """Keep every score that is not below the k-th highest; 0 keeps all."""
-    if k <= 0 or k >= scores.numel():
-        return scores
-    kth = scores.topk(k).values[-1]
-    return scores.masked_fill(scores < kth, -torch.inf)
+def candidates(scores: Tensor, k: int, p: float) -> Tensor:
+    """Ids that top-k (0: all) and, among these, top-p (1: all) leave, ascending. int64 [n]
+
+    Every score that is not below the k-th highest is left, so ties may make more than k. Of these, the
+    highest are left whose probabilities before them sum to less than p; of equal scores the lower id comes
+    first.
+    """
+    most = scores.numel()
+    if 0 < k < most or p >= 1.0:
+        ids = highest(scores, k if 0 < k < most else most)
+        return ids if p >= 1.0 else _most_likely(ids, scores[ids], p)
+    mass, count = (scores - scores.max()).exp_().sum(), _FIRST_CANDIDATES
+    while True:  # until some candidate is left out, and with it everything below it
+        ids = highest(scores, count)
+        likely = _most_likely(ids, scores[ids], p, mass)
+        if len(likely) < len(ids) or count >= most:
+            return likely
+        count *= _GROWTH
 
 
-def keep_top_p(scores: Tensor, p: float) -> Tensor:
-    """Keep the highest scores whose probabilities before them sum to less than p."""
-    if p >= 1.0:
-        return scores
+def highest(scores: Tensor, k: int) -> Tensor:
+    """Ids of every score that is not below the k-th highest and is no -inf, ascending. int64 [n]"""
+    columns = -(-scores.numel() // _ROWS)
+    if k > columns:
+        least = scores.topk(k).values[-1] if k < scores.numel() else -torch.inf
+        return ((scores >= least) & (scores > -torch.inf)).nonzero().flatten()
+    table = F.pad(scores, (0, columns * _ROWS - scores.numel()), value=-torch.inf).view(_ROWS, columns)
+    best = table.amax(0)
+    # The k-th highest of all is not below the k-th highest of the columns: it stands in one of these.
+    held = (best >= best.topk(k).values[-1]).nonzero().flatten()
+    part = table[:, held]
+    least = part.flatten().topk(k).values[-1]
+    rows, places = ((part >= least) & (part > -torch.inf)).nonzero(as_tuple=True)
+    return rows * columns + held[places]
+
+
+def _most_likely(ids: Tensor, scores: Tensor, p: float, mass: Tensor | None = None) -> Tensor:
+    """The top-p ids of ids in ascending order with their scores, ascending. `mass` is the sum of exp(score -
+    highest score) over all that shares count against, by default over these."""
     ordered, order = scores.sort(descending=True, stable=True)
-    probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities
-    drop = torch.zeros_like(scores, dtype=torch.bool)
-    drop[order] = before >= p
-    return scores.masked_fill(drop, -torch.inf)
+    shares = (ordered - ordered[0]).exp_()
+    shares /= shares.sum() if mass is None else mass
+    return ids[order[shares.cumsum(-1) - shares < p].sort().values]
+
+
+def reply_seed(seed: int, commit: int) -> int:
+    """The seed of the `commit`-th reply of a conversation, unrelated to those of other commits and seeds."""
+    digest = hashlib.blake2b(f"{seed} {commit}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def draws(params: SamplingParams) -> Tensor:
     """The uniform draws of a reply, [max_new, 2 (text, audio)] float64; both are consumed at every step."""
+    if params.seed is None:
+        raise ValueError("a reply that draws needs a seed")
     generator = torch.Generator().manual_seed(params.seed)
     return torch.rand((max(params.max_new, 1), 2), generator=generator, dtype=torch.float64)

@@ -21,6 +21,8 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
 from engine_runtime.errors import BundleError
+from engine_runtime.manifest import check_config
+from engine_runtime.manifest_limits import HIFT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class HiFTConfig:
         unknown = sorted(set(values) - known)
         if unknown:
             raise BundleError(f"vocoder config: unknown key(s) {', '.join(unknown)} for a HiFT vocoder")
+        check_config(values, HIFT_CONFIG, "vocoder.config")
         config = cls(**{key: _tuples(value) for key, value in values.items()})
         stages = len(config.upsample_rates)
         lengths = {
@@ -149,20 +152,24 @@ class HarmonicSource(nn.Module):
         self.config = config
         self.l_linear = nn.Linear(config.nb_harmonics + 1, 1)
 
-    def forward(self, f0: Tensor, noise: Tensor) -> Tensor:
-        """f0 [B, frames] in Hz, noise [B, samples, harmonics + 1] (standard normal) -> excitation [B,
-        samples].
+    def phases(self, f0: Tensor) -> Tensor:
+        """f0 [B, frames] in Hz -> turns of fundamental and harmonics at the centre of each frame: float64 [B,
+        frames, harmonics + 1].
 
-        The phase is a running sum over the frames, linear between their centres, in float64: it reaches
-        thousands of turns. The released code also draws a random initial phase, which never reaches its
-        output.
+        A running sum over the frames, in float64: it reaches thousands of turns. The released code also draws
+        a random initial phase, which never reaches its output.
         """
         config = self.config
         multiples = torch.arange(1, config.nb_harmonics + 2, device=f0.device, dtype=torch.float64)
-        turns = (
-            f0.double().unsqueeze(-1) * multiples / config.sampling_rate
-        ) % 1.0  # [B, frames, H] per sample
-        phase = turns.cumsum(dim=1).transpose(1, 2) * config.hop
+        turns = (f0.double().unsqueeze(-1) * multiples / config.sampling_rate) % 1.0  # per sample
+        return turns.cumsum(dim=1) * config.hop
+
+    def forward(self, f0: Tensor, noise: Tensor, phases: Tensor | None = None) -> Tensor:
+        """f0 [B, frames] in Hz, noise [B, samples, harmonics + 1] (standard normal) -> excitation [B,
+        samples]. `phases` are those at the centres of the frames, by default `phases(f0)`; between them they
+        are linear."""
+        config = self.config
+        phase = (self.phases(f0) if phases is None else phases).transpose(1, 2)
         phase = F.interpolate(phase, scale_factor=float(config.hop), mode="linear").transpose(1, 2)
         sines = config.nsf_alpha * torch.sin(2.0 * math.pi * (phase % 1.0)).to(noise.dtype)
         voiced = (f0 > config.nsf_voiced_threshold).to(noise.dtype)
@@ -234,6 +241,17 @@ class HiFT(nn.Module):
         """Excitation [B, samples] of mel [B, n_mels, frames]; noise [B, samples, harmonics + 1], both
         float32."""
         return self.m_source(self.f0_predictor(mel), noise)  # type: ignore[no-any-return]
+
+    def continued_source(
+        self, mel: Tensor, noise: Tensor, frame: int, phase: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As `source` for mel [1, n_mels, frames], with the phase at the centre of its last frame, float64
+        [harmonics + 1] in turns; `phase` is what the centre of `frame` shall have, or empty."""
+        f0 = self.f0_predictor(mel)
+        phases = self.m_source.phases(f0)
+        if len(phase):
+            phases = phases + (phase - phases[0, frame])
+        return self.m_source(f0, noise, phases), phases[0, -1] % 1.0
 
     def draw_noise(self, frames: int, generator: torch.Generator | None = None) -> Tensor:
         """Noise for `frames` mel frames: float32 [1, samples, harmonics + 1], where the generator is."""

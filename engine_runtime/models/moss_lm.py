@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine_runtime.errors import BundleError
+from engine_runtime.manifest import check_config
+from engine_runtime.manifest_limits import LM_CONFIG
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class MossLMConfig:
                 f"[lm.config] has {self.num_attention_heads} num_attention_heads, which is not a multiple of "
                 f"{self.num_key_value_heads} num_key_value_heads. Correct the bundle's manifest."
             )
+        if self.head_dim % 2:
+            raise BundleError(
+                f"[lm.config] has head_dim {self.head_dim}, which is not even. Correct the bundle's manifest."
+            )
         if not 0 <= self.modality_pad < self.text_vocab:
             raise BundleError(
                 f"[lm.config] has modality_pad {self.modality_pad} outside the text vocabulary of "
@@ -62,6 +68,7 @@ class MossLMConfig:
                 f"[lm.config] has unknown keys {unknown} and lacks the keys {missing}. "
                 "Correct the bundle's manifest."
             )
+        check_config(values, LM_CONFIG, "lm.config")
         return cls(**dict(values))
 
     @property

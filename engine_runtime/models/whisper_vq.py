@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine_runtime.errors import BundleError
+from engine_runtime.manifest import check_config
+from engine_runtime.manifest_limits import SPEECH_ENCODER_CONFIG
 
 CONV_KERNEL = 3
 CONV2_STRIDE = 2
@@ -79,6 +81,7 @@ class WhisperVQConfig:
             raise BundleError(
                 f"speech encoder config: unknown keys {unknown}, missing keys {missing}. Correct the bundle."
             )
+        check_config(values, SPEECH_ENCODER_CONFIG, "speech_encoder.config")
         return cls(**values)
 
     @classmethod
@@ -265,13 +268,17 @@ class WhisperVQ(nn.Module):
         return x
 
     def quantize(self, hidden: Tensor) -> Tensor:
-        """Nearest codebook entry in Euclidean distance, in fp32: [..., d] -> [...]."""
+        """Nearest codebook entry in Euclidean distance, in fp32: [..., d] -> [...].
+
+        -1 where that distance is not finite: a hidden state, or an entry, holds NaN or infinity.
+        """
         with torch.autocast(hidden.device.type, enabled=False):
             entries = self.encoder.codebook.weight.float()
             # |h - c|^2 without |h|^2, which is the same for every entry.
             norms = torch.linalg.vector_norm(entries, dim=1)
-            nearest: Tensor = (norms.square() - 2.0 * (hidden.float() @ entries.T)).argmin(dim=-1)
-        return nearest
+            nearest = (norms.square() - 2.0 * (hidden.float() @ entries.T)).min(dim=-1)
+            # NaN is less than any number here, so that one in the codebook is found as well.
+            return torch.where(nearest.values.isfinite(), nearest.indices, -1)
 
     def initial_state(self, batch: int = 1) -> EncoderState:
         """Empty caches for a new segment, on the device and in the dtype of the weights."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from engine_runtime.bench.clock import times_ms
 from engine_runtime.codec.tensorrt.graph import Extent, Graph
+from engine_runtime.onnx_runtime import create_session
 from engine_runtime.trtllm.runtime_library import TensorRTError
 
 OPSET = 20
@@ -92,13 +93,8 @@ class OnnxRunner:
     codec runs beside the language model."""
 
     def __init__(self, graph: Graph, file: Path, threads: int = 1) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors
         self._graph = graph
-        self._session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+        self._session = create_session(file, purpose="check an exported codec", threads=threads)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """See `Runner`. Raises ExecutorError for inputs that do not fit the graph."""

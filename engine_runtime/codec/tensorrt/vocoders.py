@@ -121,7 +121,7 @@ class EngineHiFT:
     def __init__(self, network: HiFT, graph: Graph, runner: Runner) -> None:
         self._network, self._graph, self._runner = network, graph, runner
         self.config: HiFTConfig = network.config
-        self.source = network.source
+        self.continued_source = network.continued_source
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
         """See `HiFT`."""

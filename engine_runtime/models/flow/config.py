@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from engine_runtime.errors import BundleError
+from engine_runtime.manifest import check_config
+from engine_runtime.manifest_limits import FLOW_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,14 @@ class FlowConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> FlowConfig:
         """Build from a table of a manifest. Raises BundleError for an unknown key or a wrong type."""
-        known = {field.name: float if field.type == "float" else int for field in fields(cls)}
-        unknown = sorted(set(values) - set(known))
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
         if unknown:
             raise BundleError(
                 f"flow config: unknown key(s) {', '.join(unknown)}; known are {', '.join(sorted(known))}"
             )
-        checked: dict[str, int | float] = {}
-        for name, value in values.items():
-            kind = known[name]
-            if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
-                raise BundleError(f"flow config: {name} = {value!r} must be of type {kind.__name__}")
-            checked[name] = kind(value)
-        return cls(**checked)  # type: ignore[arg-type]
+        check_config(values, FLOW_CONFIG, "flow.config")
+        return cls(**values)  # type: ignore[arg-type]
 
     @property
     def chunk_frames(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine_runtime.codec import recorded_encoder
+from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.recorded_encoder import MOST_CODES, RecordedEncoder
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -17,13 +18,15 @@ from tests.emulated_graphs import EmulatedCalls
 RATE, CODE = 16000, 1280
 
 
-def make_tokenizer(device: str, calls: GraphedCalls | None = None) -> SpeechTokenizer:
+def make_tokenizer(
+    device: str, calls: GraphedCalls | None = None, normalisation: Normalisation = "running_max"
+) -> SpeechTokenizer:
     """With segments of 3.84 s, of which a recording for short ones covers the first 1.28 s."""
     torch.manual_seed(3)
     config = WhisperVQConfig(
         num_mel_bins=32, d_model=32, heads=4, ffn=64, layers=2, max_positions=192, codebook_size=64
     )
-    return SpeechTokenizer(WhisperVQ(config), RATE, "running_max", device, calls=calls)
+    return SpeechTokenizer(WhisperVQ(config), RATE, normalisation, device, calls=calls)
 
 
 def speech(seed: int, seconds: float) -> Pcm:
@@ -58,6 +61,27 @@ def test_codes_are_those_of_whole_signals(sizes: list[int], monkeypatch: pytest.
     assert 0 < len(steps) <= 4  # two lengths of two streams
     assert calls.num_recordings <= 4 + 1 + 8
     assert len(set(wanted[0].tolist())) > 5
+
+
+@pytest.mark.parametrize("sizes", [[CODE], [700, 3000, 50], [30 * CODE]])
+def test_revised_codes_are_those_of_the_reference(sizes: list[int]) -> None:
+    plain, graphed = make_tokenizer("cpu", None, "segment_max"), EmulatedCalls()
+    streams = [make_tokenizer("cpu", graphed, "segment_max").stream(), plain.stream()]
+    signals = [np.concatenate((np.zeros(5000, np.float32), gain * speech(1, 5.0))) for gain in (0.02, 1.0)]
+    priors = (None, -1.0, 3.0)  # none of them part of a key
+    for signal in signals:
+        for prior in priors:
+            wanted = plain.encode_streamed(signal, prior).tolist()
+            for stream in streams:
+                stream.reset(prior)
+                start = 0
+                while start < signal.size:
+                    size = sizes[len(stream.codes) % len(sizes)]
+                    stream.push(signal[start : start + size])
+                    start += size
+                assert [*stream.codes, *stream.tail()] == wanted
+    mels = [key for key in graphed.keys if isinstance(key, tuple) and key[0] == "mel"]
+    assert len(set(mels)) == len(mels) <= 9
 
 
 def test_many_codes_at_once_are_not_recorded() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import librosa
 import numpy as np
 import pytest
 
@@ -79,5 +78,5 @@ def test_a_missing_library_is_named(network: Path, monkeypatch: pytest.MonkeyPat
 def test_it_does_not_depend_on_loudness(network: Path) -> None:
     """Taking away the mean takes away the level, as long as the floor is far below."""
     encoder = SpeakerEncoder(network, RATE, MELS)
-    pcm = librosa.util.normalize(np.random.default_rng(1).normal(size=RATE)).astype(np.float32)
+    pcm = np.random.default_rng(1).uniform(-1, 1, RATE).astype(np.float32)
     np.testing.assert_allclose(encoder.features(pcm), encoder.features(0.5 * pcm), atol=1e-3)

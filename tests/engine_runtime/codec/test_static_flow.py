@@ -11,7 +11,7 @@ import torch
 from engine_runtime.codec.static_flow import StaticFlow, bytes_per_code
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.errors import BundleError
+from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.random_weights import random_voice
 from tests.emulated_graphs import EmulatedCalls
@@ -96,6 +96,80 @@ def test_streams_side_by_side_have_their_own_buffers(
     } <= slots  # they were given back
 
 
+def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+    """Of a budget for two streams and a half, the third is refused before it begins; the others are not
+    disturbed, and their buffers serve again."""
+    flow, cases = stored
+    voice, codes, size = prompt_of(cases, 10), codes_of(23), _bytes_per_code(flow)
+    fixed = static(flow, prompt=voice, static_bytes=800 * size)
+    path = fixed._path
+    assert isinstance(path, StaticFlow)
+    assert path.cache_codes == 305  # what the longest reply takes
+    want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
+    streams = [fixed.stream(), fixed.stream()]
+    packets = [stream.push(codes) for stream in streams]
+    with pytest.raises(FlowCacheError, match=r"spoken \(2\) leave"):
+        fixed.stream()
+    held = {
+        id(cache): cache.nbytes
+        for stream in streams
+        for cache in (
+            stream._state.slot.encoder.codes,
+            stream._state.slot.encoder.frames,
+            stream._state.slot.estimator.cache,
+        )
+    }
+    assert path.pool.held == sum(held.values()) == 610 * size <= path.pool.budget
+    for stream, parts in zip(streams, packets, strict=True):
+        mel = np.concatenate([*parts, *stream.finish()], axis=1)
+        assert np.abs(mel - want).max() <= TOLERANCE
+    del stream, streams
+    assert np.abs(fixed.convert(codes) - want).max() <= TOLERANCE
+    assert path.pool.held == 610 * size
+
+
+def test_the_budget_is_divided_where_both_halves_are_ample(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    voice, size = prompt_of(cases, 10), _bytes_per_code(flow)
+    for codes, slots, each in ((531, 1, 305), (532, 2, 266), (609, 2, 304), (700, 2, 305), (200, 1, 200)):
+        path = static(flow, prompt=voice, static_bytes=codes * size)._path
+        assert isinstance(path, StaticFlow)
+        assert (path.prepared_slots, path.cache_codes) == (slots, each)
+        assert path.pool.held == slots * each * size
+
+
+def test_other_numbers_of_steps_take_the_room_of_idle_slots(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    calls, voice, codes = EmulatedCalls(), prompt_of(cases, 10), codes_of(12)
+    fixed = static(flow, prompt=voice, static_bytes=700 * _bytes_per_code(flow), calls=calls)
+    before = fixed.convert(codes)
+    for steps in (3, 1, 2):
+        want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes, steps)
+        assert np.abs(fixed.convert(codes, steps) - want).max() <= TOLERANCE
+        assert fixed._path.pool.held <= fixed._path.pool.budget  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(fixed.convert(codes), before)
+
+
+def test_the_second_of_two_replies_records_nothing(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    calls, codes = EmulatedCalls(), codes_of(40)
+    fixed = static(stored[0], prompt=prompt_of(stored[1], 10), packet_codes=(5, 10), calls=calls)
+    want = fixed.convert(codes)
+    fixed.warm_up()
+    made = calls.num_recordings
+    streams = [fixed.stream(), fixed.stream()]
+    parts = [stream.push(codes[:20]) for stream in streams]
+    parts = [[*done, *stream.push(codes[20:])] for done, stream in zip(parts, streams, strict=True)]
+    for done, stream in zip(parts, streams, strict=True):
+        np.testing.assert_array_equal(np.concatenate([*done, *stream.finish()], axis=1), want)
+    assert calls.num_recordings == made
+
+
 def test_beyond_the_cache_prompt_and_recent_past_are_kept(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
@@ -177,7 +251,10 @@ def test_every_packet_goes_through_the_given_calls(
     assert [bucket for *_, bucket in keys] == [64, 64, 64, 64, 128, 128, 128]
     keys.clear()
     stage.warm_up()
-    assert len(set(keys)) == len(keys) == len(stage._path.shapes) * len(stage._path.buckets())  # type: ignore[attr-defined]
+    path = stage._path
+    assert isinstance(path, StaticFlow)
+    assert path.prepared_slots == 2
+    assert len(set(keys)) == len(keys) == 2 * len(path.shapes) * len(path.buckets())
 
 
 def test_recordings_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
@@ -222,3 +299,29 @@ def test_graphs_equal_eager(stored: tuple[CausalFlow, dict[str, torch.Tensor]], 
             recorded.convert(codes), eager, atol=2e-3 if dtype == torch.float32 else 0.1
         )
     assert calls.num_recordings == made > 0  # a reply records nothing
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_a_second_reply_takes_no_memory_and_no_recording(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    codes, flow, calls = codes_of(60), make_flow(max_frames=1200)[0].cuda(), GraphedCalls("cuda")
+    options: dict[str, Any] = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10), "device": "cuda"}
+    fixed = static(flow, **options, calls=calls, static_bytes=700 * _bytes_per_code(flow))
+    fixed.warm_up()
+    want, made = fixed.convert(codes), calls.num_recordings
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    streams = [fixed.stream(), fixed.stream()]
+    assert torch.cuda.memory_allocated() - held < 1 << 20
+    with pytest.raises(FlowCacheError):
+        fixed.stream()
+    parts = [stream.push(codes) for stream in streams]
+    for done, stream in zip(parts, streams, strict=True):
+        np.testing.assert_allclose(np.concatenate([*done, *stream.finish()], axis=1), want, atol=2e-3)
+    assert calls.num_recordings == made
+    del stream, streams
+    other = fixed.convert(codes, 3)  # the room of an idle slot, whose recordings are forgotten
+    assert np.isfinite(other).all()
+    np.testing.assert_allclose(fixed.convert(codes), want, atol=2e-3)

@@ -19,8 +19,8 @@ from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.codec.vocoder import Vocoder, VocoderStream
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
+from engine_runtime.resample import resample
 from engine_runtime.types import Mel, MelSpec, Pcm
-from engine_runtime.voice_prompt import resample
 from engine_runtime.weights import load_weights
 from tests.emulated_graphs import EmulatedCalls
 from tests.engine_runtime.codec.test_hift_stream import hift

@@ -16,10 +16,11 @@ from engine_runtime.lm.generation import (
     speech_codes,
 )
 from engine_runtime.lm.paged_lm import Logits, PagedLM
-from engine_runtime.lm.sampler import Sampler, draws, keep_top_k, keep_top_p
+from engine_runtime.lm.sampler import Sampler, draws
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
+from tests.engine_runtime.lm.test_sampler import processed
 from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, as_rows, load_meta, load_special_ids, load_tiny, make_paged
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
@@ -97,9 +98,9 @@ def test_scores_of_every_step(tiny: Tiny, case: str) -> None:
         forbidden: list[slice | int] = [slice(SPECIAL.audio_forbidden_from, None)]
         if step + 1 < params.min_new:
             forbidden.append(SPECIAL.eosp)
-        got = text.scores(cases[f"gen.{case}.text_logits"][step])
+        got = processed(text.scores(cases[f"gen.{case}.text_logits"][step]), params)
         torch.testing.assert_close(got, cases[f"gen.{case}.text_scores"][step], atol=1e-4, rtol=1e-5)
-        got = audio.scores(cases[f"gen.{case}.audio_logits"][step], forbidden)
+        got = processed(audio.scores(cases[f"gen.{case}.audio_logits"][step], forbidden), params)
         torch.testing.assert_close(got, cases[f"gen.{case}.audio_scores"][step], atol=1e-4, rtol=1e-5)
         text.note(row.text)
         audio.note(row.audio)
@@ -172,29 +173,6 @@ def test_subtitles_are_the_likeliest_words_at_audio_rows(tiny: Tiny) -> None:
     rows = reply(make_paged(model), tiny, generation, prompt)
     for made, logits in zip(rows, cases["gen.greedy_speech.text_logits"], strict=True):
         assert made.subtitle == (int(logits.argmax()) if made.mode is Mode.AUDIO else None)
-
-
-def test_logits_are_not_changed_by_scoring() -> None:
-    logits = torch.linspace(-1, 1, 20)
-    before = logits.clone()
-    Sampler(SamplingParams(repetition_penalty=1.3), 20, [19, 3]).scores(logits, [4])
-    assert torch.equal(logits, before)
-
-
-def test_top_k_keeps_ties_and_top_p_keeps_at_least_one() -> None:
-    scores = torch.tensor([1.0, 3.0, 3.0, 2.0])
-    assert keep_top_k(scores, 1).isfinite().tolist() == [False, True, True, False]
-    assert keep_top_k(scores, 0) is scores
-    assert keep_top_p(torch.tensor([0.0, 9.0, 1.0]), 0.01).isfinite().tolist() == [False, True, False]
-    assert keep_top_p(torch.tensor([2.0, 2.0, -9.0]), 0.9).isfinite().tolist() == [True, True, False]
-
-
-@pytest.mark.parametrize("draw", [0.0, 0.5, 1.0 - 2**-53])
-def test_a_draw_never_lands_on_a_forbidden_id(draw: float) -> None:
-    params = SamplingParams(do_sample=True)
-    sampler = Sampler(params, 6, [])
-    scores = sampler.scores(torch.tensor([5.0, 1.0, 1.0, 1.0, 5.0, 5.0]), [0, slice(4, None)])
-    assert sampler.pick(scores, draw) in (1, 2, 3)
 
 
 def test_forbidden_codes_and_an_early_end_are_never_picked(tiny: Tiny) -> None:

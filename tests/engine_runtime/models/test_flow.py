@@ -191,8 +191,10 @@ def vars_of(config: FlowConfig) -> dict[str, float]:
     ("values", "word"),
     [
         ({"colour": 3}, "unknown key"),
-        ({"channels": "wide"}, "must be of type int"),
-        ({"heads": 0}, "below 1"),
+        ({"channels": "wide"}, r"\[flow.config\] has channels = 'wide', which must be a whole number from 1"),
+        ({"channels": True}, "must be a whole number"),
+        ({"heads": 0}, "heads = 0, which must be a whole number from 1 to 256"),
+        ({"cfg_rate": float("nan")}, "cfg_rate = nan, which must be a number from 0 to 100"),
         ({"encoder_dim": 65}, "divisible"),
     ],
 )

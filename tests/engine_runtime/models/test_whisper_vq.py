@@ -167,7 +167,7 @@ def test_refuses_to_step_past_the_segment() -> None:
         ({"depth": 3}, r"unknown keys \['depth'\]"),
         ({"heads": 5}, "not a multiple of heads"),
         ({"max_positions": 42}, "not a multiple of pool"),
-        ({"layers": 0}, "layers must be at least 1"),
+        ({"layers": 0}, "layers = 0, which must be a whole number from 1"),
     ],
 )
 def test_config_refuses_what_cannot_work(change: dict[str, int], message: str) -> None:
