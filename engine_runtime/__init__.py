@@ -6,6 +6,12 @@ Usable alone as a library: no Qt, no audio device, no thread of its own.
 
 import os
 
-# NOTE: OpenMP reads this once, when torch is first imported. Its threads otherwise spin while they wait for
-# each other. Where a window and audio want the same two cores, that turns a decode step of 3 ms into 100 ms.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from engine_runtime.cpu_threads import set_wait_policy
+
+# NOTE: OpenMP reads this once, when torch is first imported.
+set_wait_policy()
+
+# NOTE: Read when these libraries are loaded: onnxruntime, huggingface_hub with hf_xet, TensorRT-LLM. None of
+# them may send usage statistics.
+NO_TELEMETRY = ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY", "TRTLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+os.environ.update(dict.fromkeys(NO_TELEMETRY, "1"))

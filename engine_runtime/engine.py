@@ -174,6 +174,7 @@ class Engine:
                 self.stages.lm.blocks.release(sequence)
             self._conversations.clear()
             self._streams.clear()
+            self.stages.cpu_threads.restore()
             self.stages.speech_tokenizer.calls.clear()
             self.stages.lm.close()
 
@@ -198,12 +199,14 @@ class Engine:
         sequence = conversation.sequence
         self.stages.lm.blocks.rollback(sequence, sequence.common_prefix(ids))
 
-    def borrow_stream(self) -> SpeechTokenizerStream:
-        """An encoder stream at its beginning."""
-        return self._streams.pop() if self._streams else self.stages.speech_tokenizer.stream()
+    def borrow_stream(self, prior: float | None = None) -> SpeechTokenizerStream:
+        """An encoder stream at its beginning; `prior` as in `SpeechTokenizerStream.reset`."""
+        stream = self._streams.pop() if self._streams else self.stages.speech_tokenizer.stream()
+        stream.reset(prior)
+        return stream
 
     def return_stream(self, stream: SpeechTokenizerStream) -> None:
-        """Take a borrowed stream back."""
+        """Take a borrowed stream back; it keeps nothing of what it heard."""
         stream.reset()
         self._streams.append(stream)
 

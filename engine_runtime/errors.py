@@ -7,6 +7,7 @@ MossVoiceError
 ├── AudioInputError      a WAV or device that gives no usable audio
 ├── AudioDeviceError     a sound device that is missing, busy or lost
 ├── OutOfBlocksError     the KV pool holds no free block for the conversation
+├── FlowCacheError       no room in the flow's caches for another reply beside those being spoken
 ├── ContextLengthError   a prompt longer than the model's context
 ├── ExecutorError        a forward step that was refused or failed, names the tensor
 ├── EngineError          a TensorRT-LLM engine that cannot be read, loaded, or does not belong to the bundle
@@ -56,6 +57,10 @@ class AudioDeviceError(MossVoiceError):
 
 class OutOfBlocksError(MossVoiceError):
     """No free KV block is left, and nothing may be dropped."""
+
+
+class FlowCacheError(MossVoiceError):
+    """The flow's caches have no room for another reply beside those that are being spoken."""
 
 
 class ContextLengthError(MossVoiceError):

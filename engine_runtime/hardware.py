@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
+import time
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
+from .cpu_threads import describe_wait_policy, other_load, read_cpu_time
 from .errors import MossVoiceError
 
 
@@ -21,10 +24,9 @@ class AcceleratorError(MossVoiceError):
 
 def usable_device(name: str) -> torch.device:
     """The device of this name (cpu, cuda, cuda:1). Raises AcceleratorError where it cannot be used."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise AcceleratorError(f"{name!r} is no device. Use cpu, cuda or cuda:N.") from None
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:  # torch knows others, none of which is run here
+        raise AcceleratorError(f"{name!r} is no device. Use cpu, cuda or cuda:N.")
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         there = ", ".join(accelerators()) or f"no CUDA device that torch {torch_build()} can use{_why()}"
         raise AcceleratorError(f"{name} is not there: this machine has {there}. Use --device cpu.")
@@ -40,6 +42,7 @@ def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | 
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
+        "thread_waiting": describe_wait_policy(),
         "numpy": metadata.version("numpy"),
         "device": device,
         "dtype": dtype,
@@ -48,6 +51,13 @@ def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | 
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))
         found["cuda"] = str(torch.version.cuda)
     return found
+
+
+def load_of_others(seconds: float) -> float:
+    """Cores that other programs keep busy, measured over so many seconds from now on."""
+    before = read_cpu_time()
+    time.sleep(seconds)
+    return other_load(before, read_cpu_time())
 
 
 def accelerators() -> list[str]:

@@ -8,10 +8,11 @@ can be read before torch is loaded.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
-from .errors import EngineError
+from .errors import EngineError, MossVoiceError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 WeightFormat = Literal["native", "fp8", "int8", "int4"]
@@ -19,6 +20,13 @@ KVDtype = Literal["native", "fp8"]
 Kernels = Literal["auto", "torch", "triton"]
 FlowSchedule = Literal["cosine", "uniform", "quadratic"]
 Backend = Literal["torch", "trtllm"]
+
+MOST_FLOW_STEPS = 100
+"""Ten times as many as the released codec takes; what more of them would add is not heard."""
+
+
+class OptionsError(MossVoiceError):
+    """A choice that no engine can run with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,10 @@ class EngineOptions:
     engine_cache: Path | None = None
     """Folder in which those engines are kept once they are built; None keeps none."""
 
+    exact_encoding: bool = False
+    """Whether a spoken turn is encoded anew at its commit, where streamed codes are an estimate (bundles with
+    "segment_max" normalisation); what changes is prefilled again."""
+
     backend: Backend = "torch"
     """What runs the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""
     engine: Path | None = None
@@ -86,6 +98,16 @@ class EngineOptions:
             )
         if self.backend == "torch" and self.engine is not None:
             raise EngineError(f"The engine {self.engine} would not be used. Add --backend trtllm.")
+        for name, least, most in (
+            ("flow_steps", 1, MOST_FLOW_STEPS),
+            ("kv_blocks", 1, None),
+            ("gpu_memory_gb", 0.001, None),
+            ("random_weights", 0, None),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value <= (inf if most is None else most):
+                bounds = f"at least {least}" if most is None else f"{least} to {most}"
+                raise OptionsError(f"{name} is {value}. Give {bounds}.")
 
     @property
     def formats(self) -> BlockFormats:

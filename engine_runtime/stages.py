@@ -21,6 +21,7 @@ from engine_runtime.codec.runtime import codec_runtime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.cpu_threads import CpuThreads, torch_threads
 from engine_runtime.cuda.network import WeightSource
 from engine_runtime.cuda.quantise import FP8
 from engine_runtime.errors import BundleError
@@ -59,6 +60,7 @@ class Stages:
     token2mel: Token2Mel
     vocoder: Vocoder
     options: EngineOptions
+    cpu_threads: CpuThreads
     new_lane: NewLane = HostLane
     notes: tuple[str, ...] = ()
     """What the user should be told about how it was loaded, one line each."""
@@ -140,6 +142,7 @@ def load_stages(
         token2mel=token2mel,
         vocoder=vocoder,
         options=options,
+        cpu_threads=torch_threads(on_cpu=device.type == "cpu"),
         new_lane=runtime.new_lane,
         notes=(*lm.notes, *notes),
     )

@@ -6,7 +6,7 @@ Every per-turn value carries its `turn_id`, so that a consumer can drop what is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, Protocol
 
@@ -51,7 +51,11 @@ class MelSpec:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next row is picked (both channels alike)."""
+    """How the next row is sampled (both channels alike).
+
+    From one `seed`, each reply of a conversation draws anew, and the same conversation draws the same again;
+    without one, every conversation has a seed of its own.
+    """
 
     do_sample: bool = False
     temperature: float = 1.0
@@ -60,16 +64,24 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     min_new: int = 0
     max_new: int = 512
-    seed: int = 0
+    seed: int | None = None
+
+    def seeded(self) -> SamplingParams:
+        """The same with a seed in any case, for what has to be repeatable."""
+        return self if self.seed is not None else replace(self, seed=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """A piece of reply text: the reply itself, or the subtitle of speech (`is_subtitle`)."""
+    """A piece of reply text: the reply itself, or the subtitle of speech (`is_subtitle`).
+
+    In a spoken reply it counts as heard once more than `start_sample` samples were played.
+    """
 
     turn_id: int
     text: str
     is_subtitle: bool = False
+    start_sample: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +128,6 @@ class TurnHandle(Protocol):
 
     def cancel(self) -> None:
         """Drop the turn (or stop its reply) and give its KV blocks back. Safe from any thread."""
+
+    def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
+        """Stop the reply, complete or not, and keep of it what was heard. Safe from any thread."""

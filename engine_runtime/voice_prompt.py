@@ -16,7 +16,6 @@ import json
 import logging
 import os
 from dataclasses import asdict, replace
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from engine_runtime.codec.speaker_encoder import SpeakerEncoder
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer, check_pcm
 from engine_runtime.codec.token2mel import VoicePrompt
 from engine_runtime.errors import BundleError
+from engine_runtime.resample import resample
 from engine_runtime.types import Pcm
 from engine_runtime.voice_recording import VoiceSource, cut_speech, voice_section
 
@@ -55,16 +55,6 @@ def make_voice_prompt(source: VoiceSource, bundle: Bundle, tokenizer: SpeechToke
     if kept is not None:
         _keep(prompt, kept)
     return prompt
-
-
-def resample(pcm: Pcm, rate: int, to: int) -> Pcm:
-    """Samples [n] at another rate, [ceil(n * to / rate)], in phase; a polyphase filter."""
-    from scipy.signal import resample_poly  # loaded where a voice is made, which is seldom
-
-    if rate == to:
-        return pcm
-    common = gcd(rate, to)
-    return np.asarray(resample_poly(pcm, to // common, rate // common), dtype=np.float32)
 
 
 def _make(
@@ -103,7 +93,13 @@ def _key(source: VoiceSource, bundle: Bundle, section: VoiceSection) -> str:
     about = {
         "version": _VERSION,
         "sample_rate": source.sample_rate,
-        "encoder": [hashes(encoder.weights), encoder.config, encoder.normalisation, encoder.sample_rate],
+        "encoder": [
+            hashes(encoder.weights),
+            encoder.config,
+            encoder.normalisation,
+            encoder.ceiling_prior,
+            encoder.sample_rate,
+        ],
         "speaker": [*hashes((section.speaker_encoder,)), section.sample_rate, section.n_mels],
         "seconds": [section.least_s, section.most_s],
         "chunk_codes": bundle.flow.chunk_codes,

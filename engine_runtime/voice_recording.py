@@ -16,6 +16,8 @@ from engine_runtime.bundle import Bundle, VoiceSection
 from engine_runtime.errors import AudioInputError, BundleError
 from engine_runtime.types import Pcm
 
+SEARCHED_S = 60.0
+"""The beginning of a recording in which speech is looked for: what comes later need not be read."""
 _SILENCE_RMS = 0.003
 """About -50 dB of full scale: quieter than any speech, louder than the noise of a fair microphone."""
 _FRAME_S = 0.02

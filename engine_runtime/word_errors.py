@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import gcd
 
 import numpy as np
 
+from engine_runtime.resample import resample
 from engine_runtime.types import Pcm
 
 EAR_RATE = 16000
@@ -35,14 +35,11 @@ class Recogniser:
 
     def words(self, pcm: Pcm, rate: int) -> str:
         """What is heard in `pcm` [n] at `rate`, words with a space between, "" if nothing."""
-        from scipy.signal import resample_poly
-
-        divisor = gcd(EAR_RATE, rate)
-        wave = resample_poly(pcm, EAR_RATE // divisor, rate // divisor)
-        wave = wave * (_PEAK / max(float(np.abs(wave).max(initial=0.0)), 1e-3))
-        wave = np.pad(wave, round(_SILENCE_S * EAR_RATE))
+        heard = resample(pcm, rate, EAR_RATE)
+        heard = heard * (_PEAK / max(float(np.abs(heard).max(initial=0.0)), 1e-3))
+        heard = np.pad(heard, round(_SILENCE_S * EAR_RATE))
         # Digital silence, which no microphone gives, throws the ear off.
-        wave = wave + np.random.default_rng(0).normal(0, _NOISE, len(wave))
+        wave = heard + np.random.default_rng(0).normal(0, _NOISE, len(heard))
         self._decoder.start_utt()
         self._decoder.process_raw((wave.clip(-1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)
         self._decoder.end_utt()

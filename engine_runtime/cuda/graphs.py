@@ -132,6 +132,13 @@ class GraphedCalls:
         """Forget all recordings, and with them what they keep."""
         self._recordings.clear()
 
+    def forget(self, concerns: Callable[[Hashable], bool]) -> None:
+        """Forget the recordings whose key is meant, and with them what they keep. Waits for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # one of them may still run
+        for key in [key for key in self._recordings if concerns(key)]:
+            del self._recordings[key]
+
     def _record(
         self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
     ) -> _Recording | None:

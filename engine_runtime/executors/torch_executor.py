@@ -31,7 +31,7 @@ class _Span:
     """Rows [first, total) of one call: where their K/V goes, what they may read, their rotations.
 
     Attributes:
-        read: offsets of the K blocks, then of the V blocks, for layer 0. [2 * blocks]
+        read: rows of `_heads` that hold the K, then the V of layer 0. [2 * kv_heads * blocks]
         block: offset of the K block of each row, for layer 0. [n]
         slot: place of each row in its block. [n]
         cos, sin: [n, 1, head_dim]; sin has the sign of the half rotation in it.
@@ -93,6 +93,9 @@ class TorchExecutor:
             self._cos, self._sin = (table[:, None].to(self.device, dtype) for table in (cos, sin))
             # One K (or V) block of one layer each, as block offsets count them.
             self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+            # The rows of one head in such a block.
+            self._heads = cache.pool.view(-1, cache.pool.shape[4] * cache.pool.shape[5])
+            self._head_index = torch.arange(config.num_key_value_heads, device=self.device)[None, :, None]
 
     @torch.inference_mode()
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
@@ -152,7 +155,7 @@ class TorchExecutor:
         return _Span(
             first=first,
             total=total,
-            read=offsets.reshape(-1),
+            read=(offsets[:, None] * self.config.num_key_value_heads + self._head_index).reshape(-1),
             block=offsets[0, rows // size],
             slot=rows % size,
             cos=self._cos[first:total],
@@ -184,7 +187,7 @@ class TorchExecutor:
             k, v = to_fp8(k), to_fp8(v)
         if span.place is not None:
             block, slot = span.place[0] + offset, span.place[1]
-            self._blocks[block, :, slot], self._blocks[block + 1, :, slot] = k[0], v[0]
+            self._blocks[block : block + 2, :, slot] = torch.cat((k, v))
         else:
             block_index = span.block + offset
             self._blocks[block_index, :, span.slot] = k
@@ -209,8 +212,7 @@ class TorchExecutor:
 
     def _read(self, span: _Span, offset: int) -> tuple[Tensor, Tensor]:
         """K and V [1, kv_heads, total, head_dim] of one layer."""
-        blocks = self._blocks.index_select(0, span.read + offset).to(self.cache.trunk.dtype)
-        size, dim = self.limits.tokens_per_block, self.config.head_dim
-        both = blocks.view(2, -1, self.config.num_key_value_heads, size, dim).transpose(1, 2)
-        both = both.reshape(2, 1, self.config.num_key_value_heads, -1, dim)[:, :, :, : span.total]
+        num_kv, dim = self.config.num_key_value_heads, self.config.head_dim
+        rows = self._heads.index_select(0, span.read + offset * num_kv).to(self.cache.trunk.dtype)
+        both = rows.view(2, 1, num_kv, -1, dim)[:, :, :, : span.total]
         return both[0], both[1]

@@ -107,8 +107,13 @@ def describe_lm(
             "audio_forbidden_from": eosp + 1,
         },
         "prompt": asdict(PROMPT),
-        "sampling": {"speech": asdict(SPEECH_SAMPLING), "text": asdict(TEXT_SAMPLING)},
+        "sampling": {"speech": _without_none(SPEECH_SAMPLING), "text": _without_none(TEXT_SAMPLING)},
     }
+
+
+def _without_none(params: SamplingParams) -> dict[str, Any]:
+    """A table of a manifest: what is None is left out there."""
+    return {key: value for key, value in asdict(params).items() if value is not None}
 
 
 def describe_speech_encoder(

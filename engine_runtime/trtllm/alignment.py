@@ -111,7 +111,7 @@ def _pairs(questions: Mapping[str, Pcm]) -> Iterator[tuple[str, Pcm, Pcm]]:
 
 def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: int) -> Lesson:
     """The conversation as the teacher holds it."""
-    conversation, sampling = engine.new_conversation(), engine.bundle.lm.sampling_speech
+    conversation, sampling = engine.new_conversation(), engine.bundle.lm.sampling_speech.seeded()
     params = replace(sampling, max_new=min(sampling.max_new, rows_per_reply))
     for number, question in enumerate((first, second)):
         turn = engine.open_turn(conversation, number)

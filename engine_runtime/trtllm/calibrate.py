@@ -215,7 +215,7 @@ def _answer(stages: Stages, prompt: Prompt, reply_rows: int) -> int:
     sampling = section.sampling_speech if prompt.reply is Modality.SPEECH else section.sampling_text
     generation = Generation(
         rows,
-        replace(sampling, max_new=max(1, min(reply_rows, sampling.max_new))),
+        replace(sampling.seeded(), max_new=max(1, min(reply_rows, sampling.max_new))),
         section.special_ids,
         text_vocab=stages.lm_config.text_vocab,
         audio_vocab=stages.lm_config.audio_vocab,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +11,13 @@ import pytest
 import torch
 
 from engine_runtime.bundle import Bundle
+from engine_runtime.codec.loading import load_flow
+from engine_runtime.codec.static_flow import bytes_per_code
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
-from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError
+from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError, FlowCacheError
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Generation, Row, speech_codes
 from engine_runtime.lm.paged_lm import Logits
@@ -469,9 +468,25 @@ def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
         Engine.load(replace(bundle, speech_encoder=encoder))
 
 
-def test_waiting_threads_do_not_take_the_cores_from_others() -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP", "GOMP"))}
-    code = "import engine_runtime, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    command = [sys.executable, "-c", code]
-    done_process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done_process.stdout.split() == ["passive", "False"]
+def test_a_reply_without_room_in_the_flow_ends_before_it_speaks(engine: Engine, bundle: Bundle) -> None:
+    """Another conversation is being answered; that one goes on, and then there is room."""
+    flow, _ = load_flow(bundle, torch.device("cpu"), EngineOptions())
+    code = bytes_per_code(flow.config, bundle.flow.steps, bundle.flow.cfg_rate, torch.float32)
+    static = Token2Mel(flow, bundle.flow.mel, packet_codes=bundle.flow.packets, static_bytes=60 * code)
+    engine.stages = replace(engine.stages, token2mel=static)
+
+    def answered(turn_id: int) -> Iterator[ReplyEvent]:
+        turn = engine.open_turn(conversations[turn_id], turn_id)
+        ask(turn, speech(0.5))
+        return turn.commit(Modality.SPEECH, GREEDY)
+
+    conversations = [engine.new_conversation() for _ in range(2)]
+    first = answered(0)
+    assert any(isinstance(event, ReplyAudio) for event in first)  # and there is more to come
+    heard: list[ReplyEvent] = []
+    with pytest.raises(FlowCacheError, match=r"spoken \(1\) leave no room"):
+        heard.extend(answered(1))
+    assert not any(isinstance(event, ReplyAudio) for event in heard)
+    assert not conversations[1].exchanges
+    assert isinstance(list(first)[-1], ReplyDone)
+    assert any(isinstance(event, ReplyAudio) for event in answered(1))

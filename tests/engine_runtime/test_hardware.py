@@ -15,9 +15,14 @@ def test_the_header_of_a_report_names_what_times_depend_on() -> None:
     found = hardware.environment()
     assert found["torch"] == torch.__version__
     assert found["torch_threads"] == torch.get_num_threads()
+    assert found["thread_waiting"]
     assert int(found["cores"]) >= 1
     assert found["device"] == "cpu"
     assert found["processor"]
+
+
+def test_the_load_of_others_is_measured() -> None:
+    assert 0.0 <= hardware.load_of_others(0.05) <= (os.cpu_count() or 1)
 
 
 def test_accelerators_are_those_that_torch_can_use() -> None:
@@ -28,6 +33,9 @@ def test_only_usable_devices_are_given() -> None:
     assert hardware.usable_device("cpu") == torch.device("cpu")
     with pytest.raises(hardware.AcceleratorError, match="Use --device cpu"):
         hardware.usable_device("cuda:77")
+    for name in ("meta", "mps", "cpu:1", "cuda:-1", "cuda:99999999999", "CPU", "", "quantum"):
+        with pytest.raises(hardware.AcceleratorError, match="is no device"):
+            hardware.usable_device(name)
     with pytest.raises(hardware.AcceleratorError, match="'abacus' is no device"):
         hardware.usable_device("abacus")
 

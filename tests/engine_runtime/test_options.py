@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import MOST_FLOW_STEPS, EngineOptions, OptionsError
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,21 @@ def test_the_language_model_has_the_format_that_suits_the_device(device, dtype, 
 )
 def test_the_codec_has_the_format_that_suits_the_device(device, dtype, wanted) -> None:
     assert EngineOptions(device=device, codec_dtype=dtype).voice_dtype == wanted
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"flow_steps": 0},
+        {"flow_steps": -5},
+        {"flow_steps": MOST_FLOW_STEPS + 1},
+        {"kv_blocks": 0},
+        {"gpu_memory_gb": float("nan")},
+        {"gpu_memory_gb": -24.0},
+        {"random_weights": -1},
+    ],
+)
+def test_numbers_that_nothing_runs_with_are_refused(choice) -> None:
+    (name,) = choice
+    with pytest.raises(OptionsError, match=f"{name} is .* Give "):
+        EngineOptions(**choice)

@@ -40,6 +40,13 @@ def test_copied_outputs_outlive_the_next_call() -> None:
     assert [value.tolist() for value in (*first, alone)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
 
 
+def test_recordings_that_are_forgotten_are_made_anew() -> None:
+    calls = GraphedCalls("cpu")
+    calls._recordings = {("one", 1): None, ("one", 2): None, "other": None}
+    calls.forget(lambda key: key == ("one", 1))
+    assert list(calls._recordings) == [("one", 2), "other"]
+
+
 def test_without_memory_for_a_recording_the_function_itself_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

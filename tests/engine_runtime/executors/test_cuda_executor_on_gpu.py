@@ -161,7 +161,7 @@ def test_many_steps_take_no_more_memory() -> None:
     paged.prefill(sequence, ids[:40])
     generation = Generation(
         as_rows(cases["c.rows"][:40]),
-        SamplingParams(True, 0.6, 20, 0.95, 1.1, max_new=400),
+        SamplingParams(True, 0.6, 20, 0.95, 1.1, max_new=400, seed=0),
         load_special_ids(),
         text_vocab=model.config.text_vocab,
         audio_vocab=model.config.audio_vocab,
