@@ -1,27 +1,32 @@
 """moss-voice: the command line. Without a subcommand it opens the window.
 
-Errors that a user can do something about are one sentence on stderr and exit status 1, wrong usage is 2, an
-interrupt 130. Results go to stdout, progress and notes to stderr. Torch and Qt are imported by the
-subcommand that needs them, so that --help is instant. Main thread.
+Errors that a user can do something about are one sentence on stderr and exit status 1, wrong usage is 2, a
+signal 128 and its number (130 for Ctrl-C). Results go to stdout, progress and notes to stderr. Torch and Qt
+are imported by the subcommand that needs them, so that --help is instant. Main thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import errno
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 
-from app import paths
+from app import paths, process
 from app.commands import bench, demo, doctor, fetch, inspect, talk, trt, verify, window
 from app.commands.engine_options import add_engine_options
+from app.commands.progress import note
 from app.logging_setup import set_up_logging
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.redaction import redact
 
 _log = logging.getLogger(__name__)
+_FULL_OR_GONE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_SHOWN_CHARACTERS = 200
 _EXAMPLES = """\
 examples:
   moss-voice                                        open the window
@@ -54,19 +59,28 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     arguments = build_parser().parse_args(argv)
+    paths.require_home()
     set_up_logging(paths.log_file(), arguments.verbose)
     try:
-        return int(arguments.run(arguments))
+        with process.stopped_by_signals():
+            _require_current_folder()
+            status = int(arguments.run(arguments))
+            sys.stdout.flush()
+            return status
+    except KeyboardInterrupt as error:
+        return error.status if isinstance(error, process.Stopped) else 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `moss-voice inspect | head`
+        process.discard_output()
+        return 141
     except MossVoiceError as error:
         return _fail(str(error), arguments.verbose)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone, as in `moss-voice inspect | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except Exception as error:
         _log.info("unexpected error", exc_info=error)
+        if _is_of_output(error):
+            process.discard_output()
+            return _fail(f"The output could not be written: {error}. Write it elsewhere.", False)
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(f"{_shown(error.filename)} cannot be used: {error.strerror}. Check the name.", False)
         return _fail(
             f"Unexpected {type(error).__name__}: {error}. Details are in {paths.log_file()}; "
             "`moss-voice doctor` tells whether something is missing.",
@@ -74,10 +88,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
 
+def _require_current_folder() -> None:
+    """MossVoiceError where it was deleted: no relative name means anything then, and MKL ends the process."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise MossVoiceError(
+            f"The current folder cannot be used: {error.strerror}. Change to another folder and start again."
+        ) from error
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Whether it comes from a print: an error of a file that has a name holds that."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in _FULL_OR_GONE
+
+
+def _shown(name: object) -> str:
+    """A file name as a user can read it: one that is too long for the system would fill the screen."""
+    text = os.fsdecode(name) if isinstance(name, (str, bytes)) else str(name)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ..."
+
+
 def _fail(text: str, verbose: bool) -> int:
+    text = redact(text)
     if verbose:
         _log.exception("failed")
-    print(f"moss-voice: {text}", file=sys.stderr)
+    note(text)
     return 1
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app import paths
-from app.audio.wav import read_wav
+from app.audio.wav import read_beginning
 from app.commands.progress import note, progress_bar
 from app.settings import StartSettings
 
@@ -37,9 +37,9 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
             else describe(settings.bundle)
         )
         if settings.voice is not None:
-            from engine_runtime.voice_recording import VoiceSource
+            from engine_runtime.voice_recording import SEARCHED_S, VoiceSource
 
-            voice = VoiceSource(*read_wav(settings.voice), cache=paths.voices_dir())
+            voice = VoiceSource(*read_beginning(settings.voice, SEARCHED_S), cache=paths.voices_dir())
         with progress_bar("load") as progress:
             engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress)
         for text in engine.stages.notes:

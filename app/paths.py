@@ -18,6 +18,25 @@ BUNDLE_VARIABLE = "MOSS_VOICE_BUNDLE"
 _DEFAULT_BUNDLE = "nano"
 
 
+def require_home() -> None:
+    """Set HOME to the root folder, as containers do, where neither it nor the user's entry names a folder.
+
+    For the start of the process: what keeps files of a user, here and in libraries, ends without one.
+    """
+    if not os.path.isabs(os.environ.get("HOME", "/")):  # noqa: PTH117
+        del os.environ["HOME"]  # an empty or a relative name counts as none
+    if not user_path("~").is_absolute():
+        os.environ["HOME"] = "/"
+
+
+def user_path(text: str) -> Path:
+    """A path as a user writes it, with ~ and ~name for a home folder; a ~name that nobody has stays as it is.
+
+    A shell leaves the ~ of `--to=~/x` to the program.
+    """
+    return Path(os.path.expanduser(text))  # noqa: PTH111
+
+
 def assets_dir() -> Path:
     """The folder of the shipped assets. FileNotFoundError where the program was installed without them."""
     candidates = list(_asset_candidates())
@@ -43,7 +62,7 @@ def bundles_dir() -> Path:
 def default_bundle() -> Path:
     """The bundle of the environment variable MOSS_VOICE_BUNDLE, else the shipped one."""
     chosen = os.environ.get(BUNDLE_VARIABLE)
-    return find_bundle(Path(chosen).expanduser()) if chosen else bundles_dir() / _DEFAULT_BUNDLE
+    return find_bundle(user_path(chosen)) if chosen else bundles_dir() / _DEFAULT_BUNDLE
 
 
 def user_bundles_dir() -> Path:
@@ -52,11 +71,14 @@ def user_bundles_dir() -> Path:
 
 
 def find_bundle(name: Path) -> Path:
-    """The folder that a user means: a path, or the name of a bundle that was fetched or shipped."""
-    if name.exists() or len(name.parts) != 1:
+    """The folder that a user means: a path, or the name of a bundle that was fetched or shipped.
+
+    NOTE: os.path takes a name that is too long, or holds a NUL, for one that is not there; pathlib raises.
+    """
+    if os.path.exists(name) or len(name.parts) != 1:  # noqa: PTH110
         return name
     named = [folder / name for folder in (user_bundles_dir(), bundles_dir())]
-    return next((folder for folder in named if folder.is_dir()), name)
+    return next((folder for folder in named if os.path.isdir(folder)), name)  # noqa: PTH112
 
 
 def voices_dir() -> Path:

@@ -49,6 +49,10 @@ class Resampler:
         self.reset()
         return rest
 
+    def input_samples(self, out_samples: int) -> int:
+        """Input samples that have started once `out_samples` of the output were played."""
+        return -(-out_samples * self.in_rate // self.out_rate)
+
     def reset(self) -> None:
         """Forget everything pushed so far."""
         self._stream = self._open()

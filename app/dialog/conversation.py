@@ -27,7 +27,7 @@ class Turn:
     """Length of a spoken question."""
     modality: Modality = Modality.SPEECH
     text: str = ""
-    """The reply, or what a spoken reply says."""
+    """The reply, or what a spoken reply says; of one that was cut, what was heard of it."""
     sample_rate: int = 0
     finish_reason: FinishReason | None = None
     """None while the reply is being made."""
@@ -85,12 +85,19 @@ class Transcript:
             turn.finish_reason = None
 
     def finish(self, turn_id: int, text: str, finish_reason: FinishReason) -> None:
-        """The reply is complete, or was cut."""
+        """The reply is complete."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.text = text
             turn.finish_reason = finish_reason
         self._forget_old_audio()
+
+    def cut(self, turn_id: int, heard_text: str, heard_samples: int) -> None:
+        """The reply was stopped: only what was heard of it stays."""
+        turn = self._turns.get(turn_id)
+        if turn is not None:
+            turn.chunks = [turn.pcm[:heard_samples].copy()] if turn.chunks and heard_samples else []
+        self.finish(turn_id, heard_text, "cancelled")
 
     def clear(self) -> None:
         """A new conversation."""

@@ -22,6 +22,7 @@ from app.session.messages import (
     PlaybackFinished,
     PlaybackLevel,
     PlaybackStarted,
+    ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
     SampleFinished,
@@ -73,6 +74,7 @@ class SessionBridge(QObject):
     turn_committed = Signal(object)
     turn_cancelled = Signal(object)
     reply_text = Signal(object)
+    reply_cut = Signal(object)
     playback_started = Signal(object)
     reply_finished = Signal(object)
     playback_finished = Signal(object)
@@ -98,6 +100,7 @@ class SessionBridge(QObject):
             TurnCommitted: self.turn_committed,
             TurnCancelled: self.turn_cancelled,
             ReplyTextDelta: self.reply_text,
+            ReplyCut: self.reply_cut,
             PlaybackStarted: self.playback_started,
             ReplyFinished: self.reply_finished,
             PlaybackFinished: self.playback_finished,

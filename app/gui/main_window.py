@@ -186,6 +186,7 @@ class MainWindow(QMainWindow):
         bridge.turn_committed.connect(transcript.commit_turn)
         bridge.turn_cancelled.connect(transcript.cancel_turn)
         bridge.reply_text.connect(transcript.add_reply_text)
+        bridge.reply_cut.connect(transcript.cut_reply)
         bridge.playback_started.connect(transcript.start_playback)
         bridge.playback_finished.connect(transcript.finish_playback)
         bridge.reply_finished.connect(transcript.finish_reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app import paths
-from app.audio.wav import read_wav
+from app.audio.wav import read_beginning
 from app.gui.device_box import DeviceBox
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
@@ -38,7 +39,7 @@ from engine_runtime.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
-from engine_runtime.voice_recording import VoiceSource, cut_speech
+from engine_runtime.voice_recording import SEARCHED_S, VoiceSource, cut_speech
 
 
 class SettingsDialog(QDialog):
@@ -189,7 +190,7 @@ class SettingsDialog(QDialog):
                     self.tr("Use headphones, or the reply interrupts itself."),
                 ),
                 (self.tr("&Reply as"), self.reply_box, ""),
-                (self.tr("&Seed"), self.seed, self.tr("The same seed gives the same replies.")),
+                (self.tr("&Seed"), self.seed, self.tr("The same conversation gets the same replies.")),
             ),
             self.tr("Conversation"),
         )
@@ -255,8 +256,8 @@ class SettingsDialog(QDialog):
 
     def _check_files(self) -> None:
         """Say what is wrong with bundle and voice; nothing is accepted that would not load."""
-        chosen = Path(self.bundle.path).expanduser() if self.bundle.path else paths.default_bundle()
-        has_bundle = not self.bundle.path or (chosen / "bundle.toml").is_file()
+        chosen = paths.user_path(self.bundle.path) if self.bundle.path else paths.default_bundle()
+        has_bundle = not self.bundle.path or os.path.isfile(chosen / "bundle.toml")  # noqa: PTH113
         self.bundle.say(
             "" if has_bundle else self.tr("This folder holds no bundle.toml. Choose another one."),
             is_usable=has_bundle,
@@ -278,7 +279,7 @@ class SettingsDialog(QDialog):
             self.voice.say("", is_usable=True)
             return
         try:
-            source = VoiceSource(*read_wav(Path(self.voice.path).expanduser()))
+            source = VoiceSource(*read_beginning(paths.user_path(self.voice.path), SEARCHED_S))
             speech = cut_speech(source, Bundle.open(bundle, verify="none"))
         except MossVoiceError as error:
             words = [in_words(part) for part in (error.what_is_wrong, error.what_to_do) if part]

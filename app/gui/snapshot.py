@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,8 +26,7 @@ def save_latency_png(path: Path, events: Sequence[TimingEvent], theme: Theme = L
     """
     application = QApplication.instance()
     if not isinstance(application, QApplication):
-        os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-        application = QApplication([])
+        application = QApplication(["", "-platform", "offscreen"])  # whatever QT_QPA_PLATFORM says
         themes.apply_font(application)
         themes.apply(application, theme, paths.assets_dir() / "icons")
     view = LatencyView(theme)

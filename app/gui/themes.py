@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QDir, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
@@ -27,6 +27,8 @@ _FONT_FAMILIES = (
     "Microsoft YaHei UI",
     "DejaVu Sans",
 )
+_ICONS = "themeicons"
+"""Search path of the icons: naming their folder in a style sheet breaks on quotes, umlauts and line ends."""
 
 
 class ThemeChoice(str, Enum):
@@ -184,7 +186,8 @@ def apply(application: QApplication, theme: Theme, icons: Path) -> None:
     """Colour the whole application. `icons` is the folder with the arrows of combo and spin boxes."""
     application.setStyle("Fusion")
     application.setPalette(palette(theme))
-    application.setStyleSheet(style_sheet(theme, icons))
+    QDir.setSearchPaths(_ICONS, [str(icons)])
+    application.setStyleSheet(style_sheet(theme))
 
 
 def apply_font(application: QApplication) -> None:
@@ -198,10 +201,11 @@ def apply_font(application: QApplication) -> None:
     application.setFont(font)
 
 
-def style_sheet(theme: Theme, icons: Path) -> str:
-    """The style sheet of a theme. Widgets are addressed by their `role` property."""
-    arrow_down, arrow_up = ((icons / f"chevron-{way}.svg").as_posix() for way in ("down", "up"))
-    tick = (icons / f"tick-{theme.name}.svg").as_posix()
+def style_sheet(theme: Theme) -> str:
+    """The style sheet of a theme. Widgets are addressed by their `role` property, icons by the
+    search path that `apply` sets."""
+    arrow_down, arrow_up = (f"{_ICONS}:chevron-{direction}.svg" for direction in ("down", "up"))
+    tick = f"{_ICONS}:tick-{theme.name}.svg"
     t = theme
     return f"""
 QToolTip {{ background: {t.raised}; color: {t.text}; border: 1px solid {t.border}; padding: 6px; }}

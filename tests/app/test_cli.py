@@ -66,6 +66,17 @@ def test_an_unexpected_error_names_the_log(
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "x/" * 5000])
+@pytest.mark.parametrize("words", ["verify --wavs", "fetch moss-speech --from", "trt inspect --files"])
+def test_a_name_that_no_file_can_have_is_told_in_words(
+    words: str, name: str, random_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--bundle", str(random_bundle), *words.split(), name]) == 1
+    text = capsys.readouterr().err.splitlines()[-1]
+    assert text.endswith("cannot be used: File name too long. Check the name.")
+    assert len(text) < 300
+
+
 def test_an_interrupt_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _run_with(monkeypatch, KeyboardInterrupt()) == 130
 

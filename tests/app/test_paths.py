@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,40 @@ def test_the_environment_chooses_another_bundle(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(paths.BUNDLE_VARIABLE, "~/mine")
     assert paths.default_bundle() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("name", ["~nosuch/x", "x" * 5000, "x\0y"])
+def test_a_name_that_nothing_has_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(os, "environ", os.environ | {paths.BUNDLE_VARIABLE: name})
+    assert paths.default_bundle() == Path(name)
+    assert paths.user_path(name) == Path(name)
+
+
+@pytest.mark.parametrize("home", [None, "", "relative"])
+@pytest.mark.parametrize("has_entry", [True, False])
+def test_there_is_a_home_folder_in_any_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None, has_entry: bool
+) -> None:
+    def find(number: int) -> SimpleNamespace:
+        if has_entry:
+            return SimpleNamespace(pw_dir=str(tmp_path))
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", find)
+    monkeypatch.setenv("HOME", "absent")
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", home)
+    paths.require_home()
+    assert Path.home() == (tmp_path if has_entry else Path("/"))
+    assert paths.log_file().is_relative_to(Path.home())
+
+
+def test_a_home_folder_that_is_set_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    paths.require_home()
+    assert Path.home() == tmp_path
 
 
 def test_a_frozen_program_brings_its_assets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

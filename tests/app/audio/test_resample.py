@@ -50,3 +50,21 @@ def test_reset_forgets_the_past() -> None:
 def test_nonsense_rates_are_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         Resampler(0, 16_000)
+
+
+@pytest.mark.parametrize(("in_rate", "out_rate"), [(24_000, 48_000), (24_000, 44_100), (24_000, 8_000)])
+def test_what_was_played_of_the_output_is_known_of_the_input(in_rate: int, out_rate: int) -> None:
+    """Checked against the sound itself: where a step of the input comes out."""
+    resampler = Resampler(in_rate, out_rate)
+    for place in (1_000, 5_001, 11_000):
+        pcm = np.zeros(in_rate // 2, dtype=np.float32)
+        pcm[place:] = 1.0
+        out = np.concatenate([resampler.push(pcm), resampler.finish()])
+        risen = int(np.flatnonzero(out > 0.5)[0])
+        assert resampler.input_samples(risen) == pytest.approx(place, abs=1 + in_rate / out_rate)
+    assert [resampler.input_samples(count) for count in (0, 1)] == [0, -(-in_rate // out_rate)]
+
+
+def test_a_sample_has_started_as_soon_as_its_time_has_come() -> None:
+    resampler = Resampler(24_000, 48_000)
+    assert [resampler.input_samples(count) for count in range(5)] == [0, 1, 1, 2, 2]

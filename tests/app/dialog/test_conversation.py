@@ -34,6 +34,22 @@ def test_a_reply_that_is_taken_back_is_gone() -> None:
     assert (turn.text, turn.reply_s, len(turn.pcm)) == ("", 0.0, 0)
 
 
+def test_a_reply_that_is_cut_can_be_played_again_as_far_as_it_was_heard() -> None:
+    transcript = Transcript()
+    for turn_id in (1, 2):
+        transcript.open(turn_id, Modality.SPEECH)
+        for value in (1, 2):
+            transcript.add_audio(turn_id, second() * value, 100)
+        transcript.finish(turn_id, "all of it", "stop")
+    transcript.cut(1, "all", 150)
+    transcript.cut(2, "", 0)
+    transcript.cut(3, "unknown", 9)
+    cut, unheard = transcript.turns
+    assert cut.pcm.tolist() == [1.0] * 100 + [2.0] * 50
+    assert (cut.text, cut.finish_reason) == ("all", "cancelled")
+    assert (len(unheard.pcm), unheard.chunks) == (0, [])
+
+
 def test_the_oldest_audio_goes_first() -> None:
     transcript = Transcript(kept_audio_s=2.0)
     for turn_id in (1, 2, 3):

@@ -18,15 +18,23 @@ from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.snapshot import save_png
 from app.gui.themes import ThemeChoice
-from tests.app.gui.scripted_session import ScriptedSession, conversation, opening
+from tests.app.gui.scripted_session import (
+    EXCHANGES,
+    INTERRUPTED,
+    ScriptedSession,
+    conversation,
+    opening,
+)
 
 
 def main(folder: Path) -> None:
-    """Save window-THEME-LANGUAGE.png for every combination."""
+    """Save window-THEME-LANGUAGE.png and interrupted-THEME-LANGUAGE.png for every combination."""
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     folder.mkdir(parents=True, exist_ok=True)
-    for theme, language in product((ThemeChoice.LIGHT, ThemeChoice.DARK), ("en", "zh_CN")):
+    scripts = {"window": EXCHANGES, "interrupted": INTERRUPTED}
+    themes = (ThemeChoice.LIGHT, ThemeChoice.DARK)
+    for theme, language, (name, script) in product(themes, ("en", "zh_CN"), scripts.items()):
         with TemporaryDirectory() as settings:
             store = PreferenceStore(Path(settings) / "window.ini")
             store.save(Preferences(theme=theme, language=language))
@@ -35,13 +43,13 @@ def main(folder: Path) -> None:
             window.show()
             window.begin()
             session.feed(*opening())
-            for events in conversation():
+            for events in conversation(script):
                 session.feed(*events)
             window.bridge.poll()
             window.latency.redraw()
             for _ in range(5):
                 application.processEvents()
-            save_png(window, folder / f"window-{theme.value}-{language}.png")
+            save_png(window, folder / f"{name}-{theme.value}-{language}.png")
             window.close()
             application.processEvents()
 

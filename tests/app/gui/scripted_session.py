@@ -17,6 +17,7 @@ from app.session.messages import (
     Levels,
     PlaybackFinished,
     PlaybackStarted,
+    ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
     SampleFinished,
@@ -24,6 +25,7 @@ from app.session.messages import (
     SessionState,
     StateChanged,
     Timing,
+    TurnCancelled,
     TurnCommitted,
     TurnOpened,
     TurnSource,
@@ -77,6 +79,8 @@ class Exchange:
     modality: Modality = Modality.SPEECH
     speech_ms: float = 1700.0
     chunks: int = 5
+    heard_words: int | None = None
+    """Of an answer that is interrupted, the words that are heard."""
 
 
 EXCHANGES = (
@@ -88,6 +92,20 @@ EXCHANGES = (
     Exchange("text", "the opposite of big is small", "What is the opposite of big?", chunks=5),
     Exchange("sample", "five four three two one", "Count down from five.", speech_ms=1500, chunks=6),
     Exchange("voice", "the sky is blue", speech_ms=1600, chunks=4),
+)
+
+INTERRUPTED = (
+    Exchange("text", "The opposite of", "What is the opposite of big?", Modality.TEXT, heard_words=3),
+    Exchange("voice", "the sky is blue", speech_ms=1600, chunks=4, heard_words=0),
+    Exchange("voice", "two plus three is five", speech_ms=1900, chunks=4, heard_words=2),
+    Exchange(
+        "text",
+        "The capital of France is Paris, a city on the Seine with about two million people, known for the "
+        "Eiffel Tower and for its bakeries.",
+        "What is the capital of France?",
+        chunks=18,
+        heard_words=9,
+    ),
 )
 
 
@@ -141,18 +159,37 @@ def exchange_events(
     words = exchange.answer.split(" ")
     events += [ReplyTextDelta(turn_id, word if not i else f" {word}", spoken) for i, word in enumerate(words)]
     audio_ms = exchange.chunks * CHUNK_MS if spoken else 0.0
-    if spoken:
+    share = _heard_share(exchange)
+    if spoken and share:
         events += [PlaybackStarted(turn_id), StateChanged(SessionState.SPEAKING)]
-        events += [Levels(-120.0, level, 0.02) for level in _loudness(audio_ms, chance)]
+        events += [Levels(-120.0, level, 0.02) for level in _loudness(share * audio_ms, chance)]
     codes = round(audio_ms / 80)
     events.append(
         ReplyFinished(turn_id, exchange.modality, audio_ms / 1e3, exchange.answer, 20, codes, "stop")
     )
-    if spoken:
+    if exchange.heard_words is not None:
+        events += _cut(turn_id, exchange, audio_ms / 1e3)
+    elif spoken:
         events.append(PlaybackFinished(turn_id))
     if exchange.source == "sample":
         events.append(SampleFinished(sample))
     return [*events, StateChanged(SessionState.LISTENING)]
+
+
+def _heard_share(exchange: Exchange) -> float:
+    """How much of the answer is heard."""
+    words = exchange.answer.split(" ")[: exchange.heard_words]
+    return len(" ".join(words)) / len(exchange.answer)
+
+
+def _cut(turn_id: int, exchange: Exchange, made_s: float) -> list[Event]:
+    """The answer was interrupted by the user's voice."""
+    share = _heard_share(exchange)
+    place = round(share * len(exchange.answer))
+    heard, rest = exchange.answer[:place], exchange.answer[place:]
+    heard_s, codes = share * made_s, round(share * made_s * 12.5)
+    cut = ReplyCut(turn_id, "barge_in", exchange.modality, heard, rest, heard_s, made_s, 20, codes)
+    return [cut, TurnCancelled(turn_id, "barge_in")]
 
 
 def exchange_timings(

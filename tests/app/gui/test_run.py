@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +42,7 @@ def test_the_window_runs_until_it_is_closed(
     assert session.is_stopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_closes_the_window_in_order(
     number: signal.Signals,
     session: ScriptedSession,
@@ -66,3 +69,30 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
         StartSettings(), bundle=Path("/a/bundle"), engine=dataclasses.replace(codec, flow_steps=5)
     )
     assert stored_start_settings(StartSettings()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("display", "reason"),
+    [
+        ({"DISPLAY": "nowhere:99"}, "could not connect to display nowhere:99"),
+        ({"QT_QPA_PLATFORM": "cinema"}, 'Could not find the Qt platform plugin "cinema"'),
+    ],
+)
+def test_a_display_that_cannot_be_used_is_told_in_a_sentence(
+    display: dict[str, str], reason: str, repository: Path, tmp_path: Path
+) -> None:
+    away = ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
+    environment = {name: value for name, value in os.environ.items() if name not in away} | display
+    code = "import sys; from app.gui import run; sys.exit(run.run_gui(None))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=repository,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"moss-voice: No window can be opened here ({reason}")
+    assert "moss-voice demo" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -156,3 +156,14 @@ def test_every_shortcut_has_words(qtbot: QtBot) -> None:
     dialog = ShortcutsDialog(keys)
     qtbot.addWidget(dialog)
     assert all(dialog._words()[key] for key in keys)
+
+
+@pytest.mark.parametrize("name", ["~nosuch/x", "~nosuch", "x" * 5000, "a\0b"])
+def test_names_that_nothing_has_are_refused_in_words(qtbot: QtBot, name: str) -> None:
+    dialog = make(qtbot, Preferences(bundle=name))
+    okay = dialog.buttons.button(QDialogButtonBox.StandardButton.Ok)
+    assert "no bundle.toml" in dialog.bundle.note.text()
+    assert not okay.isEnabled()
+    dialog.bundle.path, dialog.voice.path = "", name
+    assert dialog.voice.note.text()
+    assert not okay.isEnabled()

@@ -51,3 +51,14 @@ def test_it_works_in_a_process_without_a_display(tmp_path: Path, repository: Pat
     path = tmp_path / "a.png"
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=repository, env=environment)
     assert path.stat().st_size > 10_000
+
+
+def test_a_picture_needs_no_display(repository: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from app.gui.snapshot import save_latency_png\n"
+        "save_latency_png(Path(sys.argv[1]), [])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.png")]
+    environment = {**os.environ, "QT_QPA_PLATFORM": "cinema", "DISPLAY": "nowhere:99"}
+    subprocess.run(command, cwd=repository, env=environment, check=True)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

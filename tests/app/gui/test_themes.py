@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PySide6.QtGui import QColor, QGuiApplication, QPalette
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QFile
+from PySide6.QtGui import QColor, QGuiApplication, QImage, QPalette
+from PySide6.QtWidgets import QApplication, QCheckBox
+from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.gui import themes
@@ -82,11 +85,35 @@ def test_palette_and_style_sheet_are_applied(qapp: QApplication, theme: Theme) -
 
 
 @BOTH
-def test_the_style_sheet_names_files_that_exist(theme: Theme) -> None:
-    sheet = themes.style_sheet(theme, paths.assets_dir() / "icons")
-    files = [part.partition(")")[0] for part in sheet.split("url(")[1:]]
+def test_the_style_sheet_names_files_that_exist(qapp: QApplication, theme: Theme) -> None:
+    themes.apply(qapp, theme, paths.assets_dir() / "icons")
+    files = [part.partition(")")[0] for part in qapp.styleSheet().split("url(")[1:]]
     assert len(files) >= 3
-    assert all(Path(file).is_file() for file in files)
+    assert all(QFile.exists(file) for file in files)
+
+
+@pytest.mark.qt_log_ignore("Cannot open file")  # of the folder without icons
+@pytest.mark.parametrize(
+    "name", ["Grüße", "it's", 'a "b"', "100%20", "a & b", "c) d", "e\\f", "x\ny", "plain"]
+)
+def test_icons_are_found_in_any_folder(qapp: QApplication, qtbot: QtBot, tmp_path: Path, name: str) -> None:
+    def drawn() -> QImage:
+        box = QCheckBox()
+        box.setChecked(True)
+        qtbot.addWidget(box)
+        box.resize(40, 30)
+        image = QImage(box.size(), QImage.Format.Format_RGB32)
+        image.fill(0)
+        box.render(image)
+        return image
+
+    shipped = paths.assets_dir() / "icons"
+    themes.apply(qapp, LIGHT, shipped)
+    expected = drawn()
+    themes.apply(qapp, LIGHT, tmp_path)  # no icons there
+    assert drawn() != expected
+    themes.apply(qapp, LIGHT, shutil.copytree(shipped, tmp_path / name))
+    assert drawn() == expected
 
 
 def test_choices_are_resolved(qapp: QApplication) -> None:
