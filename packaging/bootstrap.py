@@ -16,12 +16,14 @@ import ctypes.util
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -65,7 +67,18 @@ RUN_LIBRARIES = {
     "fonts-dejavu-core": None,
     "fonts-noto-cjk": None,
 }
-TEST_PROGRAMS = {"pulseaudio": "pulseaudio", "pulseaudio-utils": "pactl"}
+TEST_PROGRAMS = {"pulseaudio": "pulseaudio", "pulseaudio-utils": "pactl", "strace": "strace"}
+
+
+# What pip says where it reaches no index; its last line then is about versions that do not fit.
+NO_NETWORK = re.compile(
+    r"Retrying \(Retry|name resolution|Name or service not known|Network is unreachable|Connection refused|"
+    r"NewConnectionError|ConnectTimeout|ProxyError|connect to proxy"
+)
+
+
+class NetworkError(Exception):
+    """Packages cannot be downloaded."""
 
 
 def main() -> int:
@@ -86,11 +99,18 @@ def main() -> int:
     try:
         install_system_libraries(with_tests=arguments.command == "test")
         install_packages(with_tests=arguments.command == "test", gpu=arguments.gpu)
+    except KeyboardInterrupt:
+        return _fail("Stopped. Start again to go on from here.", 130)
+    except NetworkError as error:
+        return _fail(f"Set-up failed: {error} Start again to go on from here.")
     except (OSError, subprocess.CalledProcessError) as error:
         return _fail(f"Set-up failed: {error}. The lines above tell why; start again to go on from here.")
-    if arguments.command == "test":
+    if arguments.command == "run":
+        run_program(arguments.headless)
+    try:
         return run_tests(arguments.rest)
-    return run_program(arguments.headless)
+    except KeyboardInterrupt:
+        return _fail("Stopped.", 130)
 
 
 # ---- set-up ----
@@ -159,7 +179,7 @@ def install_packages(with_tests: bool, gpu: bool) -> None:
     wanted = _fingerprint(with_tests, gpu)
     if MARK.is_file() and wanted in MARK.read_text(encoding="utf-8").split():
         return
-    if not venv_python().is_file():
+    if not _has_pip():  # also where making it was interrupted before
         _say(f"Making {VENV.name}")
         venv.EnvBuilder(with_pip=True, clear=VENV.exists()).create(VENV)
     _say("Installing Python packages (the first time this takes some minutes)")
@@ -200,30 +220,65 @@ def venv_python() -> Path:
     return VENV / "bin" / "python"
 
 
+def _has_pip() -> bool:
+    """Whether .venv is there and whole: pip comes last into it."""
+    is_there = venv_python().is_file()
+    return is_there and _run([str(venv_python()), "-m", "pip", "--version"], quiet=True, check=False) == 0
+
+
 def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> int:
     options = ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS), "--progress-bar", "on"]
     if not sys.stdout.isatty():
         options[-1] = "off"
     command = [str(venv_python()), "-m", "pip", arguments[0], "-q", *options, *arguments[1:]]
-    return _run(command, check=check, quiet=quiet)
+    if quiet or not check:
+        return _run(command, check=check, quiet=quiet)
+    status, errors = _run_and_listen(command)
+    if status != 0 and NO_NETWORK.search(errors):
+        raise NetworkError(
+            "the package index cannot be reached. Check the network; behind a proxy or with a mirror set "
+            "HTTPS_PROXY or PIP_INDEX_URL."
+        )
+    if status != 0:
+        raise subprocess.CalledProcessError(status, command)
+    return status
+
+
+def _run_and_listen(command: Sequence[str]) -> tuple[int, str]:
+    """Exit status and what was said on stderr, which is passed on."""
+    sys.stdout.flush()
+    errors = []
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            errors.append(line)
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    return process.returncode, "".join(errors)
 
 
 # ---- what the set-up is for ----
 
 
-def run_program(headless: bool) -> int:
-    """Open the window, or hold the sample conversation where there is no display."""
+def run_program(headless: bool) -> NoReturn:
+    """Open the window, or hold the sample conversation where there is no display.
+
+    In the place of this process, so that signals reach the program and it can end in order.
+    """
     display = (
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("QT_QPA_PLATFORM")
     )
     if display and not headless:
         _say("Opening the window")
-        return _run([str(venv_python()), "-m", "app"], check=False)
+        _become([str(venv_python()), "-m", "app"])
     if not headless:
         _say("No display: holding a sample conversation without a window instead.")
-    return _run(
-        [str(venv_python()), "-m", "app", "demo", "--out-dir", str(ROOT / "build" / "demo")], check=False
-    )
+    _become([str(venv_python()), "-m", "app", "demo", "--out-dir", str(ROOT / "build" / "demo")])
+
+
+def _become(command: list[str]) -> NoReturn:
+    os.chdir(ROOT)
+    os.execv(command[0], command)
 
 
 def run_tests(pytest_arguments: Sequence[str]) -> int:
@@ -262,9 +317,9 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _fail(text: str) -> int:
+def _fail(text: str, status: int = 1) -> int:
     print(text, file=sys.stderr)
-    return 1
+    return status
 
 
 if __name__ == "__main__":

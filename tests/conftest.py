@@ -20,8 +20,9 @@ if not Path("/dev/nvidiactl").exists():
     # Without a GPU, Triton's interpreter runs the kernels. Triton reads this when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-settings.register_profile("default", deadline=None, max_examples=30)
-settings.register_profile("thorough", deadline=None, max_examples=500)
+# The fuzz tests (tests/tools/fuzzing.py) share out cases of their own: 1,000 and 20,000.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent

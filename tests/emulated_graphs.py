@@ -76,6 +76,12 @@ class EmulatedCalls(GraphedCalls):
             log.replay()
             return outputs
 
+    def forget(self, concerns: Callable[[Hashable], bool]) -> None:
+        """See GraphedCalls."""
+        for key in self.keys:
+            if concerns(key):
+                del self._logs[key]
+
     @property
     def keys(self) -> list[Hashable]:
         """Of the recordings made so far, in their order."""

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
+from engine_runtime.onnx_runtime import create_session
 from engine_runtime.trtllm.runtime_library import RuntimeLibrary
 
 DataType = Enum("DataType", "FLOAT HALF BF16 INT64")
@@ -118,7 +118,7 @@ class _Parser:
             self.num_errors = 1
             return False
         self._network.model = Path(path).read_bytes()
-        session = _session(self._network.model)
+        session = create_session(self._network.model, purpose="stand in for TensorRT")
         self._network.inputs = [_Tensor(argument) for argument in session.get_inputs()]
         self._network.outputs = [_Tensor(argument) for argument in session.get_outputs()]
         return True
@@ -191,13 +191,14 @@ class _Runtime:
         if self._faults.hits("deserialize", "the plan is of another version"):
             return None
         size = int.from_bytes(plan[:8], "little")
-        return Engine(self._faults, json.loads(plan[8 : 8 + size]), _session(plan[8 + size :]))
+        session = create_session(plan[8 + size :], purpose="stand in for TensorRT")
+        return Engine(self._faults, json.loads(plan[8 : 8 + size]), session)
 
 
 class Engine:
     """`ICudaEngine`."""
 
-    def __init__(self, faults: Faults, profile: Profile, session: onnxruntime.InferenceSession) -> None:
+    def __init__(self, faults: Faults, profile: Profile, session: Any) -> None:
         self._faults, self.profile, self.session = faults, profile, session
         self.inputs = {tensor.name: tensor for tensor in map(_Tensor, session.get_inputs())}
         self.outputs = {tensor.name: tensor for tensor in map(_Tensor, session.get_outputs())}
@@ -306,9 +307,3 @@ class Context:
         kind = np.dtype(_NUMPY[self._engine.tensors[name].dtype])
         bytes_there = (ctypes.c_char * (math.prod(shape) * kind.itemsize)).from_address(self.addresses[name])
         return np.frombuffer(bytes_there, kind).reshape(shape)
-
-
-def _session(model: bytes) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])

@@ -695,6 +695,42 @@
         <translation>被您打断</translation>
     </message>
     <message>
+        <source>loudspeaker lost</source>
+        <translation>扬声器已断开</translation>
+    </message>
+    <message>
+        <source>%1 of %2 s</source>
+        <translation>%1 / %2 秒</translation>
+    </message>
+    <message>
+        <source>heard up to here</source>
+        <translation>听到这里为止</translation>
+    </message>
+    <message>
+        <source>cut here</source>
+        <translation>在此中断</translation>
+    </message>
+    <message>
+        <source>nothing was shown, so it is not remembered</source>
+        <translation>什么也没有显示，因此不会被记住</translation>
+    </message>
+    <message>
+        <source>nothing was heard, so it is not remembered</source>
+        <translation>什么也没有听到，因此不会被记住</translation>
+    </message>
+    <message>
+        <source>The conversation goes on from what was heard. MOSS does not know the rest.</source>
+        <translation>对话从听到的内容继续，MOSS 不知道其余部分。</translation>
+    </message>
+    <message>
+        <source>The conversation goes on from what was shown.</source>
+        <translation>对话从已显示的内容继续。</translation>
+    </message>
+    <message>
+        <source>The conversation goes on as if this question had not been asked.</source>
+        <translation>对话会像没有问过这个问题一样继续。</translation>
+    </message>
+    <message>
         <source>failed</source>
         <translation>失败</translation>
     </message>
@@ -821,8 +857,8 @@
         <translation>随机种子(&amp;S)</translation>
     </message>
     <message>
-        <source>The same seed gives the same replies.</source>
-        <translation>相同的种子得到相同的回复。</translation>
+        <source>The same conversation gets the same replies.</source>
+        <translation>相同的对话得到相同的回复。</translation>
     </message>
     <message>
         <source>Conversation</source>

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -89,9 +91,7 @@ def test_a_library_for_engines_that_cannot_be_had_is_said_and_left_out(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bootstrap, "MARK", tmp_path / "mark")
-    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").touch()
+    monkeypatch.setattr(bootstrap, "_has_pip", lambda: True)
     monkeypatch.setattr(bootstrap, "_install_torch", lambda gpu: None)
     monkeypatch.setattr(bootstrap, "_pip", lambda *words, **_: int(bootstrap.TENSORRT_RTX in words))
     bootstrap.install_packages(with_tests=True, gpu=False)
@@ -117,3 +117,93 @@ def test_engines_are_built_where_they_can_be(
 def test_pins_agree_with_the_constraints(bootstrap: ModuleType) -> None:
     pins = set(re.findall(r"^[\w.-]+==[^\s;]+", bootstrap.CONSTRAINTS.read_text(), re.MULTILINE))
     assert {bootstrap.TORCH, bootstrap.TENSORRT_RTX, *bootstrap.WITHOUT_DEPENDENCIES} <= pins
+
+
+def test_an_environment_whose_making_was_interrupted_is_made_again(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".venv"
+    monkeypatch.setattr(bootstrap, "VENV", folder)
+    monkeypatch.setattr(bootstrap, "MARK", folder / "mark")
+    monkeypatch.setattr(bootstrap, "_install_torch", lambda gpu: None)
+    monkeypatch.setattr(bootstrap, "_pip", lambda *a, **k: 0)
+    bootstrap.venv.EnvBuilder(with_pip=False).create(folder)
+    (folder / "left.txt").touch()
+    assert bootstrap.venv_python().is_file()
+    assert not bootstrap._has_pip()
+    made: list[bool] = []
+
+    class Builder:
+        def __init__(self, *, with_pip: bool, clear: bool) -> None:
+            made.append(with_pip and clear)
+
+        def create(self, folder: Path) -> None:
+            pass
+
+    monkeypatch.setattr(bootstrap.venv, "EnvBuilder", Builder)
+    bootstrap.install_packages(with_tests=False, gpu=False)
+    assert made == [True]
+    monkeypatch.setattr(bootstrap, "venv_python", lambda: Path(sys.executable))  # one that has pip
+    (folder / "mark").unlink()
+    bootstrap.install_packages(with_tests=False, gpu=False)
+    assert made == [True]
+
+
+def _set_up(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, install: Callable[..., None]) -> int:
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run"])
+    monkeypatch.setattr(bootstrap, "install_system_libraries", lambda with_tests: None)
+    monkeypatch.setattr(bootstrap, "install_packages", install)
+    status: int = bootstrap.main()
+    return status
+
+
+def test_without_a_network_that_is_what_it_says(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The index is a port of this machine at which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setattr(bootstrap, "venv_python", lambda: Path(sys.executable))
+
+    def install(**_: bool) -> None:
+        bootstrap._pip("download", "--no-deps", "a-package-that-is-not-here")
+
+    assert _set_up(bootstrap, monkeypatch, install) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("Set-up failed: the package index cannot be reached. Check the network")
+
+
+def test_an_interrupt_says_that_one_may_start_again(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def install(**_: bool) -> None:
+        raise KeyboardInterrupt
+
+    assert _set_up(bootstrap, monkeypatch, install) == 130
+    assert capsys.readouterr().err == "Stopped. Start again to go on from here.\n"
+
+
+@pytest.mark.parametrize(
+    ("display", "words"), [(":5", ["-m", "app"]), (None, ["-m", "app", "demo", "--out-dir"])]
+)
+def test_the_program_takes_the_place_of_the_set_up(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, display: str | None, words: list[str]
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+    if display is not None:
+        monkeypatch.setenv("DISPLAY", display)
+    became: list[list[str]] = []
+
+    def become(program: str, command: list[str]) -> None:
+        became.append(command)
+        raise SystemExit
+
+    monkeypatch.setattr(bootstrap.os, "execv", become)
+    monkeypatch.setattr(bootstrap.os, "chdir", lambda folder: None)
+    with pytest.raises(SystemExit):
+        _set_up(bootstrap, monkeypatch, lambda **_: None)
+    assert became[0][1 : 1 + len(words)] == words

@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
-from bigvgan.alias_free_activation.torch.act import Activation1d
 from torch import Tensor, nn
+
+from engine_runtime.models.bigvgan_package import Activation1d
 
 
 def anti_aliased(x: Tensor, up: Tensor, down: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:

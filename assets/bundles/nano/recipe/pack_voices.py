@@ -5,8 +5,7 @@
 
 Festival's data go to /usr/share, because the program looks for them there only.
 
-The archive holds the programs, their libraries (not libc's), their English voices, and the package bigvgan
-with empty stand-ins for librosa and matplotlib, which it imports but training does not call.
+The archive holds the programs, their libraries (not libc's), their English voices, and the package bigvgan.
 """
 
 from __future__ import annotations
@@ -32,12 +31,6 @@ for program in flite espeak-ng festival; do
 done
 export PYTHONPATH=$PYTHONPATH:$here/site
 """
-STAND_INS = {
-    "librosa/__init__.py": "from . import filters\n",
-    "librosa/filters.py": "def mel(*_, **__):\n    raise RuntimeError('librosa is not installed here')\n",
-    "matplotlib/__init__.py": "def use(*_, **__):\n    pass\n",
-    "matplotlib/pylab.py": "",
-}
 
 
 def libraries(program: Path) -> list[Path]:
@@ -73,9 +66,6 @@ def gather(folder: Path) -> None:
     if bigvgan is None or bigvgan.origin is None:
         raise SystemExit("bigvgan is not installed: pip install --no-deps bigvgan")
     copy(Path(bigvgan.origin).parent, folder / "site" / "bigvgan")
-    for name, text in STAND_INS.items():
-        (folder / "site" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "site" / name).write_text(text)
     (folder / "use.sh").write_text(USE)
 
 

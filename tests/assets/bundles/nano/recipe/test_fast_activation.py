@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 
 import torch
-from bigvgan.activations import SnakeBeta
-from bigvgan.alias_free_activation.torch.act import Activation1d
 from torch import nn
+
+from engine_runtime.models.bigvgan_package import Activation1d, SnakeBeta
 
 
 def _activation() -> Activation1d:
