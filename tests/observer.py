@@ -112,8 +112,14 @@ def network_calls(calls: Iterable[re.Match[str]]) -> list[str]:
 
 
 def _is_network(call: re.Match[str]) -> bool:
-    """Also if it failed: trying is enough."""
+    """Also if it failed: trying is enough.
+
+    A TCP socket receives nothing before `listen`, which is a call of its own; urllib3 binds one when it is
+    imported, to learn whether there is IPv6. A UDP socket receives once it is bound.
+    """
     name, arguments = call["name"], call["arguments"]
+    if name == "bind" and "<TCP" in arguments:
+        return False
     if name in ("connect", "sendto", "sendmsg", "sendmmsg", "bind"):
         return bool(_INET.search(arguments) or _LOOKUP.search(arguments))
     if name == "listen":

@@ -31,8 +31,12 @@ OWN_FOLDERS = (
     "home/.local/share/moss-voice",
     "home/.local/state/moss-voice",
 )
-SHARED = ("home/.config/pulse", "home/.cache/fontconfig", "/var/cache/fontconfig", "/dev/shm/jack")
-"""Of the libraries of every desktop program: PulseAudio's and JACK's clients, the cache of fonts."""
+SHARED = (
+    *("home/.config/pulse", "home/.cache/fontconfig", "/var/cache/fontconfig"),
+    *("/dev/shm/jack", "/dev/shm/sem."),
+)
+"""Of the libraries of every desktop program: PulseAudio's and JACK's clients, the cache of fonts, the semaphores
+of Python's multiprocessing."""
 TIMEOUT_S = 240.0
 
 _REASON = why_not()
@@ -157,6 +161,7 @@ def test_services_of_this_machine_are_no_network(tmp_path: Path) -> None:
         "server = socket.socket(socket.AF_UNIX); server.bind('tmp/s'); server.listen()\n"
         "socket.socket(socket.AF_UNIX).connect('tmp/s')\n"
         "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).bind((0, 0))\n"
+        "socket.socket().bind(('127.0.0.1', 0))\n"
         "pwd.getpwuid(os.getuid())"
     )
     observation = _observed(("-c", code), tmp_path).finish(TIMEOUT_S)

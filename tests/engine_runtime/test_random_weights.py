@@ -74,7 +74,7 @@ def test_an_engine_without_a_single_file_speaks(random_bundle: Path, tmp_path: P
     assert engine.stages.token2mel.prompt_codes == 50
     turn = engine.open_turn(engine.new_conversation(), 1)
     turn.push(np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32))
-    params = SamplingParams(do_sample=True, min_new=20, max_new=20)
+    params = SamplingParams(do_sample=True, min_new=20, max_new=20, seed=0)
     events = list(turn.commit(Modality.SPEECH, params))
     pcm = np.concatenate([event.pcm for event in events if isinstance(event, ReplyAudio)])
     done = events[-1]
