@@ -35,8 +35,7 @@ SHARED = (
     *("home/.config/pulse", "home/.cache/fontconfig", "/var/cache/fontconfig"),
     *("/dev/shm/jack", "/dev/shm/sem."),
 )
-"""Of the libraries of every desktop program: PulseAudio's and JACK's clients, the cache of fonts, the semaphores
-of Python's multiprocessing."""
+"""Of libraries: clients of PulseAudio and JACK, the cache of fonts, semaphores of multiprocessing."""
 TIMEOUT_S = 240.0
 
 _REASON = why_not()
