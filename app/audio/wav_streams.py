@@ -1,4 +1,4 @@
-"""A WAV file as the microphone, and a loudspeaker without a device, both paced by the time they are told.
+"""A WAV file as the microphone, and a loudspeaker without a device, both paced by a clock that is passed in.
 
 In: a file -> capture ring. Out: playback ring -> a listener. Both advance in `service(now_ns)`, so that a
 clock which runs faster than real time makes them faster, through the same rings as a device. Dialog thread
@@ -18,6 +18,9 @@ from app.audio.wav import WavReader
 from engine_runtime.types import Pcm
 
 _RING_SECONDS = 2.0
+_MOST_AT_ONCE_S = 0.03
+"""What a file gives in one call at most: less than a VAD frame, so that the file waits right after the frame
+that ends a turn, and a late call delays samples instead of dropping them."""
 PcmListener = Callable[[Pcm], None]
 
 
@@ -34,11 +37,13 @@ class _Pace:
         """Count time from the next call of `due`; no sample is given twice."""
         self._origin_ns = None
 
-    def due(self, now_ns: int) -> int:
-        """Samples that became due since the last call."""
+    def due(self, now_ns: int, at_most: int | None = None) -> int:
+        """Samples that became due since the last call. Beyond `at_most` they stay due."""
         if self._origin_ns is None:
             self._origin_ns = now_ns - self.given * 1_000_000_000 // self._rate
         due = max((now_ns - self._origin_ns) * self._rate // 1_000_000_000 - self.given, 0)
+        if at_most is not None:
+            due = min(due, at_most)
         self.given += due
         return due
 
@@ -48,12 +53,12 @@ class _Pace:
 
 
 class WavMicrophone:
-    """Plays a file into the capture ring, then silence. While `is_held` it gives silence and the file
-    waits."""
+    """Plays a file into the capture ring, then silence. While `is_held` the file waits and nothing is
+    captured, so that the stream is the same however long that takes."""
 
     def __init__(self, path: Path, listener: PcmListener | None = None) -> None:
-        """Open the file (AudioInputError if it cannot be used). `listener` gets every block that is
-        captured."""
+        """Open the file (AudioInputError if it cannot be used). `listener` gets every block that is captured,
+        and silence while the file waits."""
         self._reader = WavReader(path)
         self.sample_rate = self._reader.format.sample_rate
         self.ring = Ring(int(_RING_SECONDS * self.sample_rate))
@@ -63,9 +68,10 @@ class WavMicrophone:
         self.path = path
         self._listener = listener
         self._pace = _Pace(self.sample_rate)
+        self._most_at_once = round(_MOST_AT_ONCE_S * self.sample_rate)
         self._file_frames = 0
-        self._joints: list[tuple[int, int]] = [(0, 0)]
-        """(ring index, file frame) wherever the file starts or goes on after silence."""
+        self._held_samples = 0
+        """Samples that were due so far while the file waited."""
 
     @property
     def seconds(self) -> float:
@@ -88,15 +94,8 @@ class WavMicrophone:
         return self._file_frames >= self._reader.format.frames
 
     def file_position_s(self, index: float) -> float:
-        """Place in the file of sample `index` of the ring; silence belongs to where the file waited."""
-        place = 0.0
-        for position, (start, frame) in enumerate(self._joints):
-            if start > index:
-                break
-            last = position + 1 == len(self._joints)
-            limit = self._file_frames if last else self._joints[position + 1][1]
-            place = min(frame + index - start, limit) / self.sample_rate
-        return place
+        """Place in the file of sample `index` of the ring; what comes after the file belongs to its end."""
+        return min(index, self._file_frames) / self.sample_rate
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start the file's time at the next `service`; the arguments mean nothing to a file."""
@@ -112,18 +111,17 @@ class WavMicrophone:
         """Give the samples that are due at `now_ns`."""
         if not self.name:
             return
-        start = self._pace.given
-        due = self._pace.due(now_ns)
+        due = self._pace.due(now_ns, self._most_at_once)
         if not due:
             return
         block = np.zeros(due, dtype=np.float32)
-        if not self.is_held and not self.is_finished:
-            if start != self._joints[-1][0] + self._file_frames - self._joints[-1][1]:
-                self._joints.append((start, self._file_frames))
+        if self.is_held:
+            self._held_samples += due
+        else:
             speech = self._reader.read(due)
             block[: len(speech)] = speech
             self._file_frames += len(speech)
-        self.ring.write(block)
+            self.ring.write(block)
         if self._listener is not None:
             self._listener(block)
 
@@ -132,8 +130,8 @@ class WavMicrophone:
         return False
 
     def sample_time_ns(self, index: float) -> int:
-        """When sample `index` was due."""
-        return self._pace.time_ns(index)
+        """When sample `index` was due; it came after the latest wait."""
+        return self._pace.time_ns(index + self._held_samples)
 
 
 class WavSpeaker:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.audio.wav import write_wav
+from app.audio.wav import read_wav, write_wav
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
 from engine_runtime.errors import AudioInputError
 
@@ -51,23 +51,49 @@ def test_after_the_file_comes_silence(ramp: Path) -> None:
     assert microphone.file_seconds == microphone.seconds == 1.0
 
 
-def test_a_held_file_waits_and_knows_its_place(ramp: Path) -> None:
+def run(microphone: WavMicrophone, start_ms: int, end_ms: int) -> None:
+    """Service it every 10 ms."""
+    for now in range(start_ms, end_ms + 10, 10):
+        microphone.service(now * MS)
+
+
+def test_a_held_file_waits_and_nothing_is_captured_meanwhile(ramp: Path) -> None:
+    heard: list[np.ndarray] = []
+    microphone = WavMicrophone(ramp, heard.append)
+    microphone.open(None, 0.0)
+    run(microphone, 0, 100)
+    microphone.is_held = True
+    run(microphone, 110, 300)
+    microphone.is_held = False
+    run(microphone, 310, 400)
+    pcm = microphone.ring.read(RATE)
+    ramp_pcm, _ = read_wav(ramp)
+    assert np.array_equal(pcm, ramp_pcm[:1_600])
+    assert microphone.sample_time_ns(800) == 300 * MS
+    places = [microphone.file_position_s(index) for index in (0, 400, 800, 1_200)]
+    assert places == [pytest.approx(place) for place in (0.0, 0.05, 0.1, 0.15)]
+    listened = np.concatenate(heard)
+    assert len(listened) == 3_200
+    assert not listened[800:2_400].any()
+
+
+def test_a_late_call_delays_the_file_and_loses_nothing(ramp: Path) -> None:
     microphone = WavMicrophone(ramp)
     microphone.open(None, 0.0)
     microphone.service(0)
-    microphone.service(100 * MS)
-    microphone.is_held = True
-    microphone.service(300 * MS)
-    microphone.is_held = False
-    microphone.service(400 * MS)
-    pcm = microphone.ring.read(RATE)
-    assert not pcm[800:2_400].any()
-    assert pcm[2_400] == pytest.approx(pcm[799], abs=1e-3)
-    places = [microphone.file_position_s(index) for index in (0, 400, 800, 1_600, 2_400, 2_800)]
-    assert places == [pytest.approx(place) for place in (0.0, 0.05, 0.1, 0.1, 0.1, 0.15)]
+    captured = []
+    for _ in range(100):
+        microphone.service(5_000 * MS)
+        captured.append(microphone.ring.read(RATE))
+    assert max(map(len, captured)) < RATE * 0.032
+    ramp_pcm, _ = read_wav(ramp)
+    assert np.array_equal(np.concatenate(captured)[:RATE], ramp_pcm)
+    assert microphone.dropped_samples == 0
+    assert microphone.sample_time_ns(80) == 10 * MS
+    assert microphone.file_position_s(2 * RATE) == 1.0
 
 
-def test_a_bad_file_is_told_at_once(tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(AudioInputError):
         WavMicrophone(tmp_path / "missing.wav")
 

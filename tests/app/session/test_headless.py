@@ -82,6 +82,29 @@ def test_the_files_are_reply_record_and_trace(two_questions: Path, tmp_path: Pat
     assert {"vocoder", "endpointing", "voice_to_voice"} <= names
 
 
+@pytest.mark.parametrize("rate", [RATE, 44_100])
+def test_a_turn_does_not_depend_on_how_long_the_reply_before_it_took(tmp_path: Path, rate: int) -> None:
+    noise = np.random.default_rng(0).uniform(-0.3, 0.3, 2 * rate).astype(np.float32)
+    parts = silence(0.5, rate), noise[:rate], silence(1.0, rate), noise[rate:], silence(1.0, rate)
+    write_wav(tmp_path / "two.wav", np.concatenate(parts), rate)
+    heard = []
+    for chunk_s in (0.4, 0.41, 0.417, 0.42):
+        engine = ScriptedEngine(Script(chunk_s=chunk_s))
+        document = hold(engine, wav_in=tmp_path / "two.wav")
+        heard.append(
+            (
+                [turn["user"] for turn in document["turns"]],
+                [block for turn in engine.turns for block in turn.heard],
+            )
+        )
+    (users, blocks), *others = heard
+    assert len(users) == 2
+    for other_users, other_blocks in others:
+        assert other_users == users
+        assert [len(block) for block in other_blocks] == [len(block) for block in blocks]
+        assert np.array_equal(np.concatenate(other_blocks), np.concatenate(blocks))
+
+
 @pytest.mark.parametrize("modality", list(Modality))
 def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
     out = tmp_path / "a.wav"
