@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from statistics import median_low
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from engine_runtime.lm.context import num_dropped
 from engine_runtime.lm.generation import Row
@@ -20,9 +20,6 @@ from engine_runtime.lm.sampler import reply_seed
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.prompt import Prompt
 from engine_runtime.types import Modality, SamplingParams
-
-if TYPE_CHECKING:
-    from engine_runtime.turn import Turn
 
 SPOKEN_TURNS = 3
 """How many of the latest spoken turns say how loud the next one will be."""
@@ -44,6 +41,20 @@ class Exchange:
         return len(self.user) + len(self.reply)
 
 
+class ActiveTurn(Protocol):
+    """What a conversation knows of its latest turn."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is done or cancelled."""
+
+    def cancel(self) -> None:
+        """Stop it. Safe from any thread."""
+
+    def close(self) -> None:
+        """End it, whatever its state; it cannot be reopened."""
+
+
 @dataclass(eq=False)
 class Conversation:
     """One conversation. Made by `Engine.new_conversation`.
@@ -63,7 +74,7 @@ class Conversation:
     num_forgotten: int = 0
     modality: Modality = Modality.SPEECH
     sequence: Sequence = field(default_factory=Sequence)
-    turn: Turn | None = None
+    turn: ActiveTurn | None = None
     seed: int = field(default_factory=lambda: secrets.randbits(63))
     num_commits: int = 0
 

@@ -17,22 +17,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.runtime import packet_frames
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation import Conversation
 from engine_runtime.cuda.memory import told_when_short
-from engine_runtime.errors import OutOfBlocksError
-from engine_runtime.lm.generation import Row
-from engine_runtime.lm.paged_lm import Logits
-from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import Tails
 from engine_runtime.options import EngineOptions
 from engine_runtime.stages import Stages, load_stages
 from engine_runtime.timing import TimingBus
@@ -40,8 +32,6 @@ from engine_runtime.turn import Turn
 from engine_runtime.types import Modality
 from engine_runtime.voice_recording import VoiceSource
 from engine_runtime.weights import Progress
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +53,7 @@ class Engine:
         self.stages = stages
         self.timing = timing or TimingBus()
         self.lock = threading.RLock()
-        self._conversations: list[tuple[weakref.ref[Conversation], Sequence]] = []
-        self._streams: list[SpeechTokenizerStream] = []
+        self._conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._is_closed = False
 
     @classmethod
@@ -115,22 +104,20 @@ class Engine:
         time after nobody refers to it, or in need."""
         with self.lock:
             self._require_open()
-            self._reap()
             limit = min(self.stages.lm.max_rows, self.bundle.lm.context_rows)
             conversation = Conversation(self.stages.prompt, limit)
-            self._conversations.append((weakref.ref(conversation), conversation.sequence))
+            self.stages.sequences.register(conversation, conversation.sequence)
+            self._conversations.add(conversation)
             return conversation
 
     def end_conversation(self, conversation: Conversation) -> None:
         """Stop what is going on in it and give its KV blocks back; what they hold may still be reused."""
         with self.lock:
             if conversation.turn is not None:
-                conversation.turn.settle()
+                conversation.turn.close()
                 conversation.turn = None  # it refers to the conversation, and would keep it alive
-            self.stages.lm.blocks.release(conversation.sequence)
-            self._conversations = [
-                entry for entry in self._conversations if entry[1] is not conversation.sequence
-            ]
+            self.stages.sequences.release(conversation.sequence)
+            self._conversations.discard(conversation)
 
     def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
         """Start a user turn. `reply` is the modality that is expected; the commit decides.
@@ -164,51 +151,17 @@ class Engine:
 
     def close(self) -> None:
         """Stop what is going on and let the memory go. The engine can not be used afterwards."""
-        for reference, _ in list(self._conversations):
-            conversation = reference()
-            if conversation is not None and conversation.turn is not None:
+        for conversation in list(self._conversations):
+            if conversation.turn is not None:
                 conversation.turn.cancel()
         with self.lock:
             self._is_closed = True
-            for _, sequence in self._conversations:
-                self.stages.lm.blocks.release(sequence)
+            self.stages.sequences.release_all()
             self._conversations.clear()
-            self._streams.clear()
+            self.stages.streams.clear()
             self.stages.cpu_threads.restore()
             self.stages.speech_tokenizer.calls.clear()
             self.stages.lm.close()
-
-    def prefill(self, conversation: Conversation, rows: list[Row], tails: Tails) -> tuple[Logits, int]:
-        """Make the cache hold exactly `rows`; logits of the last one, and how many rows had to be run."""
-        ids = self.stages.merged_ids(rows)
-        lm, sequence = self.stages.lm, conversation.sequence
-        # The last row is always run, since its logits are wanted.
-        held = lm.align(sequence, ids[:-1])
-        logits = self._with_room(conversation, lambda: lm.prefill(sequence, ids[sequence.num_rows :], tails))
-        return logits, len(ids) - held
-
-    def decode(self, conversation: Conversation, row: Row, tails: Tails) -> Logits:
-        """Run one row of a reply."""
-        (token_id,) = self.stages.merged_ids((row,))
-        lm, sequence = self.stages.lm, conversation.sequence
-        return self._with_room(conversation, lambda: lm.decode(sequence, token_id, tails))
-
-    def roll_back(self, conversation: Conversation, rows: list[Row]) -> None:
-        """Keep of the cache only what belongs to `rows`; computes nothing."""
-        ids = self.stages.merged_ids(rows)
-        sequence = conversation.sequence
-        self.stages.lm.blocks.rollback(sequence, sequence.common_prefix(ids))
-
-    def borrow_stream(self, prior: float | None = None) -> SpeechTokenizerStream:
-        """An encoder stream at its beginning; `prior` as in `SpeechTokenizerStream.reset`."""
-        stream = self._streams.pop() if self._streams else self.stages.speech_tokenizer.stream()
-        stream.reset(prior)
-        return stream
-
-    def return_stream(self, stream: SpeechTokenizerStream) -> None:
-        """Take a borrowed stream back; it keeps nothing of what it heard."""
-        stream.reset()
-        self._streams.append(stream)
 
     def _open_turn(
         self, conversation: Conversation, turn_id: int, reply: Modality, timing: TimingBus
@@ -216,28 +169,10 @@ class Engine:
         with self.lock:
             self._require_open()
             if conversation.turn is not None:
-                conversation.turn.settle()
-            conversation.turn = Turn(self, conversation, turn_id, reply, timing)
-            return conversation.turn
-
-    def _with_room(self, conversation: Conversation, run: Callable[[], T]) -> T:
-        """Run; if blocks run out, take those of conversations that rest (their history stays) and run on."""
-        try:
-            return run()
-        except OutOfBlocksError:
-            self._reap()
-            for reference, sequence in self._conversations:
-                other = reference()
-                if other is not None and other is not conversation and other.is_resting:
-                    self.stages.lm.blocks.release(sequence)
-            return run()
-
-    def _reap(self) -> None:
-        """Give back the blocks of conversations that nobody refers to any more."""
-        for reference, sequence in self._conversations:
-            if reference() is None:
-                self.stages.lm.blocks.release(sequence)
-        self._conversations = [entry for entry in self._conversations if entry[0]() is not None]
+                conversation.turn.close()
+            turn = Turn(self.stages, self.lock, conversation, turn_id, reply, timing)
+            conversation.turn = turn
+            return turn
 
     def _require_open(self) -> None:
         if self._is_closed:

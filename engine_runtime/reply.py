@@ -7,11 +7,13 @@ of (reply_rows.py), `given` how much of it was handed out. Engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
 from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.prompt import IncrementalText
 from engine_runtime.reply_rows import ReplyPosition, ReplyRows
@@ -27,6 +29,25 @@ from engine_runtime.types import (
     ReplyText,
 )
 from engine_runtime.voice import ReplyVoice
+
+
+def prefill(
+    stages: Stages,
+    sequence: Sequence,
+    rows: list[Row],
+    tails: Tails,
+    timing: TimingBus,
+    turn_id: int,
+    *,
+    phase: Literal["listen", "commit"],
+) -> Logits:
+    """Prefill what `sequence` lacks of `rows`, with its span in the trace; logits of the last row."""
+    with timing.span("prefill", turn_id, phase=phase) as attributes:
+        logits, num_new = stages.sequences.prefill(sequence, rows, tails)
+        attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
+        if phase == "commit":
+            attributes["rows_at_commit"] = num_new
+    return logits
 
 
 @dataclass(slots=True)
@@ -46,8 +67,8 @@ class _Clock:
 class Reply:
     """Makes the rows of one reply and what is heard or read of them.
 
-    `prefill` runs the committed rows with the tails that the first row needs; `decode` runs one row. `limit`
-    is the number of rows that the context holds, `held` tells how many it holds now.
+    `prompt` is all rows before the reply, which its first step prefills into `sequence`; `limit` is how many
+    rows the context can hold.
     """
 
     stages: Stages
@@ -55,9 +76,8 @@ class Reply:
     turn_id: int
     modality: Modality
     generation: Generation
-    prefill: Callable[[Tails], Logits]
-    decode: Callable[[Row, Tails], Logits]
-    held: Callable[[], int]
+    prompt: list[Row]
+    sequence: Sequence
     limit: int
     committed_ns: int
     rows: ReplyRows = field(init=False)
@@ -91,7 +111,7 @@ class Reply:
             events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
             self._ending = self.generation.finish_reason
             if self._ending is None and (
-                self.held() >= self.limit or len(self.rows.codes) >= self.stages.max_codes
+                self.sequence.num_rows >= self.limit or len(self.rows.codes) >= self.stages.max_codes
             ):
                 self._ending = "length"
             if self._ending is not None:
@@ -139,14 +159,16 @@ class Reply:
     def _next_logits(self) -> Logits:
         tails = self.generation.tails
         if not self.rows.rows:
-            return self.prefill(tails)
+            return prefill(
+                self.stages, self.sequence, self.prompt, tails, self.timing, self.turn_id, phase="commit"
+            )
         # NOTE: not "while the codec is busy": what a step computes shall not depend on how fast something is.
         if tails.pick is not None and self._has_begun:
             tails = replace(tails, pick=replace(tails.pick, alone=False))
         rows = self.rows.rows
         last = rows[-1]
         with self.timing.span("step", self.turn_id, index=len(rows), mode=self.generation.mode.value):
-            return self.decode(last.row, tails)
+            return self.stages.sequences.decode(self.sequence, last.row, tails)
 
     def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
         """What the row adds to the reply."""

@@ -8,8 +8,7 @@ rounded picks another code. Called once, in the thread that will use the engine.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +18,7 @@ from engine_runtime.codec.lane import HostLane, NewLane
 from engine_runtime.codec.loading import codec_bytes, load_speech_tokenizer, load_token2mel, load_vocoder
 from engine_runtime.codec.runtime import codec_runtime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.stream_pool import StreamPool
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.cpu_threads import CpuThreads, torch_threads
@@ -28,9 +28,9 @@ from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.hardware import usable_device
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence_runner import SequenceRunner
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.prompt import Prompt, TextTokenizer
@@ -63,7 +63,15 @@ class Stages:
     cpu_threads: CpuThreads
     new_lane: NewLane = HostLane
     notes: tuple[str, ...] = ()
-    """What the user should be told about how it was loaded, one line each."""
+    """What the user should know of how it was loaded, one line each."""
+    sequences: SequenceRunner = field(init=False)
+    streams: StreamPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        special = self.bundle.lm.special_ids
+        # frozen, so not by assignment
+        object.__setattr__(self, "sequences", SequenceRunner(self.lm, special, self.lm_config.text_vocab))
+        object.__setattr__(self, "streams", StreamPool(self.speech_tokenizer))
 
     @property
     def max_codes(self) -> int:
@@ -71,11 +79,6 @@ class Stages:
         return (
             self.token2mel.config.max_frames // self.token2mel.frames_per_code - self.token2mel.prompt_codes
         )
-
-    def merged_ids(self, rows: Iterable[Row]) -> list[int]:
-        """What the language model reads of rows."""
-        special, vocab = self.bundle.lm.special_ids, self.lm_config.text_vocab
-        return [merged_id(row, special, vocab) for row in rows]
 
     @property
     def samples_per_code(self) -> int:

@@ -23,7 +23,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,15 +33,12 @@ from engine_runtime.cuda.memory import too_little_memory
 from engine_runtime.errors import AudioInputError
 from engine_runtime.lm.context import reply_reserve
 from engine_runtime.lm.generation import Generation, Row
-from engine_runtime.lm.paged_lm import Logits
-from engine_runtime.lm.step import BOTH_TAILS, Tails
-from engine_runtime.reply import Reply
+from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.reply import Reply, prefill
 from engine_runtime.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.stages import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
-
-if TYPE_CHECKING:
-    from engine_runtime.engine import Engine
 
 
 class _State(Enum):
@@ -56,10 +52,17 @@ class Turn:
     """See the module. Made by `Engine.open_turn`; implements `types.TurnHandle`."""
 
     def __init__(
-        self, engine: Engine, conversation: Conversation, turn_id: int, reply: Modality, timing: TimingBus
+        self,
+        stages: Stages,
+        lock: threading.RLock,
+        conversation: Conversation,
+        turn_id: int,
+        reply: Modality,
+        timing: TimingBus,
     ) -> None:
+        """`lock` is the engine's: whoever holds it works on the stages."""
         self.turn_id = turn_id
-        self._engine, self._stages, self._conversation = engine, engine.stages, conversation
+        self._stages, self._lock, self._conversation = stages, lock, conversation
         self._timing = timing
         self._state = _State.LISTENING
         self._cancelled = threading.Event()
@@ -68,7 +71,7 @@ class Turn:
         self._stream: SpeechTokenizerStream | None = None
         self._codes: list[int] = []
         self._speech_maximum: float | None = None
-        options, tokenizer = engine.stages.options, engine.stages.speech_tokenizer
+        options, tokenizer = stages.options, stages.speech_tokenizer
         self._spoken: list[Pcm] | None = [] if options.exact_encoding and tokenizer.is_revised else None
         """All of the user's speech, where it is encoded anew at the commit."""
         self._user_turn: list[Row] = []
@@ -84,8 +87,8 @@ class Turn:
         self._exchange: Exchange | None = None
         conversation.modality = reply
         with self._step():
-            self._stream = engine.borrow_stream(conversation.expected_maximum)
-            self._prefill(self._open_rows(), "listen", BOTH_TAILS, self._default_reserve(reply))
+            self._stream = stages.streams.acquire(conversation.expected_maximum)
+            self._prefill_open_turn()
 
     @property
     def _is_stopped(self) -> bool:
@@ -103,7 +106,7 @@ class Turn:
         Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; then the turn is gone.
         Returns 0 once the turn was cancelled.
         """
-        with self._engine.lock:
+        with self._lock:
             if self._is_cancelled():
                 return 0
             self._require(_State.LISTENING, "take speech")
@@ -115,14 +118,13 @@ class Turn:
                     self._spoken.append(pcm.copy())
                 if codes.size:
                     self._codes = self._stream_of_turn().codes
-                    reserve = self._default_reserve(self._conversation.modality)
-                    self._prefill(self._open_rows(), "listen", BOTH_TAILS, reserve)
+                    self._prefill_open_turn()
             self._is_cancelled()
             return int(codes.size)
 
     def push_text(self, text: str) -> None:
         """Use a typed question instead of speech. Errors as in `push`."""
-        with self._engine.lock:
+        with self._lock:
             if self._is_cancelled():
                 return
             self._require(_State.LISTENING, "take text")
@@ -132,8 +134,7 @@ class Turn:
                 if not text.strip():
                     raise AudioInputError("The question is empty. Say or type something.")
                 self._text = text
-                reserve = self._default_reserve(self._conversation.modality)
-                self._prefill(self._open_rows(), "listen", BOTH_TAILS, reserve)
+                self._prefill_open_turn()
             self._is_cancelled()
 
     def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
@@ -143,7 +144,7 @@ class Turn:
         iterator ends at once after `reopen`; after `cancel` it gives a ReplyDone with "cancelled". Raises
         AudioInputError if nothing was said or typed.
         """
-        with self._engine.lock:
+        with self._lock:
             committed_ns = self._timing.clock_ns()
             if params is None:
                 lm = self._stages.bundle.lm
@@ -164,7 +165,7 @@ class Turn:
 
         Does nothing while listening or after a cancel.
         """
-        with self._engine.lock:
+        with self._lock:
             if self._is_cancelled() or self._state is _State.LISTENING:
                 return
             conversation = self._conversation
@@ -175,7 +176,8 @@ class Turn:
             self._stop_reply()
             self._reply = self._rows = self._exchange = None
             self._state = _State.LISTENING
-            self._engine.roll_back(conversation, [*conversation.history(), *self._open_rows()])
+            rows = [*conversation.history(), *self._open_rows()]
+            self._stages.sequences.roll_back(conversation.sequence, rows)
 
     def cancel(self) -> None:
         """Drop the turn, or stop its reply, and give its KV blocks back. Safe from any thread, at any time.
@@ -199,17 +201,17 @@ class Turn:
 
     def _stop(self) -> None:
         self._cancelled.set()
-        if self._engine.lock.acquire(blocking=False):
+        if self._lock.acquire(blocking=False):
             try:
                 self._is_cancelled()
             finally:
-                self._engine.lock.release()
+                self._lock.release()
 
     def _run(
         self, commit: int, modality: Modality, params: SamplingParams, committed_ns: int
     ) -> Iterator[ReplyEvent]:
         while True:
-            with self._engine.lock:
+            with self._lock:
                 if commit != self._commit_count:
                     return
                 if self._is_cancelled():
@@ -250,16 +252,14 @@ class Turn:
             picks_on_device=stages.lm.executor.can_pick,
             device=str(stages.lm.executor.device),
         )
-        engine = self._engine
         return Reply(
             stages=stages,
             timing=self._timing,
             turn_id=self.turn_id,
             modality=modality,
             generation=generation,
-            prefill=lambda tails: self._prefill(current, "commit", tails, reserve),
-            decode=lambda row, tails: engine.decode(conversation, row, tails),
-            held=lambda: conversation.sequence.num_rows,
+            prompt=prompt,
+            sequence=conversation.sequence,
             limit=conversation.limit,
             committed_ns=committed_ns,
         )
@@ -277,14 +277,13 @@ class Turn:
             raise RuntimeError(f"turn {self.turn_id} has no encoder stream any more")
         return self._stream
 
-    def _prefill(self, current: list[Row], phase: str, tails: Tails, reserve: int) -> Logits:
-        rows = self._conversation.plan(current, reserve)
-        with self._timing.span("prefill", self.turn_id, phase=phase) as attributes:
-            logits, num_new = self._engine.prefill(self._conversation, rows, tails)
-            attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
-            if phase == "commit":
-                attributes["rows_at_commit"] = num_new
-        return logits
+    def _prefill_open_turn(self) -> None:
+        """Prefill what the user said so far."""
+        conversation = self._conversation
+        rows = conversation.plan(self._open_rows(), self._default_reserve(conversation.modality))
+        prefill(
+            self._stages, conversation.sequence, rows, BOTH_TAILS, self._timing, self.turn_id, phase="listen"
+        )
 
     def _open_rows(self) -> list[Row]:
         """Rows of the user's turn so far."""
@@ -366,25 +365,26 @@ class Turn:
         self._cancelled.set()
         self._stop_reply()
         if self._conversation.is_resting:  # else a later turn aligns the cache itself
-            self._engine.roll_back(self._conversation, self._conversation.history())
-        self.give_stream_back()
+            conversation = self._conversation
+            self._stages.sequences.roll_back(conversation.sequence, conversation.history())
+        self._release_stream()
 
     def _stop_reply(self) -> None:
         # NOTE: turn and reply refer to each other; without this the voice would wait for the collector.
         if self._reply is not None:
             self._reply.stop()
 
-    def settle(self) -> None:
+    def close(self) -> None:
         """Another turn begins: this one is over, whatever its state, and can not be reopened."""
         self.cancel()
-        self.give_stream_back()
+        self._release_stream()
 
-    def give_stream_back(self) -> None:
+    def _release_stream(self) -> None:
         """Let the encoder stream serve another turn."""
         self._spoken = None
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            self._engine.return_stream(stream)
+            self._stages.streams.release(stream)
 
     def _cancelled_done(self, modality: Modality) -> ReplyDone:
         if self._reply is None:

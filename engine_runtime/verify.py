@@ -195,7 +195,7 @@ def _teach(engine: Engine, question: Pcm) -> _Lesson:
 def _logits(engine: Engine, lesson: _Lesson) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits of both heads before each row of the reply, on the host, what can not be picked left out."""
     special, lm = engine.bundle.lm.special_ids, engine.stages.lm
-    ids = engine.stages.merged_ids(lesson.rows)
+    ids = engine.stages.sequences.merged_ids(lesson.rows)
     sequence = Sequence()
     try:
         yield _on_host(lm.prefill(sequence, ids[: lesson.start], BOTH_TAILS), special.audio_forbidden_from)

@@ -69,7 +69,7 @@ class Comparison:
         section = Section("compared with transformers", TRANSFORMERS_COLUMNS)
         agreement = self._agreement(theirs, min(64, most - 8))
         prefill_rows = min(PREFILL_ROWS, most)
-        ids = self.stages.merged_ids(self.lm.rows_of_speech(prefill_rows))
+        ids = self.stages.sequences.merged_ids(self.lm.rows_of_speech(prefill_rows))
 
         def prefill_theirs() -> None:
             theirs.reset()
@@ -87,7 +87,7 @@ class Comparison:
 
     def _agreement(self, theirs: TransformersLM, rows: int) -> str:
         """Logits of both heads after the same rows. What was found, as a sentence."""
-        lm, ids = self.stages.lm, self.stages.merged_ids(self.lm.rows_of_speech(rows + 8))
+        lm, ids = self.stages.lm, self.stages.sequences.merged_ids(self.lm.rows_of_speech(rows + 8))
         theirs.reset()
         with self.lm.sequence() as sequence:
             pairs = [(lm.prefill(sequence, ids[:rows], BOTH_TAILS), theirs.run(ids[:rows]))]
@@ -105,10 +105,10 @@ class Comparison:
         history = self.lm.rows_of_speech(cached_rows)
         generation = self.lm.plain_generation(history)
         theirs.reset()
-        picked = [generation.pick(Logits(*theirs.run(self.stages.merged_ids(history)))).row]
+        picked = [generation.pick(Logits(*theirs.run(self.stages.sequences.merged_ids(history)))).row]
 
         def run() -> None:
-            picked[0] = generation.pick(Logits(*theirs.run(self.stages.merged_ids(picked)))).row
+            picked[0] = generation.pick(Logits(*theirs.run(self.stages.sequences.merged_ids(picked)))).row
             theirs.crop(cached_rows)
 
         return times_ms(run, self.lm.device, self.repeats, self.lm.warm_up_steps)

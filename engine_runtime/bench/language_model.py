@@ -143,8 +143,8 @@ class LMBench:
         """
         lm, history = self.stages.lm, self.rows_of_speech(rows)
         ids, others = (
-            self.stages.merged_ids(history),
-            self.stages.merged_ids([*history[:-1], Row(history[-1].text, 0)]),
+            self.stages.sequences.merged_ids(history),
+            self.stages.sequences.merged_ids([*history[:-1], Row(history[-1].text, 0)]),
         )
         logits: list[Tensor] = []
 
@@ -170,7 +170,7 @@ class LMBench:
         heads: list[Tensor] = []
 
         def run() -> None:
-            token_id = self.stages.merged_ids(picked[-1:])[0]
+            token_id = self.stages.sequences.merged_ids(picked[-1:])[0]
             logits = lm.decode(sequence, token_id, generation.tails)
             picked.append(generation.pick(logits).row)
             self._note_device(device_ms)
@@ -180,7 +180,7 @@ class LMBench:
                 heads.append(logits.audio)
 
         with self.sequence() as sequence:
-            logits = lm.prefill(sequence, self.stages.merged_ids(history), generation.tails)
+            logits = lm.prefill(sequence, self.stages.sequences.merged_ids(history), generation.tails)
             picked.append(generation.pick(logits).row)
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
         if len({row.audio for row in picked}) < 2:

@@ -74,11 +74,11 @@ class StageBench:
 
 def _encoder(engine: Engine, codec: CodecBench, question: Pcm) -> Section:
     """With the stream of a turn: another one would take memory for its caches, which recordings keep."""
-    stream = engine.borrow_stream()
+    stream = engine.stages.streams.acquire()
     try:
         return codec.encoder(question, stream)
     finally:
-        engine.return_stream(stream)
+        engine.stages.streams.release(stream)
 
 
 def load_timed(load: Callable[[], Engine], options: EngineOptions) -> tuple[Engine, float]:

@@ -130,7 +130,7 @@ def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: i
         start = len(rows) - 1
         steps += [Step(number, "decode", row, row + 1) for row in range(reply, start)]
     engine.end_conversation(conversation)
-    return Lesson(name, engine.stages.merged_ids(rows), steps)
+    return Lesson(name, engine.stages.sequences.merged_ids(rows), steps)
 
 
 def _run(engine: Engine, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor]]:

@@ -223,10 +223,10 @@ def _answer(stages: Stages, prompt: Prompt, reply_rows: int) -> int:
     )
     sequence = Sequence()
     try:
-        logits = lm.prefill(sequence, stages.merged_ids(rows))
+        logits = lm.prefill(sequence, stages.sequences.merged_ids(rows))
         while reply_rows and generation.finish_reason is None:
             row = generation.pick(logits).row
-            (token_id,) = stages.merged_ids((row,))
+            (token_id,) = stages.sequences.merged_ids((row,))
             logits = lm.decode(sequence, token_id)
         return sequence.num_rows
     finally:

@@ -55,7 +55,7 @@ def engine(loaded: Engine) -> Iterator[Engine]:
     """An engine without conversations; checks afterwards that no block was lost."""
     engine = Engine(loaded.stages)
     yield engine
-    sequences = [sequence for _, sequence in engine._conversations]
+    sequences = engine.stages.sequences.sequences
     engine.stages.lm.blocks.check_integrity(sequences)
     engine.close()
     engine.stages.lm.blocks.check_integrity([])

@@ -55,7 +55,7 @@ def engine(loaded: Engine) -> Iterator[Engine]:
 
 def check(engine: Engine) -> None:
     """Every block of the pool is accounted for by the conversations that live."""
-    engine.stages.lm.blocks.check_integrity([sequence for _, sequence in engine._conversations])
+    engine.stages.lm.blocks.check_integrity(engine.stages.sequences.sequences)
 
 
 def expected_codes(engine: Engine, *questions: float, params: SamplingParams = GREEDY) -> tuple[int, ...]:
@@ -495,7 +495,7 @@ def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine,
         check(engine)
     for conversation in conversations:
         if conversation.turn is not None:
-            conversation.turn.settle()
+            conversation.turn.close()
         fresh = Engine(replace(loaded.stages, lm=fresh_pool(loaded)))
         copy = fresh.new_conversation()
         copy.exchanges, copy.num_forgotten = list(conversation.exchanges), conversation.num_forgotten

@@ -44,7 +44,7 @@ def loaded(random_bundle: Path) -> Engine:
 def exact(loaded: Engine) -> Iterator[Engine]:
     engine = Engine(loaded.stages)
     yield engine
-    engine.stages.lm.blocks.check_integrity([sequence for _, sequence in engine._conversations])
+    engine.stages.lm.blocks.check_integrity(engine.stages.sequences.sequences)
     engine.close()
 
 
@@ -134,7 +134,7 @@ def test_prefill_starts_at_the_first_code_that_differs(random_bundle: Path) -> N
 
 def check_cache(engine: Engine, conversation: Conversation, wanted: list[Row]) -> None:
     """The cache holds these rows, as a prefill of all of them at once leaves it."""
-    ids = engine.stages.merged_ids(wanted)
+    ids = engine.stages.sequences.merged_ids(wanted)
     assert conversation.sequence.num_rows == len(ids)
     held = keys_and_values(engine, conversation.sequence).clone()
     fresh, lm = Sequence(), engine.stages.lm

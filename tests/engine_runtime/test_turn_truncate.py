@@ -85,7 +85,7 @@ def test_a_complete_reply_is_cut_to_the_codes_whose_audio_had_started(
     assert codes_in_history(engine, conversation) == CODES[:heard]
     assert turn.is_over
     # The cache holds no row that is not history, and nearly all of those up to the last code.
-    ids = engine.stages.merged_ids(conversation.history())
+    ids = engine.stages.sequences.merged_ids(conversation.history())
     held = conversation.sequence.num_rows
     assert conversation.sequence.ids == ids[:held]
     closing = len(engine.stages.prompt.end_speech()) + len(engine.stages.prompt.end_turn())
@@ -330,8 +330,8 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
     copy.exchanges = list(conversation.exchanges)
     question = engine.stages.prompt.user_text("and plus two?")
     rows = [*conversation.history(), *question]
-    warm, num_new = engine.prefill(conversation, rows, BOTH_TAILS)
-    cold, num_cold = fresh.prefill(copy, rows, BOTH_TAILS)
+    warm, num_new = engine.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS)
+    cold, num_cold = fresh.stages.sequences.prefill(copy.sequence, rows, BOTH_TAILS)
     assert num_new <= num_cold
     for left, right in ((warm.text, cold.text), (warm.audio, cold.audio)):
         assert left is not None

@@ -152,7 +152,7 @@ def test_a_bundle_talks_with_a_quantised_checkpoint(
     bundle = make_bundle(random_bundle, quantised.directory, tmp_path / "bundle")
     engine = Engine.load(bundle)
     other = Engine.load(Bundle.open(random_bundle))
-    ids = engine.stages.merged_ids(PROMPTS[1].rows(engine.stages))
+    ids = engine.stages.sequences.merged_ids(PROMPTS[1].rows(engine.stages))
     mine, theirs = _logits(engine.stages.lm, ids), _logits(other.stages.lm, ids)
     assert 0.9 < torch.cosine_similarity(mine[1], theirs[1], dim=0) < 0.999999
     with pytest.raises(BundleError, match="--weights and --kv"):
