@@ -21,8 +21,7 @@ from app.commands import bench, demo, doctor, fetch, inspect, talk, trt, verify,
 from app.commands.engine_options import add_engine_options
 from app.commands.progress import note
 from app.logging_setup import set_up_logging
-from engine_runtime.errors import MossVoiceError
-from engine_runtime.redaction import redact
+from engine_runtime.errors import MossVoiceError, redact
 
 _log = logging.getLogger(__name__)
 _FULL_OR_GONE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -19,7 +19,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 
-from engine_runtime.redaction import redact
+from engine_runtime.errors import redact
 
 _FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
 _SCREEN_FORMAT = "%(levelname)s %(name)s: %(message)s"

@@ -12,12 +12,18 @@ MossVoiceError
 ├── ExecutorError        a forward step that was refused or failed, names the tensor
 ├── EngineError          a TensorRT-LLM engine that cannot be read, loaded, or does not belong to the bundle
 └── ExportError          a file that could not be written (disk full, no permission)
+
+`redact` takes credentials out of any text before it leaves the program: a log, a report, a message.
 """
 
 from __future__ import annotations
 
 import re
 
+_USERINFO = re.compile(r"(?<=://)[^\s/?#]*@")
+_QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
+_HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
+_BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{8,}")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
@@ -77,3 +83,12 @@ class EngineError(MossVoiceError):
 
 class ExportError(MossVoiceError):
     """A file could not be written."""
+
+
+def redact(text: str) -> str:
+    """`text` without user names and passwords of URLs, their queries (signatures of downloads) and tokens of
+    the model hub."""
+    text = _USERINFO.sub("", text)
+    text = _QUERY.sub(r"\1...", text)
+    text = _HUB_TOKEN.sub("hf_...", text)
+    return _BEARER.sub(r"\1 ...", text)

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .codec.token2mel import VoicePrompt
-from .errors import BundleError
-from .models.flow import FlowConfig
-from .models.moss_lm import MossLM, MossLMConfig
-from .options import EngineOptions
-from .weights import Progress, Uninitialised, load_weights
+from engine_runtime.errors import BundleError
+from engine_runtime.models.flow import FlowConfig
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.types import VoicePrompt
+from engine_runtime.weights import Progress, Uninitialised, load_weights
 
 VOICE_SECONDS = 4.0
 """Length of the voice prompt that a model with random weights speaks with."""

@@ -21,6 +21,16 @@ Mel = NDArray[np.float32]
 """Log-mel, [n_mels, frames]."""
 
 
+@dataclass(frozen=True, slots=True)
+class VoicePrompt:
+    """The voice to speak with: a piece of its speech as codes and as mel, and its x-vector. Each may be
+    missing."""
+
+    codes: Codes
+    mel: Mel
+    xvector: NDArray[np.float32] | None = None
+
+
 class Modality(str, Enum):
     """What a reply is made of. A reply has exactly one modality."""
 

@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 
 from engine_runtime.bundle import Bundle, VoiceSection
 from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.resample import resample
 from engine_runtime.codec.speaker_encoder import SpeakerEncoder
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer, check_pcm
-from engine_runtime.codec.token2mel import VoicePrompt
 from engine_runtime.errors import BundleError
-from engine_runtime.resample import resample
-from engine_runtime.types import Pcm
+from engine_runtime.types import Pcm, VoicePrompt
 from engine_runtime.voice_recording import VoiceSource, cut_speech, voice_section
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine_runtime.resample import resample
+from engine_runtime.codec.resample import resample
 from engine_runtime.types import Pcm
 
 EAR_RATE = 16000

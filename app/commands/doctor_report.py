@@ -20,8 +20,7 @@ from pathlib import Path
 from app import paths
 from app.export import ExportFile
 from engine_runtime.bundle import Bundle
-from engine_runtime.errors import MossVoiceError
-from engine_runtime.redaction import redact
+from engine_runtime.errors import MossVoiceError, redact
 
 _LOG_LINES = 200
 _TEXT_FILES = ("config.json", "moss_voice.json")

@@ -16,7 +16,7 @@ from engine_runtime.codec.features import Normalisation
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.static_flow import bytes_per_code, least_codes
-from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
@@ -28,6 +28,7 @@ from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.random_weights import VOICE_SECONDS, load_or_fill, random_voice
+from engine_runtime.types import VoicePrompt
 from engine_runtime.weights import LoadProgress, Progress, Uninitialised
 
 if TYPE_CHECKING:

@@ -12,13 +12,11 @@ in the thread of its caller; streams do not share state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.codec.flow_encoder_steps import EncoderSteps
@@ -32,17 +30,7 @@ from engine_runtime.errors import BundleError, MossVoiceError
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.cfm import fixed_noise
 from engine_runtime.options import FlowSchedule
-from engine_runtime.types import Codes, Mel, MelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class VoicePrompt:
-    """The voice to speak with: a piece of its speech as codes and as mel, and its x-vector. Each may be
-    missing."""
-
-    codes: Codes
-    mel: Mel
-    xvector: NDArray[np.float32] | None = None
+from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
 
 
 class Token2Mel:

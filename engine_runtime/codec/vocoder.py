@@ -25,11 +25,8 @@ from engine_runtime.codec.recorded import RecordedFrames
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.bigvgan_package import BigVGAN
-from engine_runtime.models.hift import HiFT
+from engine_runtime.models.hift import HIFT_OVERLAP_FRAMES, HiFT
 from engine_runtime.types import Mel, MelSpec, Pcm
-
-HIFT_OVERLAP_FRAMES = 8
-"""What the released codec repeats and holds back per chunk."""
 
 
 class VocoderStream(Protocol):

@@ -24,6 +24,9 @@ from engine_runtime.errors import BundleError
 from engine_runtime.manifest import check_config
 from engine_runtime.manifest_limits import HIFT_CONFIG
 
+HIFT_OVERLAP_FRAMES = 8
+"""What the released codec repeats and holds back per chunk."""
+
 
 @dataclass(frozen=True, slots=True)
 class HiFTConfig:

@@ -183,8 +183,7 @@ def describe_flow(shapes: Shapes, source: Path) -> dict[str, Any]:
 
 def describe_vocoder(shapes: Shapes, source: Path) -> dict[str, Any]:
     """[vocoder] without its weights, from the shapes of its tensors; the rates are those of every HiFT."""
-    from engine_runtime.codec.vocoder import HIFT_OVERLAP_FRAMES
-    from engine_runtime.models.hift import HiFTConfig
+    from engine_runtime.models.hift import HIFT_OVERLAP_FRAMES, HiFTConfig
 
     find = _Finder(shapes, source)
     base = find("conv_pre.bias", 1)[0]

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from engine_runtime.bundle import hash_file
-from engine_runtime.errors import FetchError
-from engine_runtime.redaction import redact
+from engine_runtime.errors import FetchError, redact
 from engine_runtime.released import layout
 from engine_runtime.weights import Progress
 

@@ -11,13 +11,13 @@ import torch
 
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.resample import resample
 from engine_runtime.codec.speaker_encoder import SpeakerEncoder
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.engine import Engine
 from engine_runtime.errors import AudioInputError, BundleError
 from engine_runtime.released.assembly import assemble
 from engine_runtime.released.layout import find_released, locate
-from engine_runtime.resample import resample
 from engine_runtime.types import Modality, Pcm, ReplyDone
 from engine_runtime.voice_prompt import make_voice_prompt
 from engine_runtime.voice_recording import VoiceSource

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from engine_runtime.codec.token2mel import Token2Mel, Token2MelStream, VoicePrompt
+from engine_runtime.codec.token2mel import Token2Mel, Token2MelStream
 from engine_runtime.errors import BundleError, ContextLengthError, MossVoiceError
 from engine_runtime.models.flow import CausalFlow, FlowConfig
-from engine_runtime.types import Codes, Mel, MelSpec
+from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from engine_runtime.codec.static_flow import StaticFlow, bytes_per_code
-from engine_runtime.codec.token2mel import Token2Mel, VoicePrompt
+from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.random_weights import random_voice
+from engine_runtime.types import VoicePrompt
 from tests.engine_runtime.codec.test_token2mel import SPEC, TOLERANCE, codes_of
 from tests.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
 

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from engine_runtime.bundle import Bundle
 from engine_runtime.codec.features import CodecMel
 from engine_runtime.codec.recorded import RecordedFrames
+from engine_runtime.codec.resample import resample
 from engine_runtime.codec.vocoder import Vocoder, VocoderStream
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
-from engine_runtime.resample import resample
 from engine_runtime.types import Mel, MelSpec, Pcm
 from engine_runtime.weights import load_weights
 from tests.emulated_graphs import EmulatedCalls

@@ -1,10 +1,10 @@
-"""Credentials in text, as users and libraries write them."""
+"""Errors as users read them: no credentials in any text."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine_runtime.redaction import redact
+from engine_runtime.errors import redact
 
 TOKEN = "hf_" + "aB3" * 12
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal import resample_poly
 
-from engine_runtime.resample import resample
+from engine_runtime.codec.resample import resample
 
 
 def test_resampling_keeps_time_and_level() -> None:
