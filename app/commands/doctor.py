@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from typing import Literal
 from app import paths
 from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
-from app.commands.window import find_display
+from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
@@ -31,6 +32,7 @@ _LIBRARIES = (
     "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "huggingface-hub", "onnxruntime", "silero-vad",
     "sounddevice", "soxr", "PySide6-Essentials", "pyqtgraph",
 )  # fmt: skip
+_DISPLAY_TIMEOUT_S = 20
 _LOAD_WINDOW_S = 0.3
 _BUSY_SHARE = 0.5
 """Share of the cores that others may take without a note."""
@@ -188,15 +190,41 @@ def _display() -> Iterator[Finding]:
 
     display = find_display()
     version = PySide6.__version__
-    if display:
-        yield Finding("ok", "display", f"{display}, Qt {version}")
-    else:
+    if display is None:
         yield Finding(
             "note",
             "display",
             f"none, Qt {version}; `talk` and `bench` work without one",
             "Log in to a desktop, or set DISPLAY, to open the window.",
         )
+    elif reason := _why_no_window():
+        yield Finding(
+            "note", "display", f"{display}, Qt {version}: {reason.what_is_wrong}", reason.what_to_do
+        )
+    else:
+        yield Finding("ok", "display", f"{display}, Qt {version}")
+
+
+def _why_no_window() -> MossVoiceError | None:
+    """What Qt says if it cannot open a window here. Asked in another process, which Qt may end."""
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-m", "app.gui.application"],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DISPLAY_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return NoDisplayError(
+            f"The display did not answer within {_DISPLAY_TIMEOUT_S} s. Check DISPLAY and QT_QPA_PLATFORM."
+        )
+    if probe.returncode == 0:
+        return None
+    last_line = (probe.stderr.strip().splitlines() or ["Qt could not be started"])[-1]
+    return NoDisplayError(last_line.removeprefix("moss-voice: "))
 
 
 def _processor() -> Iterator[Finding]:

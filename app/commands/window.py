@@ -11,7 +11,7 @@ from engine_runtime.errors import MossVoiceError
 
 
 class NoDisplayError(MossVoiceError):
-    """There is no screen to open a window on."""
+    """There is no screen to open a window on, or it cannot be used."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 
-from PySide6.QtCore import QMessageLogContext, QtMsgType, qInstallMessageHandler
 from PySide6.QtWidgets import QApplication
 
 from app import paths
+from app.gui.application import make_application
 from app.gui.bridge import SessionLike
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
-from app.process import caught_signals, exit_now
+from app.process import caught_signals
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
-
-_log = logging.getLogger(__name__)
-_NO_WINDOW = (
-    "moss-voice: No window can be opened here ({reason}). Check DISPLAY and QT_QPA_PLATFORM, or work without "
-    "a window: `moss-voice talk --in question.wav --out reply.wav` or `moss-voice demo`."
-)
 
 
 def stored_start_settings(settings: StartSettings) -> StartSettings:
@@ -38,7 +30,7 @@ def run_gui(session: SessionLike, settings: SessionSettings | None = None) -> in
     Starts the session once the window is there and has stopped it when this returns.
     """
     existing = QApplication.instance()
-    application = existing if isinstance(existing, QApplication) else _make_application()
+    application = existing if isinstance(existing, QApplication) else make_application()
     application.setApplicationName(paths.APP_NAME)
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APP_NAME)
@@ -55,20 +47,3 @@ def run_gui(session: SessionLike, settings: SessionSettings | None = None) -> in
     window.deleteLater()
     application.processEvents()
     return status
-
-
-def _make_application() -> QApplication:
-    """Qt aborts the process where it cannot use the display; here that ends with a sentence and status 1."""
-    said: list[str] = []
-
-    def listen(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
-        said.append(" ".join(message.split()))
-        _log.info("Qt: %s", said[-1])
-        if kind is QtMsgType.QtFatalMsg:
-            exit_now(1, _NO_WINDOW.format(reason=said[0].rstrip(".")))
-
-    before = qInstallMessageHandler(listen)
-    try:
-        return QApplication(sys.argv[:1])
-    finally:
-        qInstallMessageHandler(before)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,36 @@ def test_no_display_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = next(finding for finding in doctor.examine() if finding.what == "display")
     assert finding.status == "note"
     assert "DISPLAY" in finding.what_to_do
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("DISPLAY", "nowhere:99", "could not connect to display nowhere:99"),
+        ("QT_QPA_PLATFORM", "cinema", 'Could not find the Qt platform plugin "cinema"'),
+    ],
+)
+def test_a_display_that_cannot_be_used_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+    finding = next(finding for finding in doctor.examine() if finding.what == "display")
+    assert finding.status == "note"
+    assert finding.detail.startswith(value)
+    assert reason in finding.detail
+    assert "Check DISPLAY and QT_QPA_PLATFORM" in finding.what_to_do
+
+
+def test_a_display_that_does_not_answer_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    (finding,) = doctor._display()
+    assert finding.status == "note"
+    assert "did not answer" in finding.detail
 
 
 def test_fetched_bundles_are_listed(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,41 @@
+"""Starts Qt on the display of the environment, or ends the process with a sentence that says why it cannot.
+
+In: DISPLAY, WAYLAND_DISPLAY, QT_QPA_PLATFORM. Out: the application. Main thread; as a module it only tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from PySide6.QtCore import QMessageLogContext, QtMsgType, qInstallMessageHandler
+from PySide6.QtWidgets import QApplication
+
+from app.process import exit_now
+
+_log = logging.getLogger(__name__)
+_NO_WINDOW = (
+    "moss-voice: No window can be opened here ({reason}). Check DISPLAY and QT_QPA_PLATFORM, or work without "
+    "a window: `moss-voice talk --in question.wav --out reply.wav` or `moss-voice demo`."
+)
+
+
+def make_application() -> QApplication:
+    """Qt aborts the process where it cannot use the display; here that ends with a sentence and status 1."""
+    said: list[str] = []
+
+    def listen(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
+        said.append(" ".join(message.split()))
+        _log.info("Qt: %s", said[-1])
+        if kind is QtMsgType.QtFatalMsg:
+            exit_now(1, _NO_WINDOW.format(reason=said[0].rstrip(".")))
+
+    before = qInstallMessageHandler(listen)
+    try:
+        return QApplication(sys.argv[:1])
+    finally:
+        qInstallMessageHandler(before)
+
+
+if __name__ == "__main__":
+    make_application()
