@@ -56,6 +56,7 @@ class Preferences:
     flow_steps: int | None = None
     flow_schedule: FlowSchedule = "cosine"
     codec_dtype: Dtype | None = None
+    exact_encoding: bool = False
     bundle: str = ""
     voice: str = ""
 
@@ -81,7 +82,7 @@ class Preferences:
         )
 
     def start_settings(self, given: StartSettings) -> StartSettings:
-        """Complete what the command line left open: bundle, voice, and what concerns flow and codec.
+        """Complete what the command line left open: bundle, voice, and how the codec runs.
 
         The voice was chosen for the bundle of these preferences, so it is left out with another one.
         """
@@ -95,6 +96,7 @@ class Preferences:
             flow_steps=self.flow_steps if engine.flow_steps is None else engine.flow_steps,
             flow_schedule=engine.flow_schedule or self.flow_schedule,
             codec_dtype=engine.codec_dtype or self.codec_dtype,
+            exact_encoding=engine.exact_encoding or self.exact_encoding,
         )
         return dataclasses.replace(given, bundle=bundle, voice=voice, engine=engine)
 
@@ -123,6 +125,7 @@ class PreferenceStore:
             flow_steps=self._number("flow_steps", *FLOW_STEPS_RANGE),
             flow_schedule=_known(get_args(FlowSchedule), self._text("flow_schedule"), default.flow_schedule),
             codec_dtype=_known((*get_args(Dtype), None), self._text("codec_dtype"), default.codec_dtype),
+            exact_encoding=self._text("exact_encoding") == "true",
             bundle=self._text("bundle"),
             voice=self._text("voice"),
         )

@@ -65,6 +65,7 @@ class SettingsDialog(QDialog):
             FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
         )
         self.schedule_box, self.codec_box = QComboBox(), QComboBox()
+        self.exact_encoding = QCheckBox(self.tr("Encode my speech once more when my turn ends"))
         self.bundle = FileField(
             self.tr("Folder of the model bundle"),
             self.tr("The bundle that came with the program"),
@@ -112,6 +113,7 @@ class SettingsDialog(QDialog):
         self.flow_steps.setValue(
             self.flow_steps.minimum() if preferences.flow_steps is None else preferences.flow_steps
         )
+        self.exact_encoding.setChecked(preferences.exact_encoding)
         self.bundle.path, self.voice.path = preferences.bundle, preferences.voice
 
     def preferences(self) -> Preferences:
@@ -130,6 +132,7 @@ class SettingsDialog(QDialog):
             flow_steps=None if steps == self.flow_steps.minimum() else steps,
             flow_schedule=self.schedule_box.currentData(),
             codec_dtype=self.codec_box.currentData(),
+            exact_encoding=self.exact_encoding.isChecked(),
             bundle=self.bundle.path,
             voice=self.voice.path,
         )
@@ -213,6 +216,14 @@ class SettingsDialog(QDialog):
                     self.tr("Where in time the steps stand; cosine is the reference."),
                 ),
                 (self.tr("&Codec numbers"), self.codec_box, self.tr("Half precision saves GPU memory.")),
+                (
+                    self.tr("E&xact encoding"),
+                    self.exact_encoding,
+                    self.tr(
+                        "As the model was trained, and answers a little later. "
+                        "It changes nothing with the bundle that came with the program."
+                    ),
+                ),
                 ("", QLabel(self.tr("All of this is used at the next start.")), ""),
             ),
             self.tr("Model"),

@@ -901,6 +901,18 @@
         <translation>半精度可节省显存。</translation>
     </message>
     <message>
+        <source>Encode my speech once more when my turn ends</source>
+        <translation>我说完后重新编码我的语音</translation>
+    </message>
+    <message>
+        <source>E&amp;xact encoding</source>
+        <translation>精确编码(&amp;X)</translation>
+    </message>
+    <message>
+        <source>As the model was trained, and answers a little later. It changes nothing with the bundle that came with the program.</source>
+        <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
+    </message>
+    <message>
         <source>All of this is used at the next start.</source>
         <translation>以上设置在下次启动时生效。</translation>
     </message>

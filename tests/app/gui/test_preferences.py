@@ -30,6 +30,7 @@ EVERYTHING = Preferences(
     flow_steps=6,
     flow_schedule="uniform",
     codec_dtype="bfloat16",
+    exact_encoding=True,
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
 )
@@ -172,7 +173,9 @@ def test_the_command_line_wins() -> None:
     assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
     given = StartSettings(
         bundle=Path("given"),
-        engine=EngineOptions(flow_steps=2, flow_schedule="quadratic", codec_dtype="float16"),
+        engine=EngineOptions(
+            flow_steps=2, flow_schedule="quadratic", codec_dtype="float16", exact_encoding=True
+        ),
     )
     assert EVERYTHING.start_settings(given) == given
 
@@ -183,8 +186,17 @@ def test_the_next_start_uses_what_was_chosen() -> None:
         StartSettings(),
         bundle=Path("/somewhere/else"),
         voice=Path("/somewhere/me.wav"),
-        engine=EngineOptions(flow_steps=6, flow_schedule="uniform", codec_dtype="bfloat16"),
+        engine=EngineOptions(
+            flow_steps=6, flow_schedule="uniform", codec_dtype="bfloat16", exact_encoding=True
+        ),
     )
+
+
+@pytest.mark.parametrize(("given", "chosen"), [(False, False), (True, False), (False, True)])
+def test_exact_encoding_is_used_where_command_line_or_window_ask_for_it(given: bool, chosen: bool) -> None:
+    start = StartSettings(engine=EngineOptions(exact_encoding=given))
+    engine = Preferences(exact_encoding=chosen).start_settings(start).engine
+    assert engine.exact_encoding == (given or chosen)
 
 
 def test_a_voice_stays_with_the_bundle_that_it_was_chosen_for() -> None:

@@ -9,11 +9,13 @@ import pytest
 from PySide6.QtWidgets import QApplication, QDialogButtonBox, QFileDialog, QLabel
 from pytestqt.qtbot import QtBot
 
+from app import paths
 from app.audio.wav import WavWriter
 from app.gui.preferences import Preferences
 from app.gui.settings_dialog import SettingsDialog
 from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.gui.themes import ThemeChoice
+from app.gui.translation import Translation
 from app.session.messages import DevicesChanged
 from engine_runtime.released.assembly import assemble
 from engine_runtime.released.layout import find_released, locate
@@ -44,6 +46,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         flow_steps=1,
         flow_schedule="quadratic",
         codec_dtype="float16",
+        exact_encoding=True,
         bundle=str(tmp_path),
         voice=str(tmp_path / "me.wav"),
     )
@@ -54,6 +57,21 @@ def test_defaults_stand_for_the_bundle(qtbot: QtBot) -> None:
     dialog = make(qtbot, Preferences())
     assert dialog.preferences() == Preferences()
     assert dialog.seed.text() == dialog.flow_steps.text() == "as the bundle says"
+
+
+def test_exact_encoding_is_explained_in_both_languages(qtbot: QtBot, qapp: QApplication) -> None:
+    translator = Translation(qapp, paths.assets_dir() / "translations")
+    for language, text, hint in (
+        ("en", "Encode my speech once more when my turn ends", "answers a little later"),
+        ("zh_CN", "我说完后重新编码我的语音", "回答稍晚"),
+    ):
+        translator.use(language)
+        try:
+            box = make(qtbot, Preferences()).exact_encoding
+        finally:
+            translator.remove()
+        assert box.text() == text
+        assert hint in box.accessibleDescription()
 
 
 def test_restore_defaults(qtbot: QtBot) -> None:

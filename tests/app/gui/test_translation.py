@@ -57,12 +57,11 @@ def test_the_compiled_file_is_that_of_the_texts(qapp: QApplication) -> None:
     translator = Translation(qapp, TS.parent)
     translator.use("zh_CN")
     try:
-        for message in ElementTree.parse(TS).getroot().iter("context"):
-            context = message.findtext("name", "")
-            first = next(message.iter("message"))
-            source, text = first.findtext("source", ""), first.findtext("translation", "")
-            comment = first.findtext("comment")
-            assert QCoreApplication.translate(context, source, comment) == text
+        for context in ElementTree.parse(TS).getroot().iter("context"):
+            for message in context.iter("message"):
+                source, comment = message.findtext("source", ""), message.findtext("comment")
+                translated = QCoreApplication.translate(context.findtext("name", ""), source, comment)
+                assert translated == message.findtext("translation", "")
     finally:
         translator.remove()
 
