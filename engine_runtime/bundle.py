@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from engine_runtime.models.limits import shown
+
 from .bundle_sections import (
     FileEntry,
     FlowSection,
@@ -31,7 +33,7 @@ from .bundle_sections import (
     parse_voice,
 )
 from .errors import BundleError, MelMismatchError
-from .manifest import Manifest, read_toml, shown
+from .manifest import Manifest, read_toml
 from .types import MelSpec
 
 __all__ = [

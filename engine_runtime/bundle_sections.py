@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from engine_runtime.models.limits import (
+    FLOW_CONFIG,
+    HIFT_CONFIG,
+    LM_CONFIG,
+    MEL,
+    SPEECH_ENCODER_CONFIG,
+    shown,
+)
+
 from . import manifest_limits as limits
-from .manifest import Table, read_table, shown
+from .manifest import Table, read_table
 from .types import MelSpec, SamplingParams
 
 _LONGEST_NAME = 255
@@ -136,7 +145,7 @@ def parse_lm(path: Path, table: Table) -> LMSection:
     sampling = table.table("sampling")
     sampling.allow({"speech", "text"})
     special_ids = read_table(SpecialIds, table.table("special_ids"), limits.SPECIAL_IDS)
-    table.table("config").hold(limits.LM_CONFIG)
+    table.table("config").hold(LM_CONFIG)
     config = dict(table.table("config").content)
     if config.setdefault("modality_pad", special_ids.modality_pad) != special_ids.modality_pad:
         raise table.error(
@@ -180,7 +189,7 @@ def _parse_sampling(table: Table) -> SamplingParams:
 
 def parse_flow(path: Path, table: Table) -> FlowSection:
     """[flow] with its tables, steps and chunk sizes handed on to the network."""
-    table.table("config").hold(limits.FLOW_CONFIG)
+    table.table("config").hold(FLOW_CONFIG)
     section = read_table(
         FlowSection,
         table,
@@ -205,7 +214,7 @@ def parse_flow(path: Path, table: Table) -> FlowSection:
 
 
 def _parse_mel(table: Table) -> MelSpec:
-    mel = read_table(MelSpec, table, limits.MEL)
+    mel = read_table(MelSpec, table, MEL)
     if not mel.fmin < mel.fmax:
         raise table.error(f"has fmin = {mel.fmin:g} and fmax = {mel.fmax:g}; they must be in this order")
     return mel
@@ -244,13 +253,13 @@ def parse_files(path: Path, table: Table) -> dict[str, FileEntry]:
 
 def parse_speech_encoder(path: Path, table: Table) -> SpeechEncoderSection:
     """[speech_encoder]."""
-    table.table("config").hold(limits.SPEECH_ENCODER_CONFIG)
+    table.table("config").hold(SPEECH_ENCODER_CONFIG)
     return read_table(SpeechEncoderSection, table, limits.SPEECH_ENCODER, weights=weights_of(path, table))
 
 
 def parse_vocoder(path: Path, table: Table) -> VocoderSection:
     """[vocoder] with its mel."""
-    of_kind = {"hift": limits.HIFT_CONFIG, "bigvgan": limits.BIGVGAN_CONFIG}
+    of_kind = {"hift": HIFT_CONFIG, "bigvgan": BIGVGAN_CONFIG}
     table.table("config").hold(of_kind.get(table.string("kind"), {}))
     mel = _parse_mel(table.table("mel"))
     return read_table(VocoderSection, table, limits.VOCODER, weights=weights_of(path, table), mel=mel)

@@ -18,14 +18,13 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import BundleError
+from engine_runtime.errors import BundleError
+from engine_runtime.models.limits import Limits, shown
 
 T = TypeVar("T")
 
 LARGEST_FILE = 1 << 20
 """Bytes: hundreds of times what the manifest of a released model has."""
-_SHOWN = 60
-"""Characters of a value that an error repeats."""
 # NOTE: tomllib takes the square of the parts of a dotted key in time and memory: minutes for 30,000 of them.
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"^[ \t\[]*{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART}){{16}}", re.MULTILINE)
@@ -37,62 +36,6 @@ _TYPE_NAMES = {
     bool: "true or false",
     dict: "a table",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number from `least` to `most`."""
-
-    least: int
-    most: int
-
-    def holds(self, value: object) -> bool:
-        """Whether the value is one."""
-        return type(value) is int and self.least <= value <= self.most
-
-    def __str__(self) -> str:
-        return f"a whole number from {self.least} to {self.most}"
-
-
-@dataclass(frozen=True, slots=True)
-class Real:
-    """A number from `least` to `most`; neither NaN nor infinity."""
-
-    least: float
-    most: float
-
-    def holds(self, value: object) -> bool:
-        """Whether the value is one."""
-        return type(value) in (int, float) and self.least <= typing.cast(float, value) <= self.most
-
-    def __str__(self) -> str:
-        return f"a number from {self.least:g} to {self.most:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Wholes:
-    """A list of at most `count` whole numbers from `least` to `most`, or (`depth` 2) of such lists."""
-
-    least: int
-    most: int
-    count: int
-    depth: int = 1
-
-    def holds(self, value: object) -> bool:
-        """Whether the value is one."""
-        if not isinstance(value, (list, tuple)) or len(value) > self.count:
-            return False
-        each = Whole(self.least, self.most)
-        inner = each if self.depth == 1 else Wholes(self.least, self.most, self.count, self.depth - 1)
-        return all(inner.holds(item) for item in value)
-
-    def __str__(self) -> str:
-        what = "a list of" + " lists of" * (self.depth - 1)
-        return f"{what} whole numbers from {self.least} to {self.most}, at most {self.count}"
-
-
-Limits = Mapping[str, Whole | Real | Wholes]
-"""What the numbers of a table may be, by key."""
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -117,25 +60,6 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise BundleError(
             f"{file} is not valid TOML: {error}. Correct that line or restore the file."
         ) from error
-
-
-def shown(value: object) -> str:
-    """A value as an error repeats it: not all of one that fills the screen."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, a list of very many lists
-        return "a value too long to be shown"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def check_config(values: Mapping[str, Any], limits: Limits, name: str) -> None:
-    """Refuse a number of a network's config that is of another type or size than `limits` say."""
-    for key, limit in limits.items():
-        if key in values and not limit.holds(values[key]):
-            raise BundleError(
-                f"[{name}] has {key} = {shown(values[key])}, which must be {limit}. "
-                "Correct the bundle's manifest."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from math import prod
 from typing import Any, cast
 
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import check_config as check_sizes
-from engine_runtime.manifest_limits import BIGVGAN_CONFIG
 from engine_runtime.models.bigvgan_package import AttrDict, BigVGAN
+from engine_runtime.models.limits import BIGVGAN_CONFIG
+from engine_runtime.models.limits import check_config as check_sizes
 
 REQUIRED = (
     "resblock",

@@ -21,8 +21,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import check_config
-from engine_runtime.manifest_limits import HIFT_CONFIG
+from engine_runtime.models.limits import HIFT_CONFIG, check_config
 
 HIFT_OVERLAP_FRAMES = 8
 """What the released codec repeats and holds back per chunk."""

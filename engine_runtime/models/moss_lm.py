@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import check_config
-from engine_runtime.manifest_limits import LM_CONFIG
+from engine_runtime.models.limits import LM_CONFIG, check_config
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import check_config
-from engine_runtime.manifest_limits import SPEECH_ENCODER_CONFIG
+from engine_runtime.models.limits import SPEECH_ENCODER_CONFIG, check_config
 
 CONV_KERNEL = 3
 CONV2_STRIDE = 2

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import LARGEST_FILE, Manifest, Real, Table, Whole, Wholes, read_toml, shown
+from engine_runtime.manifest import LARGEST_FILE, Manifest, Table, read_toml
+from engine_runtime.models.limits import Real, Whole, Wholes, shown
 
 
 def _read(tmp_path: Path, text: str) -> dict[str, object]:

@@ -20,10 +20,11 @@ from engine_runtime.bundle_sections import (
     VoiceSection,
 )
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import Limits
+from engine_runtime.models import limits as config_limits
 from engine_runtime.models.bigvgan import check_config
 from engine_runtime.models.flow import FlowConfig
 from engine_runtime.models.hift import HiFTConfig
+from engine_runtime.models.limits import Limits
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQConfig
 from engine_runtime.released.full_size import describe
@@ -32,16 +33,16 @@ from tests.bundle_factory import BIGVGAN_CONFIG
 
 TABLES = [
     (LMSection, limits.LM),
-    (MossLMConfig, limits.LM_CONFIG),
+    (MossLMConfig, config_limits.LM_CONFIG),
     (SpecialIds, limits.SPECIAL_IDS),
     (SamplingParams, limits.SAMPLING),
     (SpeechEncoderSection, limits.SPEECH_ENCODER),
-    (WhisperVQConfig, limits.SPEECH_ENCODER_CONFIG),
+    (WhisperVQConfig, config_limits.SPEECH_ENCODER_CONFIG),
     (FlowSection, limits.FLOW),
-    (FlowConfig, limits.FLOW_CONFIG),
-    (MelSpec, limits.MEL),
+    (FlowConfig, config_limits.FLOW_CONFIG),
+    (MelSpec, config_limits.MEL),
     (VocoderSection, limits.VOCODER),
-    (HiFTConfig, limits.HIFT_CONFIG),
+    (HiFTConfig, config_limits.HIFT_CONFIG),
     (VoiceSection, limits.VOICE),
     (FileEntry, limits.FILE),
 ]

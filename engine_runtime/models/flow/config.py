@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from engine_runtime.errors import BundleError
-from engine_runtime.manifest import check_config
-from engine_runtime.manifest_limits import FLOW_CONFIG
+from engine_runtime.models.limits import FLOW_CONFIG, check_config
 
 
 @dataclass(frozen=True, slots=True)
