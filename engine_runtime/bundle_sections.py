@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from engine_runtime.models.limits import (
+    BIGVGAN_CONFIG,
     FLOW_CONFIG,
     HIFT_CONFIG,
     LM_CONFIG,
