@@ -15,6 +15,7 @@ from engine_runtime.timing import TimingEvent
 _MEANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}
 _LAST = {"ttfa_ms": "first_audio", "endpointing_ms": "endpointing", "voice_to_voice_ms": "voice_to_voice"}
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
+_Reply = messages.ReplyFinished | messages.ReplyCut
 
 
 class ConversationReport:
@@ -58,7 +59,7 @@ class ConversationReport:
         user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of whole speech codes
         heard. reply: `modality`, `text` (what it says, where the bundle tells), `codes` = number of speech
         codes, `audio_s`, `finish_reason`, and `cut`, which is null for a reply that was heard to its end. Of
-        one that was cut the other values are those of what was heard, from which the conversation goes on;
+        one that was cut the other values are those of what was heard, from which the conversation continues;
         `cut` has the `reason`, the `unheard_text`, and the seconds that were made (`made_s`). timings, in ms,
         null where there is none: `prefill_ms` and `prefill_rows` of all prefill calls together,
         `rows_at_commit` = rows that were left for the commit, `step_ms` the mean of a decode step,
@@ -71,43 +72,36 @@ class ConversationReport:
 
     def _turn(self, committed: messages.TurnCommitted) -> dict[str, Any]:
         cut = self._cut.get(committed.turn_id)
-        reply = _finished(self._finished[committed.turn_id]) if cut is None else _interrupted(cut)
+        reply = self._finished[committed.turn_id] if cut is None else cut
         return {
             "user": {
                 "start_s": round(committed.start_s, 3),
                 "end_s": round(committed.start_s + committed.seconds, 3),
-                "codes": reply.pop("user_codes"),
+                "codes": reply.user_codes,
             },
-            "reply": reply,
+            "reply": _heard(reply),
             "timings": _timings(self._of_turn[committed.turn_id]),
         }
 
 
-def _finished(reply: messages.ReplyFinished) -> dict[str, Any]:
+def _heard(reply: _Reply) -> dict[str, Any]:
+    """What was heard of a reply: all of it, or what came before the cut."""
+    if isinstance(reply, messages.ReplyFinished):
+        return _entry(reply, reply.text, reply.codes, reply.seconds, reply.finish_reason, None)
+    cut = {"reason": reply.reason, "unheard_text": reply.unheard_text, "made_s": round(reply.made_s, 3)}
+    return _entry(reply, reply.heard_text, reply.heard_codes, reply.heard_s, "cancelled", cut)
+
+
+def _entry(
+    reply: _Reply, text: str, codes: int, seconds: float, finish_reason: str, cut: dict[str, Any] | None
+) -> dict[str, Any]:
     return {
-        "user_codes": reply.user_codes,
         "modality": reply.modality.value,
-        "text": reply.text,
-        "codes": reply.codes,
-        "audio_s": round(reply.seconds, 3),
-        "finish_reason": reply.finish_reason,
-        "cut": None,
-    }
-
-
-def _interrupted(cut: messages.ReplyCut) -> dict[str, Any]:
-    return {
-        "user_codes": cut.user_codes,
-        "modality": cut.modality.value,
-        "text": cut.heard_text,
-        "codes": cut.heard_codes,
-        "audio_s": round(cut.heard_s, 3),
-        "finish_reason": "cancelled",
-        "cut": {
-            "reason": cut.reason,
-            "unheard_text": cut.unheard_text,
-            "made_s": round(cut.made_s, 3),
-        },
+        "text": text,
+        "codes": codes,
+        "audio_s": round(seconds, 3),
+        "finish_reason": finish_reason,
+        "cut": cut,
     }
 
 
