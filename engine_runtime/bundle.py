@@ -8,6 +8,7 @@ No torch here, so that a bundle can be inspected without loading it. Any thread;
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -110,6 +111,15 @@ class Bundle:
         return sum(entry.size for entry in self.files.values())
 
 
+def _is_utf_8(path: Path) -> bool:
+    """Whether the bytes of the name are, whatever the locale takes them for."""
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST_NAME
     try:
@@ -122,6 +132,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise BundleError(
             f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}, or get the "
             "released model with `moss-voice fetch moss-speech`."
+        )
+    if not _is_utf_8(path):
+        raise BundleError(
+            f"{path} cannot be used: safetensors opens no file whose name is not valid UTF-8. "
+            "Rename the folder."
         )
     if not is_bundle:
         raise BundleError(

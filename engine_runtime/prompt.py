@@ -109,7 +109,8 @@ def _one_kind_of_error(file: Path) -> Iterator[None]:
 
 def _open_tokenizer(file: Path) -> Tokenizer:
     """Read it, and try it: what some files lack is found out only when they are used."""
-    tokenizer: Tokenizer = Tokenizer.from_file(str(file))
+    # Not from_file: the library takes a name as UTF-8 only, whatever the encoding of file names is.
+    tokenizer: Tokenizer = Tokenizer.from_buffer(file.read_bytes())
     # No text is filled up or cut off.
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -160,7 +160,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 def token_ids(file: Path) -> dict[str, int | None]:
     """Ids that a tokenizer gives to the tokens with a meaning of their own; BundleError for no tokenizer."""
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_buffer(file.read_bytes())  # from_file takes only names in UTF-8
     except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
         raise BundleError(f"{file} is no tokenizer that can be read: {error}. Download it again.") from error
     return {token: tokenizer.token_to_id(token) for token in description.TEXT_TOKENS.values()}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -63,6 +64,12 @@ def test_weights_may_come_in_shards(bundle_copy: Path) -> None:
         "lm.safetensors",
         "lm-2.safetensors",
     ]
+
+
+def test_a_folder_whose_name_is_not_utf_8(bundle_copy: Path) -> None:
+    moved = bundle_copy.rename(bundle_copy.with_name(os.fsdecode(b"b\xfcndel")))
+    with pytest.raises(BundleError, match=r"not valid UTF-8\. Rename the folder"):
+        Bundle.open(moved)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,23 @@ def _refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     assert captured.err.startswith("moss-voice: ")
     assert "Traceback" not in captured.err
     return captured.err
+
+
+def test_a_bundle_may_lie_in_a_folder_with_an_umlaut_in_the_c_locale(
+    random_bundle: Path, tmp_path: Path, repository: Path
+) -> None:
+    folder = tmp_path / "bündel"
+    folder.symlink_to(random_bundle)
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = subprocess.run(
+        [sys.executable, "-m", "app", "talk", "--bundle", folder, "--text", "hello", "--reply", "text"],
+        cwd=repository,
+        env=os.environ | locale,
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"1. you      typed" in result.stdout
 
 
 def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

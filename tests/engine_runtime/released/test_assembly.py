@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from engine_runtime.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError, FetchError
-from engine_runtime.released.assembly import assemble
+from engine_runtime.released.assembly import assemble, token_ids
 from engine_runtime.released.layout import find_released, locate
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone
 
@@ -25,6 +26,12 @@ def released(released_folder: Path, tmp_path: Path) -> Path:
 
 def _assemble(released: Path, to: Path) -> Bundle:
     return assemble(find_released(*locate(released)), to)
+
+
+def test_a_tokenizer_may_have_a_name_that_is_not_utf_8(released: Path) -> None:
+    (file,) = released.rglob("tokenizer.json")
+    moved = shutil.copytree(file.parent, released / os.fsdecode(b"b\xfcndel"), symlinks=True)
+    assert token_ids(Path(moved) / file.name) == token_ids(file)
 
 
 def test_a_bundle_refers_to_the_checkpoints_and_talks(released: Path, tmp_path: Path) -> None:
