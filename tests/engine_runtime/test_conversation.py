@@ -13,7 +13,7 @@ from engine_runtime.conversation import Conversation, Exchange
 from engine_runtime.engine import Engine
 from engine_runtime.lm.generation import Row
 from engine_runtime.types import Modality, SamplingParams
-from tests.engine_runtime.test_engine import ask, done, exchange, speech
+from tests.engine_runtime.turns import ask, done, exchange, speech
 
 DRAWING = SamplingParams(do_sample=True, temperature=2.0, min_new=16, max_new=16)
 QUESTION = "what is two plus three?"

@@ -15,7 +15,6 @@ from engine_runtime.codec.loading import load_flow
 from engine_runtime.codec.static_flow import bytes_per_code
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.codec.vocoder import Vocoder
-from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError, FlowCacheError
 from engine_runtime.hardware import AcceleratorError
@@ -25,7 +24,6 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingEvent
-from engine_runtime.turn import Turn
 from engine_runtime.types import (
     Modality,
     Pcm,
@@ -36,74 +34,12 @@ from engine_runtime.types import (
     SamplingParams,
 )
 from engine_runtime.weights import load_weights
-
-GREEDY = SamplingParams(min_new=14, max_new=20)
+from tests.engine_runtime.turns import GREEDY, ask, done, exchange, sound, speech
 
 
 @pytest.fixture(scope="module")
 def bundle(random_bundle: Path) -> Bundle:
     return Bundle.open(random_bundle)
-
-
-@pytest.fixture(scope="module")
-def loaded(bundle: Bundle) -> Engine:
-    return Engine.load(bundle)
-
-
-@pytest.fixture
-def engine(loaded: Engine) -> Iterator[Engine]:
-    """An engine without conversations; checks afterwards that no block was lost."""
-    engine = Engine(loaded.stages)
-    yield engine
-    sequences = engine.stages.sequences.sequences
-    engine.stages.lm.blocks.check_integrity(sequences)
-    engine.close()
-    engine.stages.lm.blocks.check_integrity([])
-
-
-def speech(seconds: float, seed: int = 0) -> Pcm:
-    """Noise that rises and falls, at the 16 kHz of the random bundle."""
-    generator = np.random.default_rng(seed)
-    count = int(seconds * 16000)
-    swell = 0.2 + 0.2 * np.sin(np.arange(count) / 900.0 + seed)
-    return (generator.normal(0.0, 0.3, count) * swell).astype(np.float32)
-
-
-def ask(turn: Turn, question: Pcm | str, block: int = 1280) -> None:
-    """Speak or type the question."""
-    if isinstance(question, str):
-        turn.push_text(question)
-        return
-    for start in range(0, len(question), block):
-        turn.push(question[start : start + block])
-
-
-def exchange(
-    engine: Engine,
-    conversation: Conversation,
-    question: Pcm | str,
-    reply: Modality = Modality.SPEECH,
-    params: SamplingParams = GREEDY,
-    turn_id: int = 1,
-) -> list[ReplyEvent]:
-    """One whole turn."""
-    turn = engine.open_turn(conversation, turn_id, reply)
-    ask(turn, question)
-    return list(turn.commit(reply, params))
-
-
-def done(events: list[ReplyEvent]) -> ReplyDone:
-    """The last event."""
-    last = events[-1]
-    assert isinstance(last, ReplyDone)
-    assert not any(isinstance(event, ReplyDone) for event in events[:-1])
-    return last
-
-
-def sound(events: list[ReplyEvent]) -> Pcm:
-    """All PCM of a reply."""
-    pieces = [event.pcm for event in events if isinstance(event, ReplyAudio)]
-    return np.concatenate([np.zeros(0, np.float32), *pieces])
 
 
 def plain_reply(

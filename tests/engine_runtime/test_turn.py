@@ -7,9 +7,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,44 +16,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_runtime import reply
-from engine_runtime.bundle import Bundle
 from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
-from engine_runtime.executors.torch_executor import TorchExecutor
 from engine_runtime.hardware import AcceleratorError
-from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row
-from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.paged_lm import Logits, PagedLM
-from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
 from engine_runtime.voice import ReplyVoice
-from engine_runtime.weights import load_weights
-from tests.engine_runtime.test_engine import GREEDY, ask, done, exchange, sound, speech
+from tests.engine_runtime.turns import (
+    GREEDY,
+    LONG,
+    ask,
+    check,
+    done,
+    exchange,
+    fresh_pool,
+    reply_script,
+    sound,
+    speech,
+)
 from tests.scripted_lm import PickingScript, scripted
-
-LONG = SamplingParams(min_new=60, max_new=60)
-
-
-@pytest.fixture(scope="module")
-def loaded(random_bundle: Path) -> Engine:
-    return Engine.load(Bundle.open(random_bundle))
-
-
-@pytest.fixture
-def engine(loaded: Engine) -> Iterator[Engine]:
-    engine = Engine(loaded.stages)
-    yield engine
-    check(engine)
-    engine.close()
-    engine.stages.lm.blocks.check_integrity([])
-
-
-def check(engine: Engine) -> None:
-    """Every block of the pool is accounted for by the conversations that live."""
-    engine.stages.lm.blocks.check_integrity(engine.stages.sequences.sequences)
 
 
 def expected_codes(engine: Engine, *questions: float, params: SamplingParams = GREEDY) -> tuple[int, ...]:
@@ -255,12 +237,6 @@ def test_calls_in_the_wrong_order_are_refused(engine: Engine) -> None:
     typed.push_text("hello")
     with pytest.raises(RuntimeError, match="takes no speech"):
         typed.push(speech(1.0))
-
-
-def reply_script(engine: Engine, codes: list[int]) -> list[tuple[int, int]]:
-    """Codes, end of speech, end of turn."""
-    special = engine.bundle.lm.special_ids
-    return [*((0, code) for code in codes), (0, special.eosp), (special.im_end, 0)]
 
 
 def say(engine: Engine, conversation: Conversation, params: SamplingParams = LONG) -> list[ReplyEvent]:
@@ -503,15 +479,3 @@ def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine,
         assert done(exchange(engine, conversation, speech(0.7))).codes == expected
     engine.close()
     check(engine)
-
-
-def fresh_pool(engine: Engine) -> PagedLM:
-    """The same language model over an empty pool of its own."""
-    lm = engine.stages.lm
-    assert isinstance(lm.executor, TorchExecutor)
-    config, limits = engine.stages.lm_config, lm.executor.limits
-    model = MossLM(config)
-    load_weights(model, engine.bundle.lm.weights)
-    cache = KVCache(config, limits.num_blocks, limits.tokens_per_block)
-    executor = TorchExecutor(model, cache, max_seq_len=limits.max_seq_len)
-    return PagedLM(executor, cache, BlockManager(limits.num_blocks, limits.tokens_per_block))

@@ -20,7 +20,7 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingEvent
 from engine_runtime.turn import Turn
 from engine_runtime.types import Modality, Pcm
-from tests.engine_runtime.test_engine import GREEDY, ask, done, exchange, speech
+from tests.engine_runtime.turns import GREEDY, ask, check, done, exchange, speech
 
 FAR_PRIOR = 16.0
 """So far above any speech that nothing of it is left, and codes made with it are others."""
@@ -44,7 +44,7 @@ def loaded(random_bundle: Path) -> Engine:
 def exact(loaded: Engine) -> Iterator[Engine]:
     engine = Engine(loaded.stages)
     yield engine
-    engine.stages.lm.blocks.check_integrity(engine.stages.sequences.sequences)
+    check(engine)
     engine.close()
 
 

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_runtime.bundle import Bundle
 from engine_runtime.conversation import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.turn import Turn
 from engine_runtime.types import Modality, ReplyAudio, ReplyEvent, ReplyText, SamplingParams
-from tests.engine_runtime.test_engine import GREEDY, ask, done, exchange, sound, speech
-from tests.engine_runtime.test_turn import LONG, check, fresh_pool, reply_script
+from tests.engine_runtime.turns import (
+    GREEDY,
+    LONG,
+    ask,
+    check,
+    done,
+    exchange,
+    fresh_pool,
+    reply_script,
+    sound,
+    speech,
+)
 from tests.scripted_lm import scripted
 
 CODES = list(range(1, 31))
-
-
-@pytest.fixture(scope="module")
-def loaded(random_bundle: Path) -> Engine:
-    return Engine.load(Bundle.open(random_bundle))
-
-
-@pytest.fixture
-def engine(loaded: Engine) -> Iterator[Engine]:
-    engine = Engine(loaded.stages)
-    yield engine
-    check(engine)
-    engine.close()
-    engine.stages.lm.blocks.check_integrity([])
 
 
 def with_subtitles(engine: Engine) -> Engine:
@@ -234,30 +227,8 @@ def test_a_forgotten_exchange_that_is_cut_away_does_not_hide_another(engine: Eng
     assert conversation.history() == kept
 
 
-def test_what_was_heard_before_an_error_stays(engine: Engine) -> None:
-    engine, executor = scripted(engine, reply_script(engine, CODES))
-    conversation = engine.new_conversation()
-
-    def fail(step: int) -> None:
-        if step == 20:
-            raise ExecutorError("logits: the forward step gave only zeros")
-
-    executor.before_step = fail
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text("hello")
-    events: list[ReplyEvent] = []
-    with pytest.raises(ExecutorError):
-        events.extend(turn.commit(Modality.SPEECH, replace(LONG, min_new=0)))
-    turn.cancel()
-    assert conversation.exchanges == []
-    turn.truncate(5 * engine.bundle.samples_per_code)
-    assert codes_in_history(engine, conversation) == CODES[:5]
-    executor.before_step = lambda step: None
-    answered(engine, conversation)
-    assert len(conversation.exchanges) == 2
-
-
-def test_a_failed_turn_does_not_come_back_behind_a_later_one(engine: Engine) -> None:
+def failed(engine: Engine) -> tuple[Engine, Conversation, Turn]:
+    """A scripted engine that works again, and a turn whose reply broke off at its 20th step."""
     engine, executor = scripted(engine, reply_script(engine, CODES))
     conversation = engine.new_conversation()
 
@@ -271,6 +242,21 @@ def test_a_failed_turn_does_not_come_back_behind_a_later_one(engine: Engine) -> 
     with pytest.raises(ExecutorError):
         list(turn.commit(Modality.SPEECH, replace(LONG, min_new=0)))
     executor.before_step = lambda step: None
+    return engine, conversation, turn
+
+
+def test_what_was_heard_before_an_error_stays(engine: Engine) -> None:
+    engine, conversation, turn = failed(engine)
+    turn.cancel()
+    assert conversation.exchanges == []
+    turn.truncate(5 * engine.bundle.samples_per_code)
+    assert codes_in_history(engine, conversation) == CODES[:5]
+    answered(engine, conversation)
+    assert len(conversation.exchanges) == 2
+
+
+def test_a_failed_turn_does_not_come_back_behind_a_later_one(engine: Engine) -> None:
+    engine, conversation, turn = failed(engine)
     answered(engine, conversation, "later")
     turn.truncate(5 * engine.bundle.samples_per_code)
     assert len(conversation.exchanges) == 1
