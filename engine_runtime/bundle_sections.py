@@ -1,4 +1,4 @@
-"""The sections of bundle.toml as values: what each stage is told, and how it is read from its table.
+"""The sections of bundle.toml as values: what each stage is given, and how it is read from its table.
 
 In: a table of the manifest. Out: a frozen dataclass per stage. What the manifest says once reaches every
 network config that needs it. BundleError for a key that is missing, unknown or of the wrong type.

@@ -66,7 +66,7 @@ class Engine:
         voice: VoiceSource | None = None,
         progress: Progress | None = None,
     ) -> Engine:
-        """Load every network of the bundle; `progress` is told the share that is done.
+        """Load every network of the bundle; `progress` is given the share that is done.
 
         `voice` is what to speak with, if not with the bundle's own voice. Raises BundleError for weights that
         do not fit, AcceleratorError for a device that is not there or too small, AudioInputError for a

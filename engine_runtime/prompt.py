@@ -197,7 +197,7 @@ class Prompt:
         return list(self._end_turn)
 
     def open_reply(self, modality: Modality) -> list[Row]:
-        """Beginning of the reply; the model goes on from here."""
+        """Beginning of the reply; the model continues from here."""
         return [
             *self._open_reply,
             *(self._as_rows([self._special.sosp]) if modality is Modality.SPEECH else ()),

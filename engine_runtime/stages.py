@@ -118,7 +118,7 @@ def load_stages(
     lm_files = bundle.lm.weights if engine is None else (engine.plan,)
     files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
     loading = LoadProgress(files, progress)
-    # First, since a recording that is no use as a voice should be told before the large ones are read.
+    # First, since a recording that is no use as a voice should be refused before the large ones are read.
     speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)

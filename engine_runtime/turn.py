@@ -161,7 +161,7 @@ class Turn:
             return self._run(self._commit_count, reply, params, committed_ns)
 
     def reopen(self) -> None:
-        """The user goes on after all: take the commit and its reply back, keep what was heard.
+        """The user continues after all: take the commit and its reply back, keep what was heard.
 
         Does nothing while listening or after a cancel.
         """

@@ -134,7 +134,7 @@ class TurnHandle(Protocol):
         """End the user's turn and yield the reply as it is made."""
 
     def reopen(self) -> None:
-        """The user goes on after all: take the commit and its reply back, keep what was heard."""
+        """The user continues after all: take the commit and its reply back, keep what was heard."""
 
     def cancel(self) -> None:
         """Drop the turn (or stop its reply) and give its KV blocks back. Safe from any thread."""

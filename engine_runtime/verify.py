@@ -52,7 +52,7 @@ COLUMNS = {
     "value": "agreement or cosine 0..1; mel distance: mean absolute difference of natural-log mels",
     "threshold": "the least (>=) or the most (<=) that counts as aligned",
     "of": "rows, codes, frames or words that were compared",
-    "aligned": "whether the threshold is kept; - for a value that is only told",
+    "aligned": "whether the threshold is kept; - for a value that is only reported",
 }
 
 
@@ -62,7 +62,7 @@ class VerifyError(MossVoiceError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison. `threshold` None stands for a value that is only told."""
+    """One comparison. `threshold` None stands for a value that is only reported."""
 
     name: str
     value: float

@@ -119,7 +119,7 @@ class DeviceSupervisor:
             return [DeviceNotice(f"Sound is back: {names}.", "", is_error=False)]
         self._attempt = min(self._attempt + 1, len(_BACK_OFF_NS) - 1)
         self._retry_at_ns = now_ns + _BACK_OFF_NS[self._attempt]
-        return []  # told once when it was lost
+        return []  # reported once, when it was lost
 
     def _look_and_open(self) -> list[DeviceNotice]:
         if self._is_hung:

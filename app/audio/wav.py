@@ -231,7 +231,7 @@ def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
         name, length = head[:4], int.from_bytes(head[4:], "little")
         if name == b"data":
             # Programs that write to a pipe, or end too early, leave the largest number or 0 there. An empty
-            # chunk it is only if the file goes on with chunks to its end.
+            # chunk it is only if the file continues with chunks to its end.
             ends_in_chunks = length == 0 and (ends_in_chunks or _holds_chunks(file, size))
             is_unfinished = length in (0, _UNKNOWN_SIZE) and not ends_in_chunks
             if length or is_unfinished:

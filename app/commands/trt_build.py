@@ -3,8 +3,8 @@
 Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: how long a
 conversation may get, and how many rows go through in one call. The engine appears in its folder when it is
 whole. Notes and the library's messages come before the report: its time, size, limits and tensors.
-With --check nothing is built: the checkpoint and the sizes are checked, and what the library would be told is
-shown. That needs neither the library nor a GPU.
+With --check nothing is built: the checkpoint and the sizes are checked, and what the library would be given
+is shown. That needs neither the library nor a GPU.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Takes a bundle, or the folder that the released model was downloaded to. The weights are joined as
 TensorRT-LLM wants them and keep their numbers; they pass through memory piece by piece. An interrupted run
-goes on where it stopped, and what was written is compared with the model before the folder counts as a
+resumes where it stopped, and what was written is compared with the model before the folder counts as a
 checkpoint. Notes and progress go to stderr, the checkpoint's folder to stdout.
 """
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         with progress_bar("check") as progress:
             conversion.finish(progress)
     except KeyboardInterrupt:
-        say("Interrupted. The same command goes on where it stopped.")
+        say("Interrupted. The same command resumes where it stopped.")
         raise
     say("Every tensor was read again and is that of the model.")
     if bundle_to is not None:

@@ -5,7 +5,7 @@ the dialog thread; knows no audio, no thread and no real clock (times are millis
 
     idle --open--> hearing --commit--> replying (not heard yet) --reply_heard--> replying (heard) --> idle
                    hearing --drop--> idle          (too short: a cough, a click)
-                   hearing <--reopen-- replying    (the user goes on before the reply is heard)
+                   hearing <--reopen-- replying    (the user continues before the reply is heard)
                    hearing <--barge_in-- replying  (the user interrupts: a new turn)
 """
 
@@ -18,7 +18,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class TurnTakingSettings:
-    """When a user turn starts, goes on and ends. All times in milliseconds of captured audio."""
+    """When a user turn starts, continues and ends. All times in milliseconds of captured audio."""
 
     start_threshold: float = 0.5
     """A frame at or above this probability is speech while nobody speaks."""
@@ -40,7 +40,7 @@ class TurnTakingSettings:
     min_speech_ms: int = 160
     """A turn with less speech than this is dropped (a cough, a click)."""
     max_turn_ms: int = 30_000
-    """A turn is committed at this length even if the user goes on."""
+    """A turn is committed at this length even if the user continues."""
     reopen_ms: int = 1_200
     """Speech that starts this soon after a commit, and before the reply is heard, continues the same turn."""
     barge_in: bool = True

@@ -1,7 +1,7 @@
 """The captured audio around a user turn: pre-roll before it, held-back silence after it.
 
 In: every VAD frame, in order. Out: the samples of a turn, each once: from a little before its first speech,
-up to a little after its latest speech; a pause is handed out only when speech goes on. Indices count samples
+up to a little after its latest speech; a pause is handed out only when speech resumes. Indices count samples
 since the stream began. Dialog thread.
 """
 

@@ -134,7 +134,7 @@ class UserBubble(Bubble):
         self.retranslate()
 
     def reopen(self) -> None:
-        """The user goes on."""
+        """The user continues the turn."""
         self.seconds = None
         self.retranslate()
 
@@ -307,15 +307,15 @@ class ReplyBubble(Bubble):
         return [self.tr("%1 s").replace("%1", f"{shown_s:.1f}")] if shown_s > 0 else []
 
     def _write_mark(self, heard_s: float) -> None:
-        forgotten = self.tr("The conversation goes on as if this question had not been asked.")
+        forgotten = self.tr("The conversation continues as if this question had not been asked.")
         if self._modality is Modality.TEXT and self.body.text():
             text = self.tr("cut here")
-            more = self.tr("The conversation goes on from what was shown.")
+            more = self.tr("The conversation continues from what was shown.")
         elif self._modality is Modality.TEXT:
             text, more = self.tr("nothing was shown, so it is not remembered"), forgotten
         elif heard_s > 0:
             text = self.tr("heard up to here")
-            more = self.tr("The conversation goes on from what was heard. MOSS does not know the rest.")
+            more = self.tr("The conversation continues from what was heard. MOSS does not know the rest.")
         else:
             text, more = self.tr("nothing was heard, so it is not remembered"), forgotten
         self.mark_text.setText(text)

@@ -26,7 +26,7 @@ def bars(levels: list[float], count: int) -> NDArray[np.float64]:
 
 
 class WaveStrip(QWidget):
-    """Rounded bars in one colour. Levels may be added while the turn goes on."""
+    """Rounded bars in one colour. Levels may be added during the turn."""
 
     def __init__(self, colour: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -49,7 +49,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """The user goes on: take the commit and its reply back."""
+    """The user continues: take the commit and its reply back."""
 
     turn_id: int
 

@@ -83,7 +83,7 @@ def run_file(
         check_target(file)
     user_rate = DEVICE_RATE_HZ
     if wav_in is not None:
-        with WavReader(wav_in) as reader:  # a file that cannot be used is told before an engine is loaded
+        with WavReader(wav_in) as reader:  # refuse a file that cannot be used before an engine is loaded
             user_rate = reader.format.sample_rate
     recorder = StereoRecorder(record, DEVICE_RATE_HZ, user_rate) if record is not None else None
     try:

@@ -136,7 +136,7 @@ class SessionState(str, Enum):
     SPEAKING = "speaking"
     """The reply is being played."""
     ERROR = "error"
-    """The engine could not be loaded; an ErrorRaised told why. The session can only be stopped."""
+    """The engine could not be loaded; an ErrorRaised says why. The session can only be stopped."""
 
 
 TurnSource = Literal["voice", "sample", "text"]
@@ -208,7 +208,7 @@ class TurnCancelled:
 class ReplyCut:
     """The reply was stopped before it was heard to its end; also one that is made (ReplyFinished).
 
-    The conversation goes on from what was heard: `heard_text`, `heard_s` seconds, `heard_codes`. If that is
+    The conversation continues from what was heard: `heard_text`, `heard_s` seconds, `heard_codes`. If that is
     nothing, question and reply are forgotten. `unheard_text` is the rest of the text, and `made_s` counts all
     audio, heard or not. Of a text reply all that was shown is heard.
     """

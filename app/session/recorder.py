@@ -62,4 +62,4 @@ class StereoRecorder:
         try:
             self._writer.write(np.stack(sides, axis=1))
         except ExportError as error:
-            self._failure = error  # the conversation goes on; told at the end
+            self._failure = error  # the conversation continues; raised by `close`

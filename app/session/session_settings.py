@@ -1,4 +1,4 @@
-"""What a session may be told to do differently, as one frozen value. Any thread may hold it."""
+"""The settings of a session, as one frozen value. Any thread may hold it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Sources:
             self.open(settings)
 
     def close(self) -> None:
-        """Close the devices; a sample goes on."""
+        """Close the devices; a sample continues."""
         self._notify(self._supervisor.close())
         self._attach()
         self.report()

@@ -51,7 +51,7 @@ class TurnInProgress:
         return SessionState.SPEAKING if self.is_heard else SessionState.THINKING
 
     def take_back(self) -> None:
-        """The user goes on: there was no commit and no reply."""
+        """The user continues: there was no commit and no reply."""
         self.commit_id = 0
         self.is_answered = False
         self.had_playback = False

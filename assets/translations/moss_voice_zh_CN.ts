@@ -719,15 +719,15 @@
         <translation>什么也没有听到，因此不会被记住</translation>
     </message>
     <message>
-        <source>The conversation goes on from what was heard. MOSS does not know the rest.</source>
+        <source>The conversation continues from what was heard. MOSS does not know the rest.</source>
         <translation>对话从听到的内容继续，MOSS 不知道其余部分。</translation>
     </message>
     <message>
-        <source>The conversation goes on from what was shown.</source>
+        <source>The conversation continues from what was shown.</source>
         <translation>对话从已显示的内容继续。</translation>
     </message>
     <message>
-        <source>The conversation goes on as if this question had not been asked.</source>
+        <source>The conversation continues as if this question had not been asked.</source>
         <translation>对话会像没有问过这个问题一样继续。</translation>
     </message>
     <message>

@@ -47,8 +47,8 @@ def measure_endurance(
 ) -> Section:
     """Hold conversations until the time is over, at least two; the last row is of the end.
 
-    `progress` is told the seconds that passed. Raises BenchError where a block stays in use, where a reply is
-    not finite, or where memory grew after the first tenth of the time.
+    `progress` is given the seconds that passed. Raises BenchError where a block stays in use, where a reply
+    is not finite, or where memory grew after the first tenth of the time.
     """
     section = Section("endurance", COLUMNS)
     device = engine.stages.lm.cache.pool.device

@@ -116,7 +116,7 @@ def run_bench(
 ) -> BenchReport:
     """Ask `question` (at the engine's input rate) `warm_up + runs` times, each in a new conversation.
 
-    `progress` is told how many replies are done. Raises BenchError where a reply is not finite, silent, of
+    `progress` is given how many replies are done. Raises BenchError where a reply is not finite, silent, of
     the wrong length or differs between two runs with the same seed.
     """
     if runs < 1:

@@ -100,9 +100,9 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
         needs[form] = demand.bytes(form)
         if smaller.bytes(form) < needs[form]:
             needs[form + (" --kv fp8" if form == "native" else " --tails --kv fp8")] = smaller.bytes(form)
-    # Rounded up, so that what is told will do.
-    told = {way: f"{ceil(need / 1e8) / 10:.1f} GB" for way, need in needs.items()}
-    table = ", ".join(f"{way} {need}" for way, need in told.items())
+    # Rounded up, so that what is shown will do.
+    needed = {way: f"{ceil(need / 1e8) / 10:.1f} GB" for way, need in needs.items()}
+    table = ", ".join(f"{way} {need}" for way, need in needed.items())
     fitting = [way for way, need in needs.items() if need <= available]
     advice = (
         f"Use --weights {max(fitting, key=lambda way: way.startswith(weight_format))}."
@@ -111,7 +111,7 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
     )
     raise AcceleratorError(
         f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
-        f"{told[weight_format]}. {advice} (All of it together: {table}.)"
+        f"{needed[weight_format]}. {advice} (All of it together: {table}.)"
     )
 
 
@@ -123,10 +123,10 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
     try:
         return run()
     except torch.OutOfMemoryError as error:
-        told = too_little_memory(error, section, options)
+        explained = too_little_memory(error, section, options)
     gc.collect()
     torch.cuda.empty_cache()
-    raise told
+    raise explained
 
 
 def too_little_memory(

@@ -35,7 +35,7 @@ class Logits:
 
 
 class PagedLM:
-    """The language model as the engine uses it. `notes` is what a user should be told about it."""
+    """The language model as the engine uses it. `notes` is what a user should know about it."""
 
     def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
         self.executor, self.cache, self.blocks = executor, cache, blocks

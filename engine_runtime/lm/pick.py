@@ -1,4 +1,4 @@
-"""What an executor is told to pick the next ids itself, and what it picked.
+"""What an executor is asked to pick the next ids itself, and what it picked.
 
 In: a step of a reply, as lm/generation.py sees it. Out: plain values that go down with the step, and ids that
 come up in place of logits. Engine thread.

@@ -120,7 +120,7 @@ class EncoderState:
     """Caches of one segment after `length` positions.
 
     Each step returns a new state that shares the key/value buffers. A step writes only positions >= `length`,
-    so the state before a step can be gone on from instead; the state after it is then spent.
+    so the state before a step can be continued from instead; the state after it is then spent.
     """
 
     conv1: Tensor  # [B, n_mels, kernel - 1] last mel frames

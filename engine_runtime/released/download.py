@@ -1,7 +1,7 @@
 """Downloading the released repositories with huggingface_hub.
 
 In: a folder. Out: both repositories in it, every file of the size and hash that the hub states. What is there
-already stays, what was cut off goes on where it stopped. The library's own variables hold: HF_ENDPOINT,
+already stays, what was cut off resumes where it stopped. The library's own variables hold: HF_ENDPOINT,
 HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is looked in and nothing is sent. One file
 after the other, in the thread of the caller.
 
@@ -200,10 +200,10 @@ def _require_usable(repository: str, is_usable: bool, what: str) -> None:
 
 
 def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) -> None:
-    """Load one file, going on with what an earlier call began.
+    """Load one file, resuming what an earlier call began.
 
     NOTE: since 2.0 snapshot_download throws what it began away, up to five gigabytes of a shard; its own
-    http_get goes on.
+    http_get resumes.
     """
     if _is_there(path, file.size):
         return

@@ -116,7 +116,7 @@ def find_shards(lm: Path) -> tuple[str, ...]:
             return (SINGLE_SHARD,)
         raise FetchError(
             f"{lm} is not complete: {INDEX} is missing, which names the shards. "
-            "Complete the download: what was fetched before goes on where it stopped."
+            "Complete the download: it resumes where it stopped."
         )
     names = read_json(lm / INDEX).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
@@ -132,5 +132,5 @@ def _require(folder: Path, repository: str, names: tuple[str, ...]) -> None:
         raise FetchError(
             f"{folder} is not complete: {', '.join(missing)} of {repository} "
             f"{'is' if len(missing) == 1 else 'are'} missing. "
-            "Complete the download: what was fetched before goes on where it stopped."
+            "Complete the download: it resumes where it stopped."
         )

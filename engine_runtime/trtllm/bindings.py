@@ -39,7 +39,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One tensor as an engine is told of it."""
+    """One tensor as an engine is given it."""
 
     name: str
     shape: Shape

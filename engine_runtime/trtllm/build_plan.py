@@ -22,7 +22,7 @@ from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.trtllm.targets import require_file
 
 _LONGEST, _MOST = 8192, 2048
-"""Rows of the longest sequence and of the longest call, unless told otherwise."""
+"""Rows of the longest sequence and of the longest call, unless set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

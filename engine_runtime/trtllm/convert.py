@@ -1,7 +1,7 @@
 """Conversion: a bundle or a released checkpoint becomes a checkpoint for TensorRT-LLM to build from.
 
 In: the folder of either. Out: a folder with rank0.safetensors, moss_voice.json and, last, config.json;
-without the last it is no checkpoint yet, and the next run goes on. Weights are joined, not changed, unless
+without the last it is no checkpoint yet, and the next run resumes. Weights are joined, not changed, unless
 another dtype is asked for; they pass through memory piece by piece, whatever the size of the model. Any
 thread.
 """

@@ -2,7 +2,7 @@
 
 In: names, shapes and dtypes, and what gives the values piece by piece. Out: one file, written under another
 name and renamed when all of it has been compared with its source again. What an interrupted run wrote stays
-and is gone on from. safetensors itself writes a file from tensors that are all in memory at once; its format
+and is continued. safetensors itself writes a file from tensors that are all in memory at once; its format
 is a length, a JSON header and the values without gaps (README of huggingface/safetensors). Any thread.
 """
 
@@ -47,7 +47,7 @@ _ALIGNMENT = 8
 @dataclass(frozen=True)
 class TensorFile:
     """A file to be written. `metadata` is what its header says beside the tensors: a file whose header is
-    another is never gone on with."""
+    another is never continued."""
 
     file: Path
     specs: Mapping[str, TensorSpec]
@@ -135,7 +135,7 @@ class TensorFile:
         except OSError as error:
             raise ExportError(
                 f"{self.unfinished} cannot be written: {error.strerror or error}. Free some space or choose "
-                "another folder with --to; the same command goes on where it stopped."
+                "another folder with --to; the same command resumes where it stopped."
             ) from error
 
     def finish(self, produce: Produce, progress: Progress | None = None) -> None:

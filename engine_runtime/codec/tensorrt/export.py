@@ -78,7 +78,7 @@ def export_onnx(graph: Graph, file: Path) -> None:
 
 
 class _AnyNumber(nn.Module):
-    """A module with all its arguments in one tuple, so that their shapes are told in one way."""
+    """A module with all its arguments in one tuple, so that their shapes are declared in one way."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def test_an_interrupt_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr("engine_runtime.trtllm.convert.Conversion.finish", _interrupt)
         assert main(command) == 130
-    assert "The same command goes on where it stopped." in capsys.readouterr().err
+    assert "The same command resumes where it stopped." in capsys.readouterr().err
     assert not (tmp_path / "checkpoint" / "config.json").exists()
     assert main(command) == 0
     assert (tmp_path / "checkpoint" / "config.json").exists()

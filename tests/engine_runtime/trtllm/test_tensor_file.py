@@ -137,7 +137,7 @@ def test_a_disk_that_runs_full_is_told_and_gone_on_from(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(file.header) + file.ends[2], hard))
     try:
-        with pytest.raises(ExportError, match=r"cannot be written: File too large.*goes on where it stopped"):
+        with pytest.raises(ExportError, match=r"cannot be written: File too large.*resumes where it stopped"):
             file.write(_Source(VALUES))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
