@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -184,6 +185,53 @@ def test_a_checkpoint_of_plain_tensors_may_carry_its_step(tmp_path: Path) -> Non
     torch.save({**source.state_dict(), "optimizer": {"lr": 1}, "loss": 0.5}, tmp_path / "o.pt")
     with pytest.raises(BundleError, match="loss, optimizer"):
         read_checkpoint(tmp_path / "o.pt")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("meta", [True, False])
+def test_values_that_are_no_numbers_are_refused(
+    tmp_path: Path, value: float, suffix: str, dtype: torch.dtype, meta: bool
+) -> None:
+    file = tmp_path / f"w{suffix}"
+    tensors = {name: tensor.to(dtype) for name, tensor in _net().state_dict().items()}
+    tensors["0.weight"][2, 3] = value
+    (torch.save if suffix == ".pt" else safetensors.torch.save_file)(tensors, file)
+    with torch.device("meta" if meta else "cpu"):
+        target = _net()
+    with pytest.raises(BundleError, match=r"tensor 0\.weight holds NaN or infinity.*moss-voice inspect") as error:
+        load_weights(target, file)
+    assert str(file) in str(error.value)
+
+
+def test_values_that_are_no_numbers_are_refused_in_float8_too(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    good = torch.tensor([1.0, -448.0, 0.0]).to(torch.float8_e4m3fn)
+    bad = torch.tensor([1.0, math.nan]).to(torch.float8_e4m3fn)
+    safetensors.torch.save_file({"good": good, "bad": bad}, file)
+    read = TensorReader(find_tensors(file, {"good": (3,), "bad": (2,)}))
+    assert read("good").float().tolist() == [1.0, -448.0, 0.0]
+    with pytest.raises(BundleError, match="tensor bad holds NaN"):
+        read("bad")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_large_values_whose_sum_overflows_are_read(tmp_path: Path, dtype: torch.dtype) -> None:
+    file, large = tmp_path / "w.safetensors", torch.full((64,), torch.finfo(dtype).max, dtype=dtype)
+    safetensors.torch.save_file({"large": large, "none": torch.empty(0)}, file)
+    read = TensorReader(find_tensors(file, {"large": (64,), "none": (0,)}))
+    assert torch.equal(read("large"), large)
+    assert read("none").shape == (0,)
+
+
+def test_values_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, looks = _save(_net(), tmp_path / "w.safetensors"), []
+    read = TensorReader(find_tensors(file, {"0.weight": (3, 4)}, partial=True))
+    monkeypatch.setattr("engine_runtime.weights._is_finite", lambda tensor: looks.append(tensor.shape) or True)
+    for _ in range(2):
+        read("0.weight")
+    assert looks == [(3, 4)]
 
 
 @pytest.mark.parametrize("old_in_file", [True, False])

@@ -73,6 +73,7 @@ def _judge(content: bytes, outcome: Outcome) -> None:
         first, last = about["data_offsets"]
         if about["dtype"] in _TYPES:
             stored = np.frombuffer(values[first:last], _TYPES[about["dtype"]])
+            assert np.isfinite(stored).all(), name
             with np.errstate(over="ignore", invalid="ignore"):
                 expected = stored.astype("<f4")
             np.testing.assert_array_equal(np.frombuffer(found["loaded"][name], "<f4"), expected)
