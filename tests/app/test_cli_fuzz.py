@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import strategies as st
 
 from app.cli import build_parser
 from tests.tools.fuzz_worker import Limits, Outcome, Worker
 from tests.tools.fuzzing import fuzz
 
+TARGET = "tests.tools.fuzz_targets:run_command"
+LIMITS = Limits(cpu_s=6.0)
 _COMMANDS = ("talk",) * 5 + ("inspect",) * 2 + ("verify", "bench", "demo", "fetch", "doctor", "")
 _VALUES = st.one_of(
     st.sampled_from(
@@ -71,15 +75,21 @@ def _judge(case: list[str], outcome: Outcome) -> None:
         assert "Traceback" not in out
 
 
-def test_command_lines_are_carried_out_or_refused() -> None:
-    worker = Worker()  # of its own: the target replaces parts of the program
-    fuzz(
-        "cli",
-        "tests.tools.fuzz_targets:run_command",
-        _lines(_options()),
-        _judge,
-        limits=Limits(cpu_s=6.0),
-        growth=None,
-        worker=worker,
-    )
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """One of its own: the target replaces parts of the program."""
+    worker = Worker()
+    yield worker
     worker.close()
+
+
+@pytest.mark.parametrize("line", ["talk --text x", "demo", "bench", "verify", "verify --encoder"])
+def test_no_command_line_loads_a_network(worker: Worker, line: str) -> None:
+    """Their work is no part of a case, and would use up its time."""
+    outcome = worker.run(TARGET, line.split(), limits=LIMITS)
+    _judge(line.split(), outcome)
+    assert "Here the engine would be loaded" in outcome.value[2]
+
+
+def test_command_lines_are_carried_out_or_refused(worker: Worker) -> None:
+    fuzz("cli", TARGET, _lines(_options()), _judge, limits=LIMITS, growth=None, worker=worker)

@@ -203,6 +203,7 @@ def _prepare_cli() -> None:
     before."""
     from app import main
     from app.commands import doctor, fetch, window
+    from engine_runtime.codec import loading
     from engine_runtime.engine import Engine
     from engine_runtime.errors import BundleError
     from tests.bundle_factory import make_random_bundle
@@ -211,6 +212,7 @@ def _prepare_cli() -> None:
         raise BundleError("Here the engine would be loaded. Stop.")
 
     Engine.load = stop  # type: ignore[assignment, method-assign]
+    loading.load_speech_encoder = stop  # type: ignore[assignment]
     main.open_window = lambda settings: 0
     for module in (doctor, fetch, window):
         module.run = lambda arguments: 0
@@ -224,6 +226,7 @@ def _prepare_cli() -> None:
         "talk --text x",
         "talk --in speech.wav",
         "verify",
+        "verify --encoder",
         "bench",
         "demo",
         "inspect",
