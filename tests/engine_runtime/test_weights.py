@@ -200,7 +200,9 @@ def test_values_that_are_no_numbers_are_refused(
     (torch.save if suffix == ".pt" else safetensors.torch.save_file)(tensors, file)
     with torch.device("meta" if meta else "cpu"):
         target = _net()
-    with pytest.raises(BundleError, match=r"tensor 0\.weight holds NaN or infinity.*moss-voice inspect") as error:
+    with pytest.raises(
+        BundleError, match=r"tensor 0\.weight holds NaN or infinity.*moss-voice inspect"
+    ) as error:
         load_weights(target, file)
     assert str(file) in str(error.value)
 
@@ -228,7 +230,9 @@ def test_large_values_whose_sum_overflows_are_read(tmp_path: Path, dtype: torch.
 def test_values_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, looks = _save(_net(), tmp_path / "w.safetensors"), []
     read = TensorReader(find_tensors(file, {"0.weight": (3, 4)}, partial=True))
-    monkeypatch.setattr("engine_runtime.weights._is_finite", lambda tensor: looks.append(tensor.shape) or True)
+    monkeypatch.setattr(
+        "engine_runtime.weights._is_finite", lambda tensor: looks.append(tensor.shape) or True
+    )
     for _ in range(2):
         read("0.weight")
     assert looks == [(3, 4)]
