@@ -116,7 +116,8 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
 
 
 def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOptions) -> T:
-    """What `run` gives; AcceleratorError, with what takes less, where it needs more memory than the GPU has.
+    """What `run` gives; AcceleratorError, with what takes less, where it needs more memory than the GPU, or
+    the computer, has.
 
     Nothing that `run` held is kept alive by that error, so that something smaller can be tried.
     """
@@ -124,6 +125,14 @@ def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOpt
         return run()
     except torch.OutOfMemoryError as error:
         explained = too_little_memory(error, section, options)
+    except RuntimeError as error:  # has no class of its own for the memory of the computer
+        if "DefaultCPUAllocator: can't allocate memory" not in str(error):
+            raise
+        kv_blocks = options.kv_blocks or section.kv_blocks
+        explained = AcceleratorError(
+            f"This computer has too little memory for the model with {kv_blocks:,} KV blocks. Close other "
+            "programs, or lower kv_blocks in the bundle.toml."
+        )
     gc.collect()
     torch.cuda.empty_cache()
     raise explained

@@ -186,6 +186,18 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     assert told_when_short(lambda: 7, section, EngineOptions()) == 7
 
 
+def test_too_little_memory_of_the_computer_is_explained() -> None:
+    section = describe("moss-speech").lm
+    with pytest.raises(AcceleratorError, match=r"too little memory for the model with 7 KV blocks\. Close"):
+        told_when_short(lambda: torch.empty(1 << 60), section, EngineOptions(kv_blocks=7))
+
+    def fail() -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        told_when_short(fail, section, EngineOptions())
+
+
 def test_what_an_earlier_engine_left_goes_before_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Left:
         def __init__(self) -> None:
