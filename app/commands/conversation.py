@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,23 +74,27 @@ def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
             settings, Path(folder), minutes=minutes * _SHARE_OF_QUESTIONS, realtime=True
         )
     spoken = [turn for turn in result["turns"] if turn["reply"]["modality"] == "speech"]
-    voice_to_voice = [turn["timings"]["voice_to_voice_ms"] for turn in spoken]
+    timings = [turn["timings"] for turn in spoken if turn["timings"]["voice_to_voice_ms"] is not None]
     return {
         "minutes": (time.monotonic() - began) / 60,
         "turns": len(result["turns"]),
         "reply_s": sum(turn["reply"]["audio_s"] for turn in spoken),
         "underruns": result["underruns"],
-        "voice_to_voice_ms": asdict(summarise([value for value in voice_to_voice if value is not None])),
+        "voice_to_voice_ms": asdict(summarise([timing["voice_to_voice_ms"] for timing in timings])),
+        "playback_hold_ms": asdict(summarise([timing["playback_hold_ms"] for timing in timings])),
+        "playback_hold_reasons": dict(Counter(timing["playback_hold_reason"] for timing in timings)),
     }
 
 
 def realtime_line(realtime: dict[str, Any]) -> str:
     """What `converse` found, as one line."""
-    late = realtime["voice_to_voice_ms"]
+    late, hold = realtime["voice_to_voice_ms"], realtime["playback_hold_ms"]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in realtime["playback_hold_reasons"].items())
     return (
         f"conversation in real time: {realtime['minutes']:.1f} minutes, {realtime['turns']} turns, "
         f"{realtime['reply_s']:.0f} s of replies, {realtime['underruns']} under-runs, "
-        f"voice-to-voice p50 {late['p50']:.0f} ms, p95 {late['p95']:.0f} ms"
+        f"voice-to-voice p50 {late['p50']:.0f} ms, p95 {late['p95']:.0f} ms, "
+        f"playback hold p50 {hold['p50']:.0f} ms, p95 {hold['p95']:.0f} ms ({reasons})"
     )
 
 

@@ -18,6 +18,7 @@ from engine_runtime.types import Modality
 
 _SHOWN = (
     ("TTFA", "ttfa_ms", 0, " ms"),
+    ("playback hold", "playback_hold_ms", 0, " ms"),
     ("voice-to-voice", "voice_to_voice_ms", 0, " ms"),
     ("RTF total", "rtf_total", 2, ""),
     ("RTF steady", "rtf_steady", 2, ""),

@@ -1,10 +1,8 @@
 """Reply audio on its way to the loudspeaker: start policy, device rate, top-up of the ring, first and last
 sample, and how much was heard.
 
-In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. A reply starts when what
-is in hand covers the time until more comes, as the last reply measured it (`start_policy`); the first one
-when `start_ms` of it is there. What is complete starts at once.
-Dialog thread.
+In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. `start_policy` decides
+when a reply starts, and when it continues after an under-run. Dialog thread.
 """
 
 from __future__ import annotations
@@ -14,13 +12,10 @@ from collections import deque
 from app.audio.levels import rms
 from app.audio.resample import Resampler
 from app.audio.streams import AudioOutput
-from app.session.start_policy import Arrival, may_start, start_delay_ms
+from app.session.start_policy import Start, StartPolicy
 from engine_runtime.types import Pcm
 
 _AHEAD_S = 1.0
-_LONGER_AFTER_UNDERRUN_MS = 200
-_SHORTER_AFTER_SUCCESS_MS = 50
-_MOST_EXTRA_MS = 800
 
 
 class Playback:
@@ -33,15 +28,11 @@ class Playback:
         self._resampler: Resampler | None = None
         self._waiting: deque[Pcm] = deque()
         self._waiting_samples = 0
-        self._start_ms = 0
-        self._extra_ms = 0
-        """What the start of a reply waits for beyond that, learnt from under-runs."""
-        self._delay_ms: float | None = None
-        """How long after its first piece a reply starts, as the last one taught."""
-        self._arrivals: list[Arrival] = []
+        self._policy = StartPolicy()
         self._unseen_samples = 0
         """Samples that were pushed since the last `service`, which gives them their time."""
-        self._underruns_before = 0
+        self._underruns = 0
+        """As the loudspeaker counts them, when it was looked at last."""
         self._first_index = 0
         self._metered_to = 0
         self._pushed_samples = 0
@@ -65,13 +56,19 @@ class Playback:
             return 0.0
         return (self._waiting_samples + self._out.ring.available) * 1000.0 / self._out.sample_rate
 
-    def begin(self, sample_rate: int, start_ms: int) -> None:
-        """A reply begins; its PCM comes at `sample_rate`."""
+    @property
+    def start(self) -> Start | None:
+        """When the latest reply started and why, None before that."""
+        return self._policy.start
+
+    def begin(self, sample_rate: int, least_ms: int, asked_ns: int) -> None:
+        """A reply begins that was asked for at `asked_ns`; its PCM comes at `sample_rate`. The very first one
+        starts with `least_ms` in hand."""
         self.stop()
         self._resampler = Resampler(sample_rate, self._out.sample_rate)
-        self._start_ms = start_ms + self._extra_ms
-        self._arrivals, self._unseen_samples = [], 0
-        self._underruns_before = self._out.underruns
+        self._policy.begin(asked_ns / 1e6, least_ms)
+        self._unseen_samples = 0
+        self._underruns = self._out.underruns
         self._ring = self._out.ring
         self._first_index = self._ring.written
         self._pushed_samples = self._left_samples = 0
@@ -102,6 +99,7 @@ class Playback:
         self._waiting.clear()
         self._waiting_samples = 0
         self.is_active = False
+        self._policy.learn()
 
     def service(self, now_ns: int) -> None:
         """Start if it is time, keep the ring filled, notice the first and the last sample."""
@@ -112,9 +110,11 @@ class Playback:
             self.is_lost = self._has_output and not self._is_heard
             self.stop()
             return
-        self._note_arrival(now_ns / 1e6)
-        if not self._is_flowing and (self._is_complete or self._may_start(now_ns / 1e6)):
-            self._is_flowing = True
+        now_ms = now_ns / 1e6
+        self._note_underrun(now_ms)
+        self._note_arrival(now_ms)
+        if not self._is_flowing:
+            self._is_flowing = self._policy.may_start(now_ms, self.level_ms, is_complete=self._is_complete)
         if self._is_flowing:
             self._top_up()
         if self.started_ns is None:
@@ -123,7 +123,7 @@ class Playback:
                 self.started_ns = handed_ns + round(self._out.latency_s * 1e9)
         if self._is_heard:
             self.is_active = False
-            self._learn()
+            self._policy.learn()
 
     def heard_samples(self, now_ns: int) -> int:
         """Samples of the reply, at its own rate, that left the loudspeaker by `now_ns`, its latency included;
@@ -164,16 +164,19 @@ class Playback:
         on_the_way = max(-(-late_ns * self._out.sample_rate // 1_000_000_000), 0)
         self._left_samples = max(self._left_samples, taken - on_the_way - self._first_index)
 
+    def _note_underrun(self, now_ms: float) -> None:
+        """Let the policy say when to continue after an under-run. With audio in the ring, it was the
+        device's."""
+        is_dry = self._out.underruns > self._underruns and not self._ring.available
+        self._underruns = self._out.underruns
+        if is_dry:
+            self._policy.run_dry(now_ms)
+            self._is_flowing = self._out.is_expecting = False
+
     def _note_arrival(self, now_ms: float) -> None:
         if self._unseen_samples:
-            audio_ms = self._unseen_samples * 1000.0 / self._out.sample_rate
-            self._arrivals.append(Arrival(now_ms, audio_ms))
+            self._policy.add(now_ms, self._unseen_samples * 1000.0 / self._out.sample_rate)
             self._unseen_samples = 0
-
-    def _may_start(self, now_ms: float) -> bool:
-        waited_ms = now_ms - self._arrivals[0].at_ms if self._arrivals else 0.0
-        delay_ms = None if self._delay_ms is None else self._delay_ms + self._extra_ms
-        return may_start(self.level_ms, waited_ms, delay_ms, self._start_ms, self._start_ms + _MOST_EXTRA_MS)
 
     def _top_up(self) -> None:
         ring = self._out.ring
@@ -189,15 +192,6 @@ class Playback:
             self._out.is_expecting = True
         if self._is_complete and not self._waiting:
             self._out.is_expecting = False
-
-    def _learn(self) -> None:
-        delay_ms = start_delay_ms(self._arrivals)
-        if delay_ms is not None:
-            self._delay_ms = delay_ms
-        if self._out.underruns > self._underruns_before:
-            self._extra_ms = min(self._extra_ms + _LONGER_AFTER_UNDERRUN_MS, _MOST_EXTRA_MS)
-        else:
-            self._extra_ms = max(self._extra_ms - _SHORTER_AFTER_SUCCESS_MS, 0)
 
     @property
     def _is_heard(self) -> bool:

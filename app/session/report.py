@@ -13,7 +13,12 @@ from app.session import messages
 from engine_runtime.timing import TimingEvent
 
 _MEANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}
-_LAST = {"ttfa_ms": "first_audio", "endpointing_ms": "endpointing", "voice_to_voice_ms": "voice_to_voice"}
+_LAST = {
+    "ttfa_ms": "first_audio",
+    "endpointing_ms": "endpointing",
+    "playback_hold_ms": "playback_hold",
+    "voice_to_voice_ms": "voice_to_voice",
+}
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
 _Reply = messages.ReplyFinished | messages.ReplyCut
 
@@ -64,7 +69,9 @@ class ConversationReport:
         null where there is none: `prefill_ms` and `prefill_rows` of all prefill calls together,
         `rows_at_commit` = rows that were left for the commit, `step_ms` the mean of a decode step,
         `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, `endpointing_ms`
-        last speech to commit, `voice_to_voice_ms` last speech to first sample played.
+        last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
+        `playback_hold_reason` what that waited for (start_policy.StartReason), `voice_to_voice_ms` last
+        speech to first sample played.
         """
         answered = self._finished.keys() | self._cut.keys()
         turns = [self._turn(turn) for turn_id, turn in self._committed.items() if turn_id in answered]
@@ -105,7 +112,7 @@ def _entry(
     }
 
 
-def _timings(events: list[TimingEvent]) -> dict[str, float | int | None]:
+def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
     by_name: dict[str, list[TimingEvent]] = defaultdict(list)
     for event in events:
         if event.name == "commit":
@@ -116,7 +123,8 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | None]:
         by_name[event.name].append(event)
     prefills = by_name["prefill"]
     replies = by_name["reply"]
-    known: dict[str, float | int | None] = {
+    holds = by_name["playback_hold"]
+    known: dict[str, float | int | str | None] = {
         "prefill_ms": sum(event.duration_ms for event in prefills) if prefills else None,
         "prefill_rows": sum(int(event.attributes.get("rows", 0)) for event in prefills),
         "rows_at_commit": sum(int(event.attributes.get("rows_at_commit", 0)) for event in prefills),
@@ -125,6 +133,7 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | None]:
         known[key] = fmean(event.duration_ms for event in by_name[name]) if by_name[name] else None
     for key, name in _LAST.items():
         known[key] = by_name[name][-1].duration_ms if by_name[name] else None
+    known["playback_hold_reason"] = str(holds[-1].attributes["reason"]) if holds else None
     for key in _OF_REPLY:
         value = replies[-1].attributes.get(key) if replies else None
         known[key] = float(value) if value is not None else None

@@ -22,7 +22,7 @@ class SessionSettings:
     """Latency asked of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
     playback_start_ms: int = 300
     """Reply audio to hold before the first sample of the first reply is handed to the device (or the whole
-    reply, if shorter). Later replies start as soon as the last one showed to be safe."""
+    reply, if shorter). Later replies start when `start_policy` says that they will not run dry."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)
     """When turns start and end."""
     hear_samples: bool = True

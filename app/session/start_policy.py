@@ -1,54 +1,128 @@
-"""When the playback of a reply starts: as soon as what is in hand covers the time until more comes.
+"""When the playback of a reply starts: the playout delay of an adaptive jitter buffer.
 
-In: when the pieces of the last reply came and how long each sounds. Out: how long to wait after the first
-piece of the next one. Pure functions of times in ms. Dialog thread.
+In: when the packets of each reply came and how long they sound. Out: whether to start now, at first and again
+after an under-run, and why it was then. Pure logic, times in ms. Dialog thread.
+
+    lateness  Of a packet: the time from the first packet of its reply to its own, less the audio before it. A
+              reply that starts so much after its first packet just has it in time. The delay is a percentile
+              of the worst lateness of each of the last replies, older ones weighing less: it grows with the
+              first reply that is late, and shrinks a few replies after the last one that was.
+    pace      What is in hand has to last until the next packet, which may take half as long again as the
+              latest one did; the first one counts from the commit. So the first reply, and the first under a
+              new load, wait for what no earlier reply showed. A first packet that sounds longer than it took
+              starts at once: the machine is not busy, and later packets take less than it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
+from typing import Literal
 
-SLOWER = 1.25
-"""The next reply is taken to be made this much more slowly than the last one."""
 MARGIN_MS = 60.0
-"""What should be left in hand when a piece comes: the beat of the dialog loop and a block of the device."""
+"""What should be left in hand when a packet comes: a round of the dialog loop and a block of the device."""
+UNEVEN = 1.5
+"""How much longer than the latest packet the next one may take, beside other work: measured, 1.4 at p95."""
+MAX_DELAY_MS = 3_000.0
+"""Nothing is waited for longer: a machine too slow for real time stutters rather than keep silent."""
+PERCENTILE = 0.95
+FORGETTING = 0.8
+"""Weight of a reply relative to the one after it. With this percentile, a single late reply counts for the
+next 7, a load that made all of them late for the next 14."""
+_MAX_REPLIES = 32
+
+StartReason = Literal["at_once", "first_reply", "lateness", "pace", "complete"]
+"""What the start waited for last; first_reply: for the audio that the settings want while nothing is known;
+complete: the reply was complete before its delay was over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A piece of a reply: when it came and how long it sounds."""
+class Start:
+    """How long after its first packet a reply started, and why. `target_ms` is the delay that the lateness of
+    the last replies asked for, 0 if there were none."""
 
-    at_ms: float
-    audio_ms: float
+    delay_ms: float
+    reason: StartReason
+    target_ms: float
 
 
-def start_delay_ms(arrivals: Sequence[Arrival]) -> float | None:
-    """How long after its first piece a reply that comes like this one is to start, so as never to run dry.
+class StartPolicy:
+    """One reply at a time: `begin`, `add` for each packet, `may_start` in between, `learn` at its end."""
 
-    Piece j comes at t_j; what came before it sounds A_j, so the start must not be before t_j - A_j. None with
-    fewer than two pieces, which say nothing of the time between them.
-    """
-    if len(arrivals) < 2:
+    def __init__(self) -> None:
+        self._worst: deque[float] = deque(maxlen=_MAX_REPLIES)
+        """The worst lateness of each of the last replies, the latest reply first."""
+        self.begin(0.0, 0.0)
+
+    def begin(self, asked_ms: float, least_ms: float) -> None:
+        """A reply that was asked for at `asked_ms`. If it is the first one, it starts with `least_ms` in
+        hand."""
+        self.start: Start | None = None
+        """The decision, once it is made."""
+        self.target_ms = self._percentile()
+        """The delay that the lateness of the last replies asks for; None before the first lesson."""
+        self._least_ms = least_ms
+        self._first_ms: float | None = None
+        self._latest_ms, self._took_ms, self._packets = asked_ms, 0.0, 0
+        self._waits_since_ms = 0.0
+        self._audio_ms = 0.0
+        self._lateness_ms: float | None = None
+        self._reason: StartReason = "at_once"
+
+    def add(self, at_ms: float, audio_ms: float) -> None:
+        """A packet came."""
+        if self._first_ms is None:
+            self._first_ms = self._waits_since_ms = at_ms
+        else:
+            late_ms = at_ms - self._first_ms - self._audio_ms
+            self._lateness_ms = late_ms if self._lateness_ms is None else max(self._lateness_ms, late_ms)
+        self._audio_ms += audio_ms
+        self._latest_ms, self._took_ms = at_ms, at_ms - self._latest_ms
+        self._packets += 1
+
+    def may_start(self, now_ms: float, level_ms: float, *, is_complete: bool) -> bool:
+        """Whether to start with `level_ms` in hand, at first or after an under-run."""
+        if level_ms <= 0:
+            return is_complete
+        waited_ms = now_ms - self._waits_since_ms
+        reason = self._missing(now_ms, waited_ms, level_ms)
+        if reason is not None and not is_complete and waited_ms < MAX_DELAY_MS:
+            self._reason = reason
+            return False
+        if self.start is None:
+            self.start = Start(
+                waited_ms, self._reason if reason is None else "complete", self.target_ms or 0.0
+            )
+        return True
+
+    def run_dry(self, now_ms: float) -> None:
+        """An under-run. Whatever the packets say, a start as early as this one was too early."""
+        self._waits_since_ms = now_ms
+        if self.start is not None:
+            self._lateness_ms = max(self._lateness_ms or 0.0, self.start.delay_ms)
+
+    def learn(self) -> None:
+        """The reply is over, complete or not; one packet says nothing of the time between packets."""
+        if self._lateness_ms is not None:
+            self._worst.appendleft(self._lateness_ms)
+            self._lateness_ms = None
+
+    def _missing(self, now_ms: float, waited_ms: float, level_ms: float) -> StartReason | None:
+        """What has to be waited for."""
+        if self.start is None:
+            if self.target_ms is None and level_ms < self._least_ms:
+                return "first_reply"
+            if self.target_ms is not None and waited_ms < self.target_ms:
+                return "lateness"
+        is_fast = self._packets == 1 and level_ms >= self._took_ms + MARGIN_MS
+        lasts_ms = level_ms + now_ms - self._latest_ms
+        return None if is_fast or lasts_ms >= UNEVEN * self._took_ms + MARGIN_MS else "pace"
+
+    def _percentile(self) -> float | None:
+        weights = [FORGETTING**age for age in range(len(self._worst))]
+        above = 0.0
+        for lateness_ms, weight in sorted(zip(self._worst, weights, strict=True), reverse=True):
+            above += weight
+            if above > (1.0 - PERCENTILE) * sum(weights):
+                return min(max(lateness_ms + MARGIN_MS, 0.0), MAX_DELAY_MS)
         return None
-    first_ms, sounded_ms, delay_ms = arrivals[0].at_ms, 0.0, 0.0
-    for piece in arrivals:
-        if piece is not arrivals[0]:
-            delay_ms = max(delay_ms, SLOWER * (piece.at_ms - first_ms) + MARGIN_MS - sounded_ms)
-        sounded_ms += piece.audio_ms
-    return delay_ms
-
-
-def may_start(
-    level_ms: float, waited_ms: float, delay_ms: float | None, least_ms: float, most_ms: float
-) -> bool:
-    """Whether to start with `level_ms` in hand, `waited_ms` after the first piece.
-
-    delay_ms: what the last reply taught, None if nothing; then `least_ms` have to be in hand. `most_ms` in
-    hand is enough in any case.
-    """
-    if level_ms <= 0:
-        return False
-    if delay_ms is None:
-        return level_ms >= least_ms
-    return waited_ms >= delay_ms or level_ms >= most_ms

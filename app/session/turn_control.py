@@ -150,7 +150,7 @@ class TurnControl:
                 turn_id, earlier.modality, is_repetition=True, is_answered=True, had_playback=True
             )
             self._turn_taking.begin_reply()
-        self._playback.begin(earlier.sample_rate, self.settings.playback_start_ms)
+        self._playback.begin(earlier.sample_rate, self.settings.playback_start_ms, self._clock.now_ns())
         for chunk in earlier.chunks:
             self._playback.push(chunk)
         if turn.is_answered:
@@ -201,7 +201,7 @@ class TurnControl:
             self._turn_taking.reply_heard()
             self._feed.close()
             self._emit(PlaybackStarted(turn.turn_id))
-            self._time_voice_to_voice(turn, self._playback.started_ns)
+            self._time_start(turn, self._playback.started_ns)
         if turn.had_playback and self._playback.is_lost:
             self.cancel("output_lost")
         elif turn.is_answered and not self._playback.is_active:
@@ -267,7 +267,7 @@ class TurnControl:
 
     def _submit_commit(self, turn: TurnInProgress) -> None:
         self._commit_count += 1
-        turn.commit_id = self._commit_count
+        turn.commit_id, turn.committed_ns = self._commit_count, self._clock.now_ns()
         self._worker.submit(Commit(turn.turn_id, turn.commit_id, turn.modality, self.settings.seed))
 
     def _on_reply(self, turn: TurnInProgress, event: ReplyText | ReplyAudio | ReplyDone) -> None:
@@ -278,7 +278,7 @@ class TurnControl:
             self.transcript.add_audio(turn.turn_id, event.pcm, event.sample_rate)
             if not turn.had_playback:
                 turn.had_playback = True
-                self._playback.begin(event.sample_rate, self.settings.playback_start_ms)
+                self._playback.begin(event.sample_rate, self.settings.playback_start_ms, turn.committed_ns)
             if self._playback.is_active:
                 self._playback.push(event.pcm)
         else:
@@ -310,7 +310,18 @@ class TurnControl:
         self._emit(ErrorRaised(failure.message, failure.what_to_do, turn.turn_id))
         self.cancel("error")
 
-    def _time_voice_to_voice(self, turn: TurnInProgress, started_ns: int) -> None:
+    def _time_start(self, turn: TurnInProgress, started_ns: int) -> None:
+        start = self._playback.start
+        if start is not None and not turn.is_repetition:
+            hold_ns = round(start.delay_ms * 1e6)
+            self.timing.emit(
+                "playback_hold",
+                turn.turn_id,
+                time.perf_counter_ns() - hold_ns,
+                hold_ns,
+                reason=start.reason,
+                target_ms=start.target_ms,
+            )
         if turn.last_speech_ns is None:
             return
         duration_ns = started_ns - turn.last_speech_ns

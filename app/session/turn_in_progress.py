@@ -17,6 +17,8 @@ class TurnInProgress:
     is_repetition: bool = False
     commit_id: int = 0
     """0 while the user speaks."""
+    committed_ns: int = 0
+    """When, by the session's clock."""
     user_codes: int = 0
     last_speech_ns: int | None = None
     """When the user spoke last, by the session's clock; None for a typed question."""

@@ -63,7 +63,10 @@ def test_a_conversation_in_real_time_counts_what_was_late(
     assert realtime["turns"] == 1
     assert realtime["underruns"] == 0
     assert realtime["voice_to_voice_ms"]["min"] > 500
+    assert realtime["playback_hold_ms"]["min"] >= 0
+    assert sum(realtime["playback_hold_reasons"].values()) == 1
     assert "conversation in real time" in output
+    assert "playback hold p50" in output
 
 
 def test_other_work_beside_the_measurement_is_in_the_header(

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from app.audio.wav import read_wav, write_wav
 from app.cli import main
+from app.session.start_policy import StartReason
 from engine_runtime.errors import ExportError
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
@@ -71,8 +72,11 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     timings = turn["timings"]
     assert set(timings) == {
         "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
-        "endpointing_ms", "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
+        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "voice_to_voice_ms", "rtf_total",
+        "rtf_steady", "first_chunk_ratio",
     }  # fmt: skip
+    assert timings.pop("playback_hold_reason") in get_args(StartReason)
+    assert timings.pop("playback_hold_ms") >= 0
     assert all(value is not None and value > 0 for value in timings.values())
     assert timings["voice_to_voice_ms"] > timings["endpointing_ms"]
     assert timings["prefill_rows"] > timings["rows_at_commit"]

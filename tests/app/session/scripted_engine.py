@@ -35,6 +35,8 @@ class Script:
     chunk_s: float = 0.4
     step_s: float = 0.0
     """Real time that each chunk takes."""
+    pauses_s: tuple[float, ...] = ()
+    """Real time that the first, second, ... chunk takes on top of that."""
     push_s: float = 0.0
     fail_on: str = ""
     """Name of a call that raises."""
@@ -93,7 +95,7 @@ class ScriptedTurn:
             while not script.gate.wait(0.01) and not self._cancelled.is_set():
                 pass
         for chunk in range(script.chunks):
-            time.sleep(script.step_s)
+            time.sleep(script.step_s + sum(script.pauses_s[chunk : chunk + 1]))
             if self._cancelled.is_set():
                 yield ReplyDone(self.turn_id, reply, "cancelled", text, (), samples)
                 return

@@ -53,7 +53,8 @@ def test_the_report_has_every_turn(two_questions: Path) -> None:
     }
     assert set(first["timings"]) == {
         "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
-        "endpointing_ms", "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
+        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "voice_to_voice_ms", "rtf_total",
+        "rtf_steady", "first_chunk_ratio",
     }  # fmt: skip
     assert first["timings"]["endpointing_ms"] == pytest.approx(640, abs=60)
     assert first["timings"]["voice_to_voice_ms"] >= first["timings"]["endpointing_ms"]

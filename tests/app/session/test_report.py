@@ -32,6 +32,7 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
         timing("token2mel", 10, chunk=0),
         timing("vocoder", 20, chunk=0),
         timing("first_audio", 123.4567),
+        timing("playback_hold", 30, reason="pace", target_ms=20.0),
         timing("voice_to_voice", 800),
         timing("reply", 400, audio_s=1.0, rtf_total=0.4, rtf_steady=0.3, first_chunk_ratio=0.5),
     ]
@@ -52,7 +53,8 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
                 "timings": {
                     "prefill_ms": 14.0, "prefill_rows": 19, "rows_at_commit": 5, "step_ms": 3.0,
                     "token2mel_ms": 10.0, "vocoder_ms": 20.0, "ttfa_ms": 123.457, "endpointing_ms": 650.0,
-                    "voice_to_voice_ms": 800.0, "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
+                    "playback_hold_ms": 30.0, "playback_hold_reason": "pace", "voice_to_voice_ms": 800.0,
+                    "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
                 },
             }
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ from app.session.messages import (
 )
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
+from app.session.start_policy import MARGIN_MS
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality, Pcm, SamplingParams
 from tests.app.session.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
@@ -117,14 +119,32 @@ def test_latencies_are_those_of_the_conversation(question: Path) -> None:
 
 def test_a_slow_engine_is_late_on_the_virtual_clock_too(question: Path) -> None:
     with running(
-        ScriptedEngine(Script(step_s=0.25, chunk_s=0.12)), SessionSettings(playback_start_ms=200)
+        ScriptedEngine(Script(chunks=8, step_s=0.25, chunk_s=0.12)), SessionSettings(playback_start_ms=200)
     ) as driver:
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
-    # 120 ms chunks every 250 ms: playback waits for two chunks, then runs dry before the third.
-    assert timings(driver, "voice_to_voice")[0] == pytest.approx(640 + 500, abs=90)
+    # 120 ms chunks every 250 ms: playback waits until three of them cover the next one, then runs dry.
+    assert timings(driver, "voice_to_voice")[0] == pytest.approx(640 + 750 + 75, abs=90)
     assert driver.of(Counters)[-1].underruns >= 1
     assert timings(driver, "underrun")
+
+
+def test_a_reply_is_held_after_one_that_ran_dry(question: Path) -> None:
+    engine = ScriptedEngine(Script(chunks=6, step_s=0.05, chunk_s=0.3, pauses_s=(0.0, 0.0, 0.0, 0.95)))
+    with running(engine, SessionSettings(playback_start_ms=200)) as driver:
+        driver.session.send(PlaySample(question))
+        driver.await_event(SampleFinished)
+        assert driver.of(Counters)[-1].underruns == 1
+        engine.script = replace(engine.script, pauses_s=(0.0, 0.0, 0.0, 0.8))
+        driver.session.send(PlaySample(question))
+        driver.await_event(SampleFinished, 2)
+    assert driver.of(Counters)[-1].underruns == 1
+    holds = [event.event for event in driver.of(Timing) if event.event.name == "playback_hold"]
+    assert [hold.attributes["reason"] for hold in holds] == ["at_once", "lateness"]
+    # The fourth chunk came 1,100 ms after the first, when 900 ms had been made.
+    target_ms = holds[1].attributes["target_ms"]
+    assert target_ms == pytest.approx(200 + MARGIN_MS, abs=60)
+    assert holds[1].duration_ms == pytest.approx(target_ms, abs=20)
 
 
 def test_each_reply_ends_before_the_file_goes_on(tmp_path: Path) -> None:

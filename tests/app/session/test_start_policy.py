@@ -1,47 +1,177 @@
-"""When a reply starts, from how the last one came."""
+"""When a reply starts, from how late the packets of the last ones were and how this one comes."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.session.start_policy import MARGIN_MS, SLOWER, Arrival, may_start, start_delay_ms
+from app.session.start_policy import MARGIN_MS, MAX_DELAY_MS, Start, StartPolicy
+
+ROUND_MS = 5
+REMEMBERED = 7
+"""Replies whose worst lateness counts."""
+
+Reply = list[tuple[float, float]]
+"""Packets: the time since the one before (since the question for the first), and the audio in it, in ms."""
 
 
-def test_a_reply_that_comes_fast_enough_starts_with_its_first_piece() -> None:
-    # 240 ms first, then 400 ms every 100 ms
-    assert start_delay_ms([Arrival(50, 240), Arrival(150, 400), Arrival(250, 400)]) == 0
+def play(
+    policy: StartPolicy, reply: Reply, least_ms: float = 0.0, asked_ms: float = 50.0
+) -> tuple[Start, int]:
+    """Play a reply as the dialog loop does, in rounds; its start and the number of under-runs."""
+    policy.begin(asked_ms, least_ms)
+    times = [asked_ms + at_ms for at_ms in itertools.accumulate(gap_ms for gap_ms, _ in reply)]
+    coming = list(zip(times, (audio_ms for _, audio_ms in reply), strict=True))
+    now_ms, level_ms, underruns, is_flowing = asked_ms, 0.0, 0, False
+    while True:
+        while coming and coming[0][0] <= now_ms:
+            policy.add(*coming[0])
+            level_ms += coming.pop(0)[1]
+        is_flowing = is_flowing or policy.may_start(now_ms, level_ms, is_complete=not coming)
+        if is_flowing and level_ms <= 0:
+            if not coming:
+                break
+            underruns, is_flowing = underruns + 1, False
+            policy.run_dry(now_ms)
+        if is_flowing:
+            level_ms = max(level_ms - ROUND_MS, 0.0)
+        now_ms += ROUND_MS
+    policy.learn()
+    assert policy.start is not None
+    return policy.start, underruns
 
 
-def test_growing_packets_are_waited_for_as_long_as_they_take() -> None:
-    # the third piece comes 900 ms after the first, when 640 ms are in hand
-    delay = start_delay_ms([Arrival(0, 240), Arrival(100, 400), Arrival(900, 800)])
-    assert delay == pytest.approx(SLOWER * 900 + MARGIN_MS - 640)
+def steady(gap_ms: float, packets: int = 10, took_ms: float | None = None) -> Reply:
+    """A first packet of 200 ms, then 400 ms every `gap_ms`."""
+    first_ms = gap_ms if took_ms is None else took_ms
+    return [(first_ms, 200.0), *[(gap_ms, 400.0)] * (packets - 1)]
 
 
-def test_one_piece_teaches_nothing() -> None:
-    assert start_delay_ms([]) is None
-    assert start_delay_ms([Arrival(5, 100)]) is None
+def burst(gap_ms: float) -> Reply:
+    """All goes fast but the fourth packet."""
+    return [*steady(100, 3), (gap_ms, 400.0), *[(100.0, 400.0)] * 6]
 
 
-@given(st.lists(st.tuples(st.floats(0, 500), st.floats(1, 1_000)), min_size=2, max_size=20))
-def test_a_reply_that_comes_as_the_last_one_never_runs_dry(pieces: list[tuple[float, float]]) -> None:
-    now, arrivals = 0.0, []
-    for gap, audio in pieces:
-        now += gap
-        arrivals.append(Arrival(now, audio))
-    delay = start_delay_ms(arrivals)
-    assert delay is not None
-    start, sounded = arrivals[0].at_ms + delay, 0.0
-    for piece in arrivals:
-        # what came before this piece is not used up when it comes
-        assert piece is arrivals[0] or piece.at_ms <= start + sounded + 1e-6
-        sounded += piece.audio_ms
+def test_on_a_quiet_machine_every_reply_but_the_first_starts_with_its_first_packet() -> None:
+    policy = StartPolicy()
+    assert play(policy, steady(120), least_ms=300) == (Start(120, "first_reply", 0.0), 0)
+    for _ in range(20):
+        assert play(policy, steady(120), least_ms=300) == (Start(0, "at_once", 0.0), 0)
 
 
-def test_start_with_and_without_a_lesson() -> None:
-    assert not may_start(0, 1_000, 0, 0, 0)  # nothing in hand
-    assert [may_start(level, 0, None, 300, 1_100) for level in (299, 300)] == [False, True]
-    assert [may_start(50, waited, 100, 300, 1_100) for waited in (99, 100)] == [False, True]
-    assert may_start(1_100, 0, 5_000, 300, 1_100)  # enough in hand, whatever was learnt
+def test_the_first_reply_waits_for_its_own_pace_on_a_busy_machine() -> None:
+    start, underruns = play(StartPolicy(), steady(360))  # RTF 0.9
+    assert start == Start(360, "pace", 0.0)  # with 600 ms in hand
+    assert underruns == 0
+    assert play(StartPolicy(), steady(200)) == (Start(160, "pace", 0.0), 0)
+
+
+def test_steadily_slow_replies_wait_as_long_as_their_packets_are_late() -> None:
+    policy = StartPolicy()
+    play(policy, steady(360))
+    for _ in range(20):
+        start, underruns = play(policy, steady(360, took_ms=180))
+        assert (start.reason, start.target_ms, underruns) == ("lateness", 160 + MARGIN_MS, 0)
+        assert start.delay_ms == pytest.approx(160 + MARGIN_MS, abs=ROUND_MS)
+
+
+def test_a_load_that_begins_is_waited_for_at_once() -> None:
+    policy = StartPolicy()
+    for _ in range(10):
+        play(policy, steady(100))
+    start, underruns = play(policy, steady(360))
+    assert (start.delay_ms, start.reason, underruns) == (360, "pace", 0)
+
+
+def test_a_burst_is_remembered_for_some_replies_and_then_forgotten() -> None:
+    policy = StartPolicy()
+    for _ in range(20):
+        play(policy, steady(100))
+    assert play(policy, burst(1_300))[1] == 1
+    target_ms = 100 + 100 + 1_300 - (200 + 400 + 400) + MARGIN_MS
+    starts = [play(policy, steady(100))[0] for _ in range(REMEMBERED + 1)]
+    assert [start.target_ms for start in starts] == [target_ms] * REMEMBERED + [0]
+    assert starts[-1].reason == "at_once"
+
+
+def test_a_load_that_ends_is_forgotten_more_slowly_than_a_burst() -> None:
+    policy = StartPolicy()
+    for _ in range(20):
+        play(policy, steady(360))
+    targets = [play(policy, steady(100))[0].target_ms for _ in range(20)]
+    assert targets == [160 + MARGIN_MS] * 14 + [0] * 6
+
+
+def test_an_under_run_makes_the_next_delay_longer_even_if_no_packet_was_late() -> None:
+    policy = StartPolicy()
+    targets = []
+    for _ in range(3):
+        policy.begin(0, 0)
+        for packet in range(3):
+            policy.add(100.0 * packet, 400)
+        now_ms = 200.0
+        while not policy.may_start(now_ms, 1_200, is_complete=False):
+            now_ms += ROUND_MS
+        policy.run_dry(now_ms + 500)
+        policy.learn()
+        policy.begin(0, 0)
+        targets.append(policy.target_ms)
+    first = targets[0]
+    assert first is not None
+    assert targets == [first, first + MARGIN_MS, first + 2 * MARGIN_MS]
+
+
+def test_after_an_under_run_there_is_enough_for_the_next_packet() -> None:
+    policy = StartPolicy()
+    policy.begin(0, 0)
+    policy.add(100, 200)
+    assert policy.may_start(100, 200, is_complete=False)
+    policy.run_dry(300)
+    assert not policy.may_start(599, 0, is_complete=False)
+    policy.add(600, 400)  # it took 500 ms, the next one may take 750
+    assert not policy.may_start(1_005, 400, is_complete=False)
+    assert policy.may_start(1_010, 400, is_complete=False)
+    assert policy.start == Start(0, "at_once", 0.0)
+
+
+def test_a_complete_reply_starts_at_once() -> None:
+    policy = StartPolicy()
+    play(policy, burst(1_300))
+    assert play(policy, [(20, 300), (100, 50)])[0].reason == "complete"
+    policy.begin(0, 0)
+    assert policy.may_start(0, 0, is_complete=True)  # nothing to play
+    assert policy.start is None
+
+
+def test_nothing_is_waited_for_without_end() -> None:
+    policy = StartPolicy()
+    slow = steady(10_000, 3)
+    play(policy, slow)
+    start, underruns = play(policy, slow)
+    assert (start.delay_ms, start.target_ms) == (MAX_DELAY_MS, MAX_DELAY_MS)
+    assert underruns == 2
+
+
+def test_one_packet_teaches_nothing() -> None:
+    policy = StartPolicy()
+    play(policy, [(5_000, 100)])
+    policy.begin(0, 0)
+    assert policy.target_ms is None
+
+
+packets = st.tuples(st.floats(0, 300), st.floats(1, 500))
+replies = st.lists(packets, min_size=2, max_size=8)
+
+
+@given(st.lists(replies, min_size=1, max_size=12), st.data())
+def test_a_reply_that_comes_like_one_of_the_last_never_runs_dry(
+    history: list[Reply], data: st.DataObject
+) -> None:
+    policy = StartPolicy()
+    for reply in history:
+        play(policy, reply)
+    repeated = data.draw(st.sampled_from(history[-REMEMBERED:]))
+    assert play(policy, repeated)[1] == 0
