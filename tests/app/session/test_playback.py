@@ -51,13 +51,13 @@ def test_nothing_is_played_before_there_is_enough() -> None:
     rig.run(100)
     assert not rig.pcm.any()
     assert rig.playback.level_ms == pytest.approx(150)
-    rig.playback.push(sound(100))
+    rig.playback.push(sound(110))  # lasts twice 100 ms and the margin
     rig.run(50)
     assert rig.playback.started_ns == 100 * MS
     rig.playback.finish()
     rig.run(300)
     assert not rig.playback.is_active
-    assert np.trim_zeros(rig.pcm).tolist() == [0.5] * (RATE // 4)
+    assert np.trim_zeros(rig.pcm).tolist() == [0.5] * (RATE * 260 // 1_000)
     assert rig.speaker.underruns == 0
 
 

@@ -64,9 +64,9 @@ def test_on_a_quiet_machine_every_reply_but_the_first_starts_with_its_first_pack
 
 def test_the_first_reply_waits_for_its_own_pace_on_a_busy_machine() -> None:
     start, underruns = play(StartPolicy(), steady(360))  # RTF 0.9
-    assert start == Start(360, "pace", 0.0)  # with 600 ms in hand
+    assert start == Start(540, "pace", 0.0)  # 600 ms in hand last for twice 360 ms after 180 more
     assert underruns == 0
-    assert play(StartPolicy(), steady(200)) == (Start(160, "pace", 0.0), 0)
+    assert play(StartPolicy(), steady(200)) == (Start(200, "pace", 0.0), 0)
 
 
 def test_steadily_slow_replies_wait_as_long_as_their_packets_are_late() -> None:
@@ -83,7 +83,7 @@ def test_a_load_that_begins_is_waited_for_at_once() -> None:
     for _ in range(10):
         play(policy, steady(100))
     start, underruns = play(policy, steady(360))
-    assert (start.delay_ms, start.reason, underruns) == (360, "pace", 0)
+    assert (start.delay_ms, start.reason, underruns) == (540, "pace", 0)
 
 
 def test_a_burst_is_remembered_for_some_replies_and_then_forgotten() -> None:
@@ -131,9 +131,9 @@ def test_after_an_under_run_there_is_enough_for_the_next_packet() -> None:
     assert policy.may_start(100, 200, is_complete=False)
     policy.run_dry(300)
     assert not policy.may_start(599, 0, is_complete=False)
-    policy.add(600, 400)  # it took 500 ms, the next one may take 750
-    assert not policy.may_start(1_005, 400, is_complete=False)
-    assert policy.may_start(1_010, 400, is_complete=False)
+    policy.add(600, 400)  # it took 500 ms, the next one may take 1,000
+    assert not policy.may_start(1_255, 400, is_complete=False)
+    assert policy.may_start(1_260, 400, is_complete=False)
     assert policy.start == Start(0, "at_once", 0.0)
 
 
