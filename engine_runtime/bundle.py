@@ -213,8 +213,9 @@ def _check_choices(bundle: Bundle, manifest: Manifest) -> None:
 def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: Collection[Path]) -> None:
     root = bundle.path.resolve()
     sections = (bundle.lm.weights, bundle.speech_encoder.weights, bundle.flow.weights, bundle.vocoder.weights)
-    voice = [bundle.voice.speaker_encoder] if bundle.voice else []
-    for used in [bundle.text_tokenizer, *voice, *(file for section in sections for file in section)]:
+    optional = [bundle.voice.speaker_encoder if bundle.voice else None, bundle.speech_encoder.graph]
+    named = [bundle.text_tokenizer, *(file for file in optional if file is not None)]
+    for used in [*named, *(file for section in sections for file in section)]:
         if used.relative_to(bundle.path).as_posix() not in bundle.files:
             raise manifest.error(f"{used.name} is used but has no entry in [files]; add its size and sha256")
     for name, entry in bundle.files.items():

@@ -85,6 +85,8 @@ class SpeechEncoderSection:
     ceiling_prior: float | None = None
     """Where the ceiling of a stream starts, as log10 mel power; None is what suits the normalisation
     (codec/features.py). A "running_max" model was trained with it."""
+    graph: Path | None = None
+    """ONNX graph of a streaming step without weights, which come from `weights` (codec/onnx_encoder.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,10 @@ def parse_files(path: Path, table: Table) -> dict[str, FileEntry]:
 def parse_speech_encoder(path: Path, table: Table) -> SpeechEncoderSection:
     """[speech_encoder]."""
     table.table("config").hold(SPEECH_ENCODER_CONFIG)
-    return read_table(SpeechEncoderSection, table, limits.SPEECH_ENCODER, weights=weights_of(path, table))
+    graph = file_in(path, table.string("graph"), table) if "graph" in table.content else None
+    return read_table(
+        SpeechEncoderSection, table, limits.SPEECH_ENCODER, weights=weights_of(path, table), graph=graph
+    )
 
 
 def parse_vocoder(path: Path, table: Table) -> VocoderSection:

@@ -4,7 +4,8 @@ In: the environment, and the idle time of the processors. Out: variables that Op
 imported, and calls of `torch.set_num_threads`. Where every processor is free, all threads share an operation;
 where another program is at work, each operation would wait for the thread that was not scheduled (a vocoder
 packet of 200 ms with one thread took 1 to 3 s with two), so threads are given up until the processors are
-free again. What the user has set stays. `CpuThreads` belongs to the engine thread.
+free again. What the user has set stays. Sessions of onnxruntime have no threads of their own and need none of
+this. `CpuThreads` belongs to the engine thread.
 """
 
 from __future__ import annotations

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine_runtime.errors import MossVoiceError
 
@@ -22,9 +26,17 @@ class OnnxModelError(ValueError):
 
 
 def create_session(
-    model: Path | bytes, *, purpose: str, threads: int = 1, config: Mapping[str, str] | None = None
+    model: Path | bytes,
+    *,
+    purpose: str,
+    threads: int = 1,
+    config: Mapping[str, str] | None = None,
+    initializers: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Any:
     """A session on the CPU. `config` holds session configuration entries, by the library's keys.
+
+    `initializers` are the weights of a graph that holds none, by name: exactly those, in these shapes. They
+    are used in place, so keep them as long as the session.
 
     Raises MossVoiceError without onnxruntime, which then says what it is needed for: `purpose`, as in "detect
     speech". Raises OnnxModelError for a model that cannot be loaded.
@@ -37,6 +49,9 @@ def create_session(
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
     try:
+        if initializers:
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in initializers.values()]
+            options.add_external_initializers(list(initializers), values)
         return onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else os.fspath(model),
             sess_options=options,
@@ -44,6 +59,11 @@ def create_session(
         )
     except Exception as error:  # onnxruntime has its own exception types, none of them public
         raise OnnxModelError(str(error)) from error
+
+
+def library_version() -> str:
+    """The installed version, for reports. Raises importlib.metadata.PackageNotFoundError without it."""
+    return metadata.version("onnxruntime")
 
 
 def _library(purpose: str) -> Any:

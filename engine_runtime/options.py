@@ -64,7 +64,7 @@ class EngineOptions:
     """How keys and values are stored; native is `dtype`."""
     kernels: Kernels = "auto"
     """What runs language model and codec on a GPU: Triton kernels, plain torch, or the former where they
-    work."""
+    work. On a CPU all but torch let onnxruntime run the speech encoder where it can."""
     graphs: bool = True
     """Whether repeated work on a GPU is recorded once as a CUDA graph."""
     gpu_memory_gb: float | None = None

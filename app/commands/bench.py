@@ -194,6 +194,7 @@ def _measure_replies(
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
         **_threads(engine),
         "backend": settings.engine.backend,
+        "speech_encoder": engine.stages.speech_tokenizer.backend,
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
         "busy_processes": arguments.busy,

@@ -25,6 +25,7 @@ from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
 from engine_runtime.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.options import EngineOptions
 
 Status = Literal["ok", "note", "missing"]
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
@@ -161,6 +162,22 @@ def _bundles() -> Iterator[Finding]:
         else:
             role = " (used by default)" if path == chosen else ""
             yield Finding("ok", "bundle", f"{bundle.name}, {bundle.total_bytes / 1e6:.0f} MB, {path}{role}")
+            if path == chosen:
+                yield _speech_encoder(bundle)
+
+
+def _speech_encoder(bundle: Bundle) -> Finding:
+    """What runs it on the CPU; a network is loaded only where that has to be tried."""
+    if bundle.speech_encoder.graph is None:
+        return Finding("ok", "encoder", "torch (the bundle has no graph)")
+    from engine_runtime.codec.loading import load_speech_encoder
+
+    backend = load_speech_encoder(bundle, EngineOptions()).backend
+    if backend.startswith("torch"):
+        return Finding(
+            "note", "encoder", backend, "Copy or download the bundle again, or update onnxruntime."
+        )
+    return Finding("ok", "encoder", backend)
 
 
 def _sound() -> Iterator[Finding]:

@@ -116,7 +116,8 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         "--kernels",
         default=default("auto"),
         choices=get_args(Kernels),
-        help="what runs language model and codec on a GPU (default: auto, Triton where it works)",
+        help="what runs language model and codec on a GPU (default: auto, Triton where it works); torch also "
+        "keeps the speech encoder on a CPU from onnxruntime",
     )
     parser.add_argument(
         "--no-graphs",

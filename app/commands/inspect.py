@@ -60,6 +60,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "files": {name: entry.size for name, entry in bundle.files.items()},
         "parameters": {name: sum(map(count_parameters, files)) for name, files in networks.items()},
         "input_sample_rate": bundle.speech_encoder.sample_rate,
+        "cpu_encoder": "onnxruntime" if bundle.speech_encoder.graph else "torch",
         "mel": asdict(bundle.flow.mel),
         "vocoder": bundle.vocoder.kind,
         "packet_codes": list(bundle.flow.packets),
@@ -103,7 +104,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"  folder      {about['path']}",
         f"  licence     {about['licence']}",
         f"  size        {about['bytes'] / 1e6:.1f} MB in {len(about['files'])} files, sizes and hashes right",
-        f"  hears       {about['input_sample_rate']} Hz",
+        f"  hears       {about['input_sample_rate']} Hz, speech encoder on the CPU in {about['cpu_encoder']}",
         f"  speaks      {mel['sample_rate']} Hz through {about['vocoder']}, mel of {mel['n_mels']} bands, "
         f"n_fft {mel['n_fft']}, hop {mel['hop']}, {mel['fmin']:g}-{mel['fmax']:g} Hz",
         f"  packets     {_sizes(about['packet_codes'])} codes, each with {about['look_ahead_codes']} of "

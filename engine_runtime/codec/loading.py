@@ -13,6 +13,7 @@ from torch import nn
 
 from engine_runtime.bundle import Bundle, VocoderSection
 from engine_runtime.codec.features import Normalisation
+from engine_runtime.codec.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.runtime import CodecRuntime
 from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.static_flow import bytes_per_code, least_codes
@@ -104,6 +105,8 @@ def load_speech_tokenizer(
     tokenizer = SpeechTokenizer(
         model, section.sample_rate, normalisation, device, calls=calls, prior=section.ceiling_prior
     )
+    if device.type == "cpu" and options.kernels != "torch":
+        use_onnxruntime(tokenizer, section.graph)
     eosp = bundle.lm.special_ids.eosp
     if tokenizer.codebook_size > eosp:
         raise BundleError(

@@ -69,7 +69,9 @@ class SpeechTokenizer:
         self.step: Step = (
             RecordedEncoder(self.model, self.calls) if self.calls.is_recording else self.model.step_hidden
         )
-        """What continues a segment; an engine may take its place."""
+        """What continues a segment; an engine or a session of onnxruntime may take its place."""
+        self.backend = "torch"
+        """What runs `step`, for reports."""
 
     @property
     def sample_rate(self) -> int:

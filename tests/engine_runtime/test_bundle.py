@@ -221,6 +221,12 @@ def test_a_used_file_without_hash(bundle_copy: Path) -> None:
     assert "tokenizer.json is used but has no entry in [files]" in text
 
 
+def test_a_graph_without_hash(bundle_copy: Path) -> None:
+    (bundle_copy / "encoder.onnx").write_bytes(b"graph")
+    text = _error(bundle_copy, lambda manifest: manifest["speech_encoder"].update(graph="encoder.onnx"))
+    assert "encoder.onnx is used but has no entry in [files]" in text
+
+
 def test_files_outside_the_folder_are_refused(bundle_copy: Path) -> None:
     outside = bundle_copy.parent / "outside.bin"
     outside.write_bytes(b"x")
@@ -230,7 +236,8 @@ def test_files_outside_the_folder_are_refused(bundle_copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "key"), [("lm", "weights"), ("vocoder", "weights"), ("text_tokenizer", "file")]
+    ("section", "key"),
+    [("lm", "weights"), ("vocoder", "weights"), ("text_tokenizer", "file"), ("speech_encoder", "graph")],
 )
 @pytest.mark.parametrize(
     ("name", "words"),

@@ -12,7 +12,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,7 +146,7 @@ def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, de
     for graph, plan, _ in build_engines(codec, store, library, capability):
         key = engine_key(graph, codec.weights, library, capability)
         runner = EngineRunner(graph, plan, library, device, store.load_compiled(key))
-        try_out(graph, runner)
+        graph.try_out(runner)
         if (compiled := runner.compiled()) is not None:
             store.save_compiled(key, compiled)
         runners[graph.name] = (graph, runner)
@@ -154,19 +154,13 @@ def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, de
     token2mel.estimator.engine = EngineEstimator(token2mel.estimator, runners["estimator"][1])
     tokenizer = codec.speech_tokenizer
     tokenizer.step = EngineSpeechEncoder(tokenizer.model, runners["speech_encoder"][1])
+    tokenizer.backend = library.label
     if isinstance(network := vocoder.network, BigVGANWindows):
         context = (vocoder.left_context_frames, vocoder.right_context_frames)
         vocoder.network = EngineWindows(network, context, runners["vocoder_start"], runners["vocoder"])
     else:
         assert isinstance(network, HiFT)
         vocoder.network = EngineHiFT(network, *runners["vocoder"])
-
-
-def try_out(graph: Graph, runner: Callable[..., Sequence[torch.Tensor]]) -> float:
-    """Run an engine once; how far it is from torch. Raises ExecutorError as `Graph.check_outputs` does."""
-    inputs = graph.examples("usual")
-    with torch.inference_mode():
-        return graph.check_outputs(runner(*inputs), graph.module(*inputs))
 
 
 def compute_capability(device: torch.device) -> str:

@@ -1,8 +1,8 @@
 """A part of the codec as an ONNX file, and the proof that it computes what torch computes.
 
 In: a `Graph`. Out: a file (with a .data file beside it where the weights are large), exported with every axis
-that may change left open. `OnnxRunner` runs it with onnxruntime on the CPU. Needs the packages onnx and
-onnxscript, which torch's exporter uses. Any thread.
+that may change left open; or a small file without weights. Needs the packages onnx and onnxscript, which
+torch's exporter uses. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from engine_runtime.bench.clock import times_ms
 from engine_runtime.codec.tensorrt.graph import Extent, Graph
-from engine_runtime.onnx_runtime import create_session
+from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.trtllm.runtime_library import TensorRTError
 
 OPSET = 20
@@ -42,6 +42,44 @@ def require_exporter() -> None:
 def export_onnx(graph: Graph, file: Path) -> None:
     """Write the graph to a file. Raises TensorRTError where the packages are missing or torch cannot export
     it."""
+    with _reporting(graph):
+        _exported(graph).save(file)
+
+
+def export_without_weights(graph: Graph, file: Path) -> None:
+    """Write the graph to a file that has only the names and shapes of its weights, as in the state dict of
+    its module. The same graph gives the same bytes. Raises as `export_onnx`."""
+    with _reporting(graph):
+        # The optimizer would fold weights into others that have no name in the state dict.
+        model = _exported(graph, optimize=False).model_proto
+        file.write_bytes(_without_weights(model).SerializeToString(deterministic=True))
+
+
+def _without_weights(model: Any) -> Any:
+    """Leave out the values of the module's weights, and the exporter's remarks with paths of this machine."""
+    prefix = f"{_AnyNumber.CHILD}."
+    weights = {initializer.name for initializer in model.graph.initializer}
+    weights = {name for name in weights if name.startswith(prefix)}
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+        node.input[:] = [name.removeprefix(prefix) if name in weights else name for name in node.input]
+    for initializer in model.graph.initializer:
+        del initializer.metadata_props[:]
+        if initializer.name in weights:
+            initializer.name = initializer.name.removeprefix(prefix)
+            initializer.ClearField("raw_data")
+            initializer.data_location = initializer.EXTERNAL
+            initializer.external_data.add(key="location", value="weights")
+    for remarks in (model.metadata_props, model.graph.metadata_props, model.graph.value_info):
+        del remarks[:]
+    for value in (*model.graph.input, *model.graph.output):
+        del value.metadata_props[:]
+    return model
+
+
+def _exported(graph: Graph, *, optimize: bool = True) -> Any:
+    """torch's ONNXProgram of the graph."""
     require_exporter()
     # Each dimension is left open by itself: that `mask` is as long as `past` and `x` together is found anew.
     dynamic = tuple(
@@ -52,23 +90,29 @@ def export_onnx(graph: Graph, file: Path) -> None:
         or None
         for spec in graph.inputs
     )
+    with torch.no_grad():
+        program = torch.export.export(
+            _AnyNumber(graph.module), graph.examples("usual"), dynamic_shapes=(dynamic,), strict=False
+        )
+        # With examples at hand, torch 2.9 writes checks of them into the graph that it cannot run itself.
+        program.example_inputs = None
+        return torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[spec.name for spec in graph.inputs],
+            output_names=[spec.name for spec in graph.outputs],
+            optimize=optimize,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _reporting(graph: Graph) -> Iterator[None]:
+    """Quiet, and with errors that name the graph."""
     try:
-        with _quiet(), torch.no_grad():
-            program = torch.export.export(
-                _AnyNumber(graph.module), graph.examples("usual"), dynamic_shapes=(dynamic,), strict=False
-            )
-            # With examples at hand, torch 2.9 writes checks of them into the graph that it cannot run itself.
-            program.example_inputs = None
-            exported = torch.onnx.export(
-                program,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=[spec.name for spec in graph.inputs],
-                output_names=[spec.name for spec in graph.outputs],
-                verbose=False,
-            )
-            assert exported is not None
-            exported.save(file)
+        with _quiet():
+            yield
     except (RuntimeError, ValueError, TypeError, OSError) as error:  # torch's export errors are RuntimeErrors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise TensorRTError(
@@ -80,31 +124,15 @@ def export_onnx(graph: Graph, file: Path) -> None:
 class _AnyNumber(nn.Module):
     """A module with all its arguments in one tuple, so that their shapes are declared in one way."""
 
+    CHILD = "module"
+    """What the exporter puts before the names of weights."""
+
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.module(*inputs)
-
-
-class OnnxRunner:
-    """Runs an exported file with onnxruntime on the CPU; implements `Runner`. One thread by default, as the
-    codec runs beside the language model."""
-
-    def __init__(self, graph: Graph, file: Path, threads: int = 1) -> None:
-        self._graph = graph
-        self._session = create_session(file, purpose="check an exported codec", threads=threads)
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See `Runner`. Raises ExecutorError for inputs that do not fit the graph."""
-        self._graph.check_inputs(inputs)
-        named = {
-            spec.name: value.cpu().contiguous().numpy()
-            for spec, value in zip(self._graph.inputs, inputs, strict=True)
-        }
-        outputs = self._session.run([spec.name for spec in self._graph.outputs], named)
-        return tuple(torch.from_numpy(value) for value in outputs)
 
 
 def check_onnx(graph: Graph, file: Path) -> float | None:

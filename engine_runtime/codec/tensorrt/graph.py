@@ -165,6 +165,13 @@ class Graph:
         """Whether these inputs are of a size and format that an engine of this graph takes."""
         return all(spec.fits(value) for spec, value in zip(self.inputs, values, strict=True))
 
+    def try_out(self, runner: Callable[..., Sequence[Tensor]]) -> float:
+        """Run a runner of this graph once; how far it is from torch. Raises ExecutorError as `check_outputs`
+        does."""
+        inputs = self.examples("usual")
+        with torch.inference_mode():
+            return self.check_outputs(runner(*inputs), self.module(*inputs))
+
     def check_outputs(self, got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
         """The largest difference as a share of the largest value. Raises ExecutorError naming the first
         output that has another shape, is not finite, or differs by more than the tolerance."""

@@ -90,6 +90,12 @@ def speech_encoder_graph(model: WhisperVQ) -> Graph:
     )
 
 
+def weights_of_graph(graph: Graph) -> dict[str, Tensor]:
+    """What the step multiplies with, by name: all of the encoder but its codebook."""
+    state = graph.module.state_dict()
+    return {name: value for name, value in state.items() if ".codebook." not in name}
+
+
 class EngineSpeechEncoder:
     """Does what `WhisperVQ.step_hidden` does, with a runner of `speech_encoder_graph`."""
 

@@ -42,6 +42,7 @@ def test_every_figure_comes_with_its_definition(
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
     assert document["environment"]["bundle"] == "random"
+    assert document["environment"]["speech_encoder"] == "torch (the bundle has no graph)"
     assert set(document["metrics"]) == set(DEFINITIONS) - ONLY_WITH_EXACT_ENCODING
     for name, summary in document["metrics"].items():
         assert any(line.startswith(f"# {name}") and DEFINITIONS[name] in line for line in lines)

@@ -12,6 +12,7 @@ from app import paths
 from app.cli import main
 from app.commands import doctor
 from engine_runtime import hardware
+from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.trtllm import environment
 from engine_runtime.trtllm.environment import Clash
 
@@ -30,6 +31,21 @@ def test_it_finds_what_the_tests_themselves_need(capsys: pytest.CaptureFixture[s
     assert found["bundle"]["status"] == "ok"
     assert "offscreen" in found["display"]["detail"]
     assert {"Python", "torch", "GPU"} <= found.keys()
+
+
+def test_it_says_what_runs_the_speech_encoder(
+    nano_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 0
+    assert "ok      encoder      torch (the bundle has no graph)" in capsys.readouterr().out
+    monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(nano_bundle))
+    assert main(["doctor"]) == 0
+    assert f"ok      encoder      onnxruntime {metadata.version('onnxruntime')}" in capsys.readouterr().out
+    monkeypatch.setattr(OnnxRunner, "__call__", lambda runner, *inputs: [2 * value for value in inputs])
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "note    encoder      torch (speech_encoder.onnx cannot be used: " in text
+    assert "update onnxruntime" in text
 
 
 def test_every_note_says_what_to_do_or_why_it_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,8 @@
 
     python export.py OUT BUNDLE
 
-Writes bundle.toml with sizes and hashes beside the weights. Every number of the manifest comes from the
-training scripts.
+Writes the speech encoder's graph, and bundle.toml with sizes and hashes, beside the weights. Every number of
+the manifest comes from the training scripts. With a bundle as OUT and BUNDLE it writes both anew in place.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ from train_vocoder import CONFIG as VOCODER_CONFIG
 from train_vocoder import FLOW_CFG, FLOW_STEPS
 
 from engine_runtime.bundle import Bundle, hash_file
+from engine_runtime.codec.tensorrt.export import export_without_weights
+from engine_runtime.codec.tensorrt.speech_encoder import speech_encoder_graph
 from engine_runtime.models.bigvgan import receptive_field
+from engine_runtime.models.whisper_vq import WhisperVQ
 
-FILES = (
+TRAINED = (
     "speech_encoder.safetensors",
     "lm.safetensors",
     "flow.safetensors",
     "vocoder.safetensors",
     "tokenizer.json",
 )
+GRAPH = "speech_encoder.onnx"
 LIMIT_BYTES = 45_000_000
 DESCRIPTION = (
     "A small model of MOSS-Speech's architecture for closed-domain English conversation, "
@@ -51,8 +55,8 @@ def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
         "lm": _lm(tokenizer),
         "text_tokenizer": {"file": "tokenizer.json"},
         "speech_encoder": {
-            "weights": "speech_encoder.safetensors", "sample_rate": RATE, "normalisation": "running_max",
-            "config": asdict(ENCODER),
+            "weights": "speech_encoder.safetensors", "graph": GRAPH, "sample_rate": RATE,
+            "normalisation": "running_max", "config": asdict(ENCODER),
         },
         "flow": _flow(),
         "vocoder": _vocoder(),
@@ -97,7 +101,8 @@ def _vocoder() -> dict[str, Any]:
 def files(bundle: Path) -> dict[str, dict[str, Any]]:
     """Sizes and hashes of the bundle's files."""
     return {
-        name: {"size": (bundle / name).stat().st_size, "sha256": hash_file(bundle / name)} for name in FILES
+        name: {"size": (bundle / name).stat().st_size, "sha256": hash_file(bundle / name)}
+        for name in (*TRAINED, GRAPH)
     }
 
 
@@ -119,8 +124,10 @@ def main() -> None:
     """Copy, describe, and read back."""
     trained, bundle = Path(sys.argv[1]), Path(sys.argv[2])
     bundle.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        shutil.copyfile(trained / name, bundle / name)
+    if trained.resolve() != bundle.resolve():
+        for name in TRAINED:
+            shutil.copyfile(trained / name, bundle / name)
+    export_without_weights(speech_encoder_graph(WhisperVQ(ENCODER)), bundle / GRAPH)
     content = manifest(Tokenizer.from_file(str(bundle / "tokenizer.json")))
     content["files"] = files(bundle)
     (bundle / "bundle.toml").write_text(to_toml(content) + "\n", encoding="utf-8")

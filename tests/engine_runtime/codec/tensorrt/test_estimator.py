@@ -8,7 +8,8 @@ import torch
 
 from engine_runtime.codec.static_flow import bytes_per_code
 from engine_runtime.codec.tensorrt.estimator import EngineEstimator, estimator_graph
-from engine_runtime.codec.tensorrt.export import OnnxRunner, check_onnx
+from engine_runtime.codec.tensorrt.export import check_onnx
+from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.errors import ExecutorError
 from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported

@@ -8,21 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_runtime.codec.tensorrt.export import OnnxRunner, check_onnx, export_onnx, times_against_torch
+from engine_runtime.codec.tensorrt.export import (
+    check_onnx,
+    export_onnx,
+    export_without_weights,
+    times_against_torch,
+)
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
 from engine_runtime.errors import ExecutorError
 from engine_runtime.trtllm.runtime_library import TensorRTError
 from tests.engine_runtime.codec.tensorrt.conftest import Exported, scaled_sum
-
-
-def test_a_file_takes_every_size_of_its_range(exported: Exported) -> None:
-    graph = scaled_sum()
-    runner = OnnxRunner(graph, exported("scaled_sum", graph))
-    for frames, past in ((2, 3), (8, 1), (5, 16)):
-        inputs = (torch.randn(1, frames, 4), torch.randn(past, 4))
-        torch.testing.assert_close(runner(*inputs), graph.module(*inputs))
-    with pytest.raises(ExecutorError, match="input x"):
-        runner(torch.randn(1, 9, 4), torch.randn(3, 4))
 
 
 def test_a_file_of_other_weights_is_noticed(exported: Exported) -> None:
@@ -37,6 +32,15 @@ def test_both_are_timed(exported: Exported) -> None:
     graph = scaled_sum()
     times = times_against_torch(graph, exported("scaled_sum", graph), repeats=3)
     assert all(0 < milliseconds < 1000 for milliseconds in times)
+
+
+def test_without_weights_it_has_only_their_names(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("first.onnx", "other_weights.onnx")]
+    for file, factor in zip(files, (2.0, 7.0), strict=True):
+        export_without_weights(scaled_sum(factor), file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert b"factor" in files[0].read_bytes()
+    assert str(Path(__file__).parents[4]).encode() not in files[0].read_bytes()
 
 
 def test_what_torch_cannot_export_is_said_in_one_sentence(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from engine_runtime.codec.bigvgan_stream import BigVGANWindows
-from engine_runtime.codec.tensorrt.export import OnnxRunner, check_onnx
+from engine_runtime.codec.tensorrt.export import check_onnx
 from engine_runtime.codec.tensorrt.graph import Runner
+from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.codec.tensorrt.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
 from engine_runtime.codec.vocoder import Vocoder
 from engine_runtime.models.bigvgan import build_bigvgan

@@ -44,6 +44,7 @@ def test_it_opens_with_right_hashes(recipe, exported) -> None:
 def test_the_engine_loads_it(exported) -> None:
     engine = Engine.load(Bundle.open(exported))
     assert (engine.input_sample_rate, engine.output_sample_rate) == (16_000, 24_000)
+    assert engine.stages.speech_tokenizer.backend.startswith("onnxruntime")
     engine.close()
 
 
@@ -54,6 +55,18 @@ def test_weights_come_back_as_they_were_to_16_bit(recipe, exported) -> None:
     model = WhisperVQ(sizes)
     model.load_state_dict(state)
     assert all(torch.equal(value.half().float(), value) for value in model.state_dict().values())
+
+
+def test_a_bundle_is_described_anew_in_place(recipe, exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    def content() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in exported.iterdir()}
+
+    before = content()
+    (exported / "speech_encoder.onnx").unlink()
+    (exported / "bundle.toml").unlink()
+    monkeypatch.setattr(sys, "argv", ["export.py", str(exported), str(exported)])
+    recipe("export").main()
+    assert content() == before
 
 
 def test_toml_of_nested_tables(recipe) -> None:
