@@ -5,9 +5,9 @@ In: the loaded encoder and the bundle's graph, which holds no weights. Out: what
 time on the calls than on the values. Features and codebook search stay in torch, and so do calls with many
 codes. Engine thread.
 
-One thread computes: a push is too small to be shared out, and a pool of its own would not follow the load
-(cpu_threads.py). The flow stays in torch for that reason: its packets are large, onnxruntime is faster with
-one thread and slower with two, and it runs with two where they are free.
+One thread computes: a push is too small to be shared, and a thread pool of its own would not follow the load
+(cpu_threads.py). The flow stays in torch: its packets are large enough for all threads, and with two or more
+of them onnxruntime is slower.
 """
 
 from __future__ import annotations

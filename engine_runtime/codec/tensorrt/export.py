@@ -57,16 +57,14 @@ def export_without_weights(graph: Graph, file: Path) -> None:
 
 def _without_weights(model: Any) -> Any:
     """Leave out the values of the module's weights, and the exporter's remarks with paths of this machine."""
-    prefix = f"{_AnyNumber.CHILD}."
-    weights = {initializer.name for initializer in model.graph.initializer}
-    weights = {name for name in weights if name.startswith(prefix)}
+    prefix = f"{_AnyNumber.CHILD}."  # only names of weights have dots
     for node in model.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
-        node.input[:] = [name.removeprefix(prefix) if name in weights else name for name in node.input]
+        node.input[:] = [name.removeprefix(prefix) for name in node.input]
     for initializer in model.graph.initializer:
         del initializer.metadata_props[:]
-        if initializer.name in weights:
+        if initializer.name.startswith(prefix):
             initializer.name = initializer.name.removeprefix(prefix)
             initializer.ClearField("raw_data")
             initializer.data_location = initializer.EXTERNAL
