@@ -56,6 +56,7 @@ def _offenders(breaks_rule: Callable[[Path], object], files: Iterable[Path] = SO
     return [_name(file) for file in files if breaks_rule(file)]
 
 
+@pytest.mark.slow
 def test_every_module_says_what_it_is() -> None:
     assert not _offenders(lambda file: len(ast.get_docstring(_tree(file)) or "") < 15)
 
@@ -104,6 +105,7 @@ def test_the_engine_knows_no_application_and_no_device() -> None:
     assert not _offenders(lambda file: _top_imports(file) & {"app", "sounddevice", "soxr"}, files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "door"),
     [
@@ -190,6 +192,7 @@ def test_packaging_is_no_package() -> None:
     assert not (ROOT / "packaging" / "__init__.py").exists(), "it would shadow PyPI's packaging"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["app.cli", "app.audio", "app.dialog", "app.session.messages"])
 def test_light_imports_stay_light(module: str) -> None:
     """`--help` and the dialog layers start without torch and Qt."""

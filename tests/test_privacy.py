@@ -92,6 +92,7 @@ def _elsewhere(observation: Observation, folder: Path) -> set[Path]:
     }
 
 
+@pytest.mark.slow
 @needs_strace
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_reaches_for_the_network(name: str, observations: dict[str, Observation]) -> None:
@@ -100,6 +101,7 @@ def test_nothing_reaches_for_the_network(name: str, observations: dict[str, Obse
     assert not observation.network, "\n".join(observation.network)
 
 
+@pytest.mark.slow
 @needs_strace
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_is_written_elsewhere(
@@ -110,6 +112,7 @@ def test_nothing_is_written_elsewhere(
     assert folder / OWN_FOLDERS[-1] / "log" / "moss-voice.log" in observation.written
 
 
+@pytest.mark.slow
 @needs_strace
 def test_fetch_speaks_to_its_hub_alone(released_folder: Path, tmp_path: Path) -> None:
     repositories = {
@@ -133,6 +136,7 @@ def test_fetch_speaks_to_its_hub_alone(released_folder: Path, tmp_path: Path) ->
     assert not _elsewhere(observation, tmp_path)
 
 
+@pytest.mark.slow
 @needs_strace
 @pytest.mark.parametrize(
     "code",
@@ -153,6 +157,7 @@ def test_the_observer_sees_every_use_of_the_network(code: str, tmp_path: Path) -
     assert observation.network, observation.output
 
 
+@pytest.mark.slow
 @needs_strace
 def test_services_of_this_machine_are_no_network(tmp_path: Path) -> None:
     code = (
@@ -168,6 +173,7 @@ def test_services_of_this_machine_are_no_network(tmp_path: Path) -> None:
     assert not observation.network
 
 
+@pytest.mark.slow
 @needs_strace
 @pytest.mark.parametrize(
     ("code", "path"),
@@ -190,6 +196,7 @@ def test_the_observer_sees_every_file(code: str, path: str, tmp_path: Path) -> N
     assert tmp_path / path in _elsewhere(observation, tmp_path)
 
 
+@pytest.mark.slow
 @needs_strace
 def test_own_files_are_allowed(tmp_path: Path) -> None:
     code = (

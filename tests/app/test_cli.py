@@ -66,6 +66,7 @@ def test_an_unexpected_error_names_the_log(
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 5000, "x/" * 5000])
 @pytest.mark.parametrize("words", ["verify --wavs", "fetch moss-speech --from", "trt inspect --files"])
 def test_a_name_that_no_file_can_have_is_told_in_words(

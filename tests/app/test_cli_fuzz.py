@@ -12,6 +12,9 @@ from app.cli import build_parser
 from tests.tools.fuzz_worker import Limits, Outcome, Worker
 from tests.tools.fuzzing import fuzz
 
+pytestmark = pytest.mark.slow
+
+
 TARGET = "tests.tools.fuzz_targets:run_command"
 LIMITS = Limits(cpu_s=6.0)
 _COMMANDS = ("talk",) * 5 + ("inspect",) * 2 + ("verify", "bench", "demo", "fetch", "doctor", "")

@@ -48,6 +48,7 @@ def test_only_the_beginning_of_a_voice_is_read(
     assert [(len(voice.pcm), voice.sample_rate) for voice in given] == [(60 * rate, rate)]
 
 
+@pytest.mark.slow
 def test_the_window_gets_a_session_that_is_not_started(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def _wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_a_conversation_and_leaves_nothing(
     number: signal.Signals, tmp_path: Path, repository: Path, random_bundle: Path
@@ -97,6 +98,7 @@ print("imported", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_library_that_loses_the_exception_is_interrupted_again(tmp_path: Path, repository: Path) -> None:
     with _start(tmp_path, repository, "-c", SWALLOWING) as running:
         assert running.stdout is not None
@@ -116,6 +118,7 @@ def test_an_import_in_progress_ends_first(tmp_path: Path, repository: Path) -> N
     assert running.returncode == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stuck", [True, False])
 def test_a_thread_that_does_not_end_is_left_behind(is_stuck: bool, repository: Path) -> None:
     """The interpreter takes itself apart only where no thread is in the middle of something."""
@@ -147,6 +150,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
 def test_streams_may_be_closed(closed: str, tmp_path: Path, repository: Path, random_bundle: Path) -> None:
     command = f'exec "$0" -m app talk --text hi --reply text --bundle "$1" --trace t.json {closed}'
@@ -162,6 +166,7 @@ def test_streams_may_be_closed(closed: str, tmp_path: Path, repository: Path, ra
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["inspect"], ["inspect", "--json"]])
 def test_output_that_cannot_be_written_is_an_error(
     words: list[str], repository: Path, random_bundle: Path
@@ -197,6 +202,7 @@ def test_output_takes_any_character_in_any_locale(repository: Path, tmp_path: Pa
     assert result.stdout == b"\\u4f60\\u597d \\udce9\n"
 
 
+@pytest.mark.slow
 def test_without_a_home_folder_commands_run(repository: Path, random_bundle: Path) -> None:
     """As in a container that runs under a number without a name."""
     code = (
@@ -212,6 +218,7 @@ def test_without_a_home_folder_commands_run(repository: Path, random_bundle: Pat
     assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_current_folder_that_was_deleted_is_told_in_words(
     repository: Path, tmp_path: Path, random_bundle: Path
 ) -> None:

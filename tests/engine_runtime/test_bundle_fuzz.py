@@ -8,10 +8,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from tests.tools.fuzz_worker import Limits, Outcome
 from tests.tools.fuzzing import fuzz, mutated_bytes, mutated_tree
+
+pytestmark = pytest.mark.slow
 
 
 class _Raw(str):

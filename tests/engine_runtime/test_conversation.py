@@ -35,6 +35,7 @@ def replies(engine: Engine, count: int, seed: int | None) -> list[tuple[int, ...
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 7])
 def test_a_seed_repeats_the_conversation_and_no_reply_within_it(engine: Engine, seed: int) -> None:
     said = replies(engine, 3, seed)
@@ -43,11 +44,13 @@ def test_a_seed_repeats_the_conversation_and_no_reply_within_it(engine: Engine, 
     assert replies(engine, 1, seed + 1)[0] not in said
 
 
+@pytest.mark.slow
 def test_without_a_seed_every_conversation_draws_anew(engine: Engine) -> None:
     said = [*replies(engine, 2, None), *replies(engine, 2, None)]
     assert len(set(said)) == 4
 
 
+@pytest.mark.slow
 def test_a_commit_that_was_taken_back_and_one_that_was_stopped_draw_anew(engine: Engine) -> None:
     conversation, params, said = engine.new_conversation(), replace(DRAWING, seed=3), []
     for ending in ("reopen", "truncate", "done"):
@@ -63,6 +66,7 @@ def test_a_commit_that_was_taken_back_and_one_that_was_stopped_draw_anew(engine:
     engine.end_conversation(conversation)
 
 
+@pytest.mark.slow
 def test_the_seed_of_the_bundle_counts_as_given(engine: Engine) -> None:
     lm = engine.bundle.lm
     assert lm.sampling_speech.seed == 7
@@ -74,6 +78,7 @@ def test_the_seed_of_the_bundle_counts_as_given(engine: Engine) -> None:
         assert codes == done(exchange(engine, by_hand, QUESTION, params=lm.sampling_speech)).codes
 
 
+@pytest.mark.slow
 def test_measurements_are_repeatable_without_a_seed(engine: Engine) -> None:
     lm = replace(engine.bundle.lm, sampling_speech=DRAWING)
     drawing = Engine(replace(engine.stages, bundle=replace(engine.bundle, lm=lm)))

@@ -79,6 +79,7 @@ def committed_rows(engine: Engine, question: Pcm | str, reply: Modality) -> list
     return [*prompt.system(reply), *user, *prompt.end_turn(), *prompt.open_reply(reply)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reply", list(Modality))
 @pytest.mark.parametrize("question", [speech(2.03), "what is two plus three?"], ids=["spoken", "typed"])
 def test_all_four_ways_equal_the_plain_network(
@@ -141,6 +142,7 @@ def test_speech_is_prefilled_while_it_arrives(engine: Engine) -> None:
     assert at_commit <= len(closing) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [160, 999, 40000])
 def test_the_reply_does_not_depend_on_how_speech_was_cut(engine: Engine, block: int) -> None:
     expected = done(exchange(engine, engine.new_conversation(), speech(2.5))).codes
@@ -167,6 +169,7 @@ def test_a_follow_up_reuses_the_turns_before_and_equals_a_full_prefill(
     assert list(warm.codes) == plain_reply(bundle, engine, rows)[0]
 
 
+@pytest.mark.slow
 def test_alternating_modalities_equal_a_conversation_without_a_cache(bundle: Bundle, engine: Engine) -> None:
     conversation = engine.new_conversation()
     turns = [Modality.SPEECH, Modality.TEXT, Modality.SPEECH, Modality.TEXT]
@@ -192,6 +195,7 @@ def test_the_commit_may_ask_for_another_modality_than_was_expected(bundle: Bundl
     )
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_codes(engine: Engine) -> None:
     def codes(seed: int) -> tuple[int, ...]:
         params = replace(engine.bundle.lm.sampling_speech, seed=seed)
@@ -242,6 +246,7 @@ def test_figures_of_a_reply(engine: Engine) -> None:
     assert [event.attributes["index"] for event in seen if event.name == "step"] == list(range(1, 20))
 
 
+@pytest.mark.slow
 def test_warming_up_leaves_nothing_behind(engine: Engine) -> None:
     seen: list[TimingEvent] = []
     engine.timing.subscribe(seen.append)
@@ -253,6 +258,7 @@ def test_warming_up_leaves_nothing_behind(engine: Engine) -> None:
     assert done(exchange(engine, engine.new_conversation(), speech(1.0))).codes == expected
 
 
+@pytest.mark.slow
 def test_warming_up_tells_of_too_little_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def warm_up(self: Token2Mel) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...")
@@ -263,6 +269,7 @@ def test_warming_up_tells_of_too_little_memory(engine: Engine, monkeypatch: pyte
         engine.warm_up()
 
 
+@pytest.mark.slow
 def test_a_conversation_longer_than_the_context(bundle: Bundle) -> None:
     short = replace(bundle, lm=replace(bundle.lm, context_rows=256))
     engine = Engine.load(short)
@@ -282,6 +289,7 @@ def test_a_conversation_longer_than_the_context(bundle: Bundle) -> None:
     engine.stages.lm.blocks.check_integrity([conversation.sequence])
 
 
+@pytest.mark.slow
 def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
     engine = Engine.load(replace(bundle, lm=replace(bundle.lm, context_rows=128)))
     conversation = engine.new_conversation()
@@ -291,6 +299,7 @@ def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
     assert len(sound(events)) == done(events).audio_samples > 0
 
 
+@pytest.mark.slow
 def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
     engine = Engine.load(bundle, EngineOptions(kv_blocks=10))
     conversation = engine.new_conversation()
@@ -300,6 +309,7 @@ def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
     assert engine.stats.total == 10
 
 
+@pytest.mark.slow
 def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
     engine = Engine.load(bundle, EngineOptions(kv_blocks=12))
     first, second = engine.new_conversation(), engine.new_conversation()
@@ -327,6 +337,7 @@ def test_a_conversation_that_has_ended_gives_its_blocks_back_at_once(engine: Eng
     assert conversation.turn is None
 
 
+@pytest.mark.slow
 def test_a_conversation_that_nobody_holds_gives_its_blocks_back(engine: Engine) -> None:
     import gc
 
@@ -336,6 +347,7 @@ def test_a_conversation_that_nobody_holds_gives_its_blocks_back(engine: Engine) 
     assert engine.stats.used == 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_characters_are_refused_and_the_conversation_is_kept(engine: Engine) -> None:
     conversation = engine.new_conversation()
     exchange(engine, conversation, speech(1.0))
@@ -353,6 +365,7 @@ def test_ten_thousand_characters_are_refused_and_the_conversation_is_kept(engine
     assert done(exchange(engine, other, speech(1.0, 4))).codes == follow_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pcm", [np.full(1600, np.nan, np.float32), np.zeros((1600, 2), np.float32)])
 def test_sound_that_is_none_ends_the_turn_only(engine: Engine, pcm: Pcm) -> None:
     conversation = engine.new_conversation()
@@ -386,6 +399,7 @@ def test_a_closed_engine_says_so(bundle: Bundle) -> None:
     assert done(list(turn.commit(Modality.SPEECH))).finish_reason == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_language_model(bundle: Bundle, dtype: str) -> None:
     engine = Engine.load(bundle, EngineOptions(dtype=dtype))

@@ -7,10 +7,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from tests.tools.fuzz_worker import Limits, Outcome
 from tests.tools.fuzzing import fuzz, mutated_bytes, mutated_tree
+
+pytestmark = pytest.mark.slow
+
 
 _VALUES = st.one_of(
     st.sampled_from((0, 1, -1, 5, 383, 384, 2**31, 2**32, 2**63, 1.5, True, False, None)),

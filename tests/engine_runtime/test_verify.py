@@ -36,6 +36,7 @@ def _verify(bundle: Path, tested: EngineOptions, questions: dict[str, Pcm]) -> d
     return {check.name: check for check in verdict.checks}
 
 
+@pytest.mark.slow
 def test_an_engine_agrees_with_itself(random_bundle: Path, questions: dict[str, Pcm]) -> None:
     checks = _verify(random_bundle, NATIVE, questions)
     for head in ("text head", "audio head"):
@@ -47,6 +48,7 @@ def test_an_engine_agrees_with_itself(random_bundle: Path, questions: dict[str, 
     assert 0 < checks["mel at 10 / 5"].value < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
 def test_a_format_is_near_and_not_equal(
     random_bundle: Path, questions: dict[str, Pcm], weight_format: str
@@ -57,6 +59,7 @@ def test_a_format_is_near_and_not_equal(
     assert checks["audio head cosine"].value > 0.97
 
 
+@pytest.mark.slow
 def test_other_weights_are_not_aligned(random_bundle: Path, questions: dict[str, Pcm]) -> None:
     checks = _verify(random_bundle, replace(NATIVE, random_weights=1), questions)
     assert checks["audio head top-1"].value < 0.3
@@ -64,6 +67,7 @@ def test_other_weights_are_not_aligned(random_bundle: Path, questions: dict[str,
     assert not checks["audio head cosine"].is_aligned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compare", [verify, verify_heads])
 def test_one_engine_is_gone_before_the_other_is_loaded(
     random_bundle: Path, questions: dict[str, Pcm], compare: Callable[..., Verdict]

@@ -33,6 +33,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pcm]:
     return {file.name: soundfile.read(file, dtype="float32")[0] for file in files[3:5]}
 
 
+@pytest.mark.slow
 def test_a_bare_maximum_does_not_agree_and_a_stream_does(
     tokenizer: SpeechTokenizer, recordings: dict[str, Pcm]
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_bare_maximum_does_not_agree_and_a_stream_does(
         assert float(row["revisions"] or 0) >= 1
 
 
+@pytest.mark.slow
 def test_a_verdict_hints_at_exact_encoding(
     tokenizer: SpeechTokenizer, recordings: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def pcm_of(events: list[Any]) -> np.ndarray:
     return np.concatenate([event.pcm for event in events if isinstance(event, ReplyAudio)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [0, 1, 4, 1_000])
 def test_a_late_device_says_the_same(engine: Engine, patience: int) -> None:
     want, want_heard = reply(engine, HostLane)
@@ -156,6 +157,7 @@ def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: py
         voice.push(7)  # the last look-ahead of the first chunk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_codec_options_reach_the_stages(random_bundle: Path, dtype: Any) -> None:
     options = EngineOptions(codec_dtype=dtype, flow_schedule="quadratic", flow_steps=3)

@@ -46,6 +46,7 @@ def _speech(seconds: float, rate: int, seed: int = 0) -> Pcm:
     return (noise * (1.2 + np.sin(2 * np.pi * 4 * time))).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "rate", "codes"),
     [(3.3, 16000, 40), (4.5, 44100, 55), (6.0, 24000, 75), (19.0, 48000, 75), (3.2, 16000, 40)],
@@ -130,6 +131,7 @@ def test_it_is_made_once(
     assert (made, len(list((tmp_path / "voices").iterdir()))) == (1, 2)
 
 
+@pytest.mark.slow
 def test_another_speaker_encoder_makes_it_anew(
     released_folder: Path, tmp_path: Path, tokenizer: SpeechTokenizer
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     assert "cannot be kept" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_reply_is_spoken_in_the_voice(bundle: Bundle, engine: Engine) -> None:
     def answer(engine: Engine) -> ReplyDone:
         turn = engine.open_turn(engine.new_conversation(), turn_id=1)

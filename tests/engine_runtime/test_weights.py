@@ -70,6 +70,7 @@ def test_modules_can_be_built_without_random_values(tmp_path: Path) -> None:
         assert torch.equal(target.state_dict()[name], tensor.half().float())
 
 
+@pytest.mark.slow
 def test_building_on_the_meta_device_imports_no_compiler(repository: Path) -> None:
     code = (
         "import sys, torch\n"
@@ -169,6 +170,7 @@ def test_tensors_without_values_of_their_own_are_refused(tmp_path: Path, tensor:
         read_checkpoint(tmp_path / "w.pt")
 
 
+@pytest.mark.slow
 def test_very_many_misfits_are_cut_short(tmp_path: Path) -> None:
     extra = {f"layer{index}": torch.ones(1) for index in range(9_000)}
     safetensors.torch.save_file(extra, tmp_path / "w.safetensors")
@@ -341,6 +343,7 @@ def test_weights_stay_when_their_file_changes(tmp_path: Path, meta: bool) -> Non
     assert torch.equal(module.weight, torch.ones(64, 64))
 
 
+@pytest.mark.slow
 def test_a_large_file_takes_little_memory(tmp_path: Path, repository: Path) -> None:
     """The memory of the process grows by what is mapped at a time, not by the size of the file."""
     file = tmp_path / "large.safetensors"

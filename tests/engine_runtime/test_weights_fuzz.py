@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from tests.tools.fuzz_worker import Outcome
 from tests.tools.fuzzing import fuzz, mutated_bytes, mutated_tree
+
+pytestmark = pytest.mark.slow
+
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,), "b": ()}
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "U8": "u1"}

@@ -119,6 +119,7 @@ def test_pins_agree_with_the_constraints(bootstrap: ModuleType) -> None:
     assert {bootstrap.TORCH, bootstrap.TENSORRT_RTX, *bootstrap.WITHOUT_DEPENDENCIES} <= pins
 
 
+@pytest.mark.slow
 def test_an_environment_whose_making_was_interrupted_is_made_again(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def _set_up(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, install: Cal
     return status
 
 
+@pytest.mark.slow
 def test_without_a_network_that_is_what_it_says(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

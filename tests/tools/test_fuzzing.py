@@ -26,6 +26,7 @@ def test_the_cases_are_shared_out() -> None:
     assert CASES == {"default": 1_000, "thorough": 20_000}
 
 
+@pytest.mark.slow
 def test_a_result_and_a_refusal(worker: Worker) -> None:
     outcome = worker.run(f"{CONTROLS}:behave", {"a": b"1"})
     assert (outcome.kind, outcome.value) == ("returned", {"a": b"1"})
@@ -33,6 +34,7 @@ def test_a_result_and_a_refusal(worker: Worker) -> None:
     assert (outcome.kind, outcome.detail) == ("refused", "It is bad. Use another one.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("control", "kind", "words"),
     [
@@ -71,6 +73,7 @@ def _run(worker: Worker, control: str, cases: st.SearchStrategy[object]) -> None
     fuzz("", f"{CONTROLS}:{control}", cases, _accept, worker=worker, limits=SMALL, number=60)
 
 
+@pytest.mark.slow
 def test_a_campaign_ends_well_or_with_its_smallest_case(worker: Worker) -> None:
     before = worker.cases
     _run(worker, "behave", st.integers())
@@ -79,6 +82,7 @@ def test_a_campaign_ends_well_or_with_its_smallest_case(worker: Worker) -> None:
         fuzz("", f"{CONTROLS}:behave", st.integers(), _deny, worker=worker, number=60)
 
 
+@pytest.mark.slow
 def test_a_campaign_notices_memory_that_is_kept(worker: Worker) -> None:
     with pytest.raises(AssertionError, match="MB more after 64 cases"):
         fuzz(
@@ -96,6 +100,7 @@ def _ignore(case: object, outcome: Outcome) -> None:
     """Nothing to say."""
 
 
+@pytest.mark.slow
 def test_mutations_change_what_they_are_given() -> None:
     tree = {"a": {"b": [1, 2], "c": 3}, "d": 4}
     content = bytes(range(100))

@@ -65,6 +65,7 @@ def test_capacity_is_rounded_up_and_checked() -> None:
         Ring(0)
 
 
+@pytest.mark.slow
 def test_two_threads_lose_and_reorder_nothing() -> None:
     ring = Ring(1 << 10)
     total = 300_000

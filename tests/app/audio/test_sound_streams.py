@@ -78,6 +78,7 @@ def test_gaps_are_counted_once_each() -> None:
     assert loudspeaker.underruns == 2
 
 
+@pytest.mark.slow
 @pytest.mark.pulse
 def test_sound_passes_both_ways(pulse_server: PulseServer, tmp_path: Path) -> None:
     write_wav(tmp_path / "question.wav", tone(1.0), DEVICE_RATE_HZ)
@@ -115,6 +116,7 @@ def test_sound_passes_both_ways(pulse_server: PulseServer, tmp_path: Path) -> No
     assert microphone.ring.dropped == 0
 
 
+@pytest.mark.slow
 @pytest.mark.pulse
 def test_a_sound_server_that_dies_is_noticed_and_found_again(pulse_server: PulseServer) -> None:
     from app.audio.devices import rescan

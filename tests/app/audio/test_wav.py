@@ -77,6 +77,7 @@ def test_blocks_are_the_file(tmp_path: Path, tone: np.ndarray) -> None:
     assert np.array_equal(np.concatenate(blocks), read_wav(tmp_path / "tone.wav")[0])
 
 
+@pytest.mark.slow
 def test_an_hour_is_streamed_and_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "hour.wav"
     seconds = 3_600
@@ -231,6 +232,7 @@ def test_the_beginning_of_a_long_file(tmp_path: Path, tone: np.ndarray) -> None:
     assert len(read_beginning(path, 60.0)[0]) == len(tone)
 
 
+@pytest.mark.slow
 def test_many_channels_take_no_more_memory_than_their_mean(tmp_path: Path) -> None:
     path = tmp_path / "many.wav"
     channels, seconds, rate = 32, 20, 48_000

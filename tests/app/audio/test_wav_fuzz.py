@@ -6,6 +6,7 @@ import io
 import struct
 
 import numpy as np
+import pytest
 import soundfile
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def _judge(content: bytes, outcome: Outcome) -> None:
     np.testing.assert_allclose(np.frombuffer(at_once, np.float32), expected[1], rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_wav_files_are_read_right_or_refused() -> None:
     fuzz("wav", "tests.tools.fuzz_targets:read_wav", _wav(), _judge)
 

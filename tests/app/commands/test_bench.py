@@ -35,6 +35,7 @@ def _bench(bundle: Path, *words: str) -> int:
 ONLY_WITH_EXACT_ENCODING = {"exact_encode_ms", "changed_codes"}
 
 
+@pytest.mark.slow
 def test_every_figure_comes_with_its_definition(
     random_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +55,7 @@ def test_every_figure_comes_with_its_definition(
     assert document["process"]["start_to_ready_s"] > 0
 
 
+@pytest.mark.slow
 def test_a_conversation_in_real_time_counts_what_was_late(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_conversation_in_real_time_counts_what_was_late(
     assert "playback hold p50" in output
 
 
+@pytest.mark.slow
 def test_other_work_beside_the_measurement_is_in_the_header(
     random_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +86,7 @@ def test_other_work_beside_the_measurement_is_in_the_header(
     assert any(line.startswith("# thread_waiting: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_an_unusable_question(
     random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +95,7 @@ def test_an_unusable_question(
     assert "is empty" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_stage_is_in_the_document(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "--runs",
@@ -117,6 +122,7 @@ def test_every_stage_is_in_the_document(random_bundle: Path, capsys: pytest.Capt
     assert "device memory does not apply on a CPU" in output
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_here_is_measured_with_random_weights(
     random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +143,7 @@ def test_a_model_that_is_not_here_needs_them(tmp_path: Path, capsys: pytest.Capt
     assert "no bundle folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_comparison_that_can_not_be_made_loses_nothing(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +155,7 @@ def test_a_comparison_that_can_not_be_made_loses_nothing(
     assert len(comparisons["recompute"]["rows"]) == 6
 
 
+@pytest.mark.slow
 def test_a_format_that_does_not_fit_loses_nothing(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +178,7 @@ def test_a_format_that_does_not_fit_loses_nothing(
     assert "too little memory with --weights int8" in found["int8"]["error"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_does_not_fit_is_told_beside_what_did(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +194,7 @@ def test_a_stage_that_does_not_fit_is_told_beside_what_did(
     assert "Tried to allocate 2.00 GiB" in tables["error"]
 
 
+@pytest.mark.slow
 def test_endurance_is_measured_when_asked_for(
     random_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

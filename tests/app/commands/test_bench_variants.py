@@ -46,6 +46,7 @@ def test_what_is_measured(tmp_path: Path) -> None:
     assert both["fp8"] == EngineOptions(weight_format="fp8")
 
 
+@pytest.mark.slow
 def test_an_engine_stands_in_one_table_with_torch(
     engine_world: EngineWorld,
     random_bundle: Path,
@@ -71,6 +72,7 @@ def test_an_engine_stands_in_one_table_with_torch(
     assert engine_world.trt.live_contexts == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["refuses", "still"])
 def test_a_run_that_failed_has_no_time(
     engine_world: EngineWorld,
@@ -109,6 +111,7 @@ def test_a_run_that_failed_has_no_time(
     assert all(row["valid"] == "yes" and row["ms"] for key, row in rows.items() if key[0] == "native")
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_load_leaves_the_others_their_times(
     engine_world: EngineWorld,
     random_bundle: Path,

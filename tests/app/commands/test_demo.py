@@ -12,6 +12,7 @@ from app.commands.conversation import write_questions
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_sound_and_a_picture(
     random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ def words(random_bundle: Path) -> list[str]:
     return ["talk", "--bundle", str(random_bundle), "--text", "what is two plus three", "--reply", "text"]
 
 
+@pytest.mark.slow
 def test_a_reply_of_an_engine_is_that_of_torch(
     engine_world: EngineWorld,
     random_bundle: Path,
@@ -34,6 +35,7 @@ def test_a_reply_of_an_engine_is_that_of_torch(
     assert engine_world.trt.num_enqueues > 5
 
 
+@pytest.mark.slow
 def test_what_is_not_as_the_bundle_says_is_told(
     engine_world: EngineWorld,
     random_bundle: Path,
@@ -63,6 +65,7 @@ def test_exact_encoding_reaches_the_engine(
     assert [chosen.exact_encoding for chosen in seen] == [bool(options)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -80,6 +83,7 @@ def test_an_engine_and_its_backend_go_together(
     assert captured.out == ""
 
 
+@pytest.mark.slow
 def test_without_the_library_it_is_said_how_to_get_it(
     engine_world: EngineWorld,
     random_bundle: Path,

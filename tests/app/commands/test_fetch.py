@@ -42,6 +42,7 @@ def _recording(file: Path, seconds: float = 4.0) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_fetch_load_and_talk(
     released_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def test_inspect_shows_what_was_fetched(
     assert all(count > 10_000 for count in about["parameters"].values())
 
 
+@pytest.mark.slow
 def test_voices_that_cannot_be_used(
     released_folder: Path, random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +109,7 @@ def test_what_cannot_be_fetched(
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.slow
 def test_a_download_in_a_process_of_its_own(released_folder: Path, tmp_path: Path, repository: Path) -> None:
     """HF_ENDPOINT is read when huggingface_hub is imported, so only a new process shows that it is heeded."""
     repositories = {
@@ -133,6 +136,7 @@ def test_a_download_in_a_process_of_its_own(released_folder: Path, tmp_path: Pat
     assert "fnlp/MOSS-Speech at 0123456789" in bundle.description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--verbose",)])
 def test_a_password_in_the_endpoint_stays_there(
     released_folder: Path, tmp_path: Path, repository: Path, options: tuple[str, ...]

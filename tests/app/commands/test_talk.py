@@ -39,6 +39,7 @@ def _refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return captured.err
 
 
+@pytest.mark.slow
 def test_a_bundle_may_lie_in_a_folder_with_an_umlaut_in_the_c_locale(
     random_bundle: Path, tmp_path: Path, repository: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_bundle_may_lie_in_a_folder_with_an_umlaut_in_the_c_locale(
     assert b"1. you      typed" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {name: tmp_path / name for name in ("reply.wav", "session.wav", "trace.json")}
     options = ["--out", files["reply.wav"], "--record", files["session.wav"], "--trace", files["trace.json"]]
@@ -85,6 +87,7 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     assert read_wav(files["session.wav"])[0].size > len(reply)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replies = []
     for seed, name in ((3, "a"), (3, "b"), (4, "c")):
@@ -94,6 +97,7 @@ def test_the_same_seed_gives_the_same_reply(tmp_path: Path, capsys: pytest.Captu
     assert replies[0].shape != replies[2].shape or not np.allclose(replies[0], replies[2])
 
 
+@pytest.mark.slow
 def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["talk", "--text", "what is two plus three", "--reply", "text", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
@@ -107,6 +111,7 @@ def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]
     assert turn["timings"]["vocoder_ms"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stereo", "8 bit", "96 kHz", "float"])
 def test_any_usual_wav_is_understood(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import scipy.io.wavfile
@@ -141,6 +146,7 @@ def test_a_broken_file_is_refused_in_words(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_silence_is_no_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_wav(tmp_path / "q.wav", np.zeros(48000, np.float32), 16000)
     assert "No speech was found" in _refused(capsys, "--in", tmp_path / "q.wav")
@@ -178,6 +184,7 @@ def test_options_that_do_not_go_together(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,12 +202,14 @@ def test_one_question_has_to_be_given(words: list[str], capsys: pytest.CaptureFi
     assert "Give either a recording" in _refused(capsys, *words)
 
 
+@pytest.mark.slow
 def test_an_endless_text_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     text = _refused(capsys, "--text", "why " * 2500, "--reply", "text")
     assert "9,999 characters" in text
     assert "Shorten it" in text
 
 
+@pytest.mark.slow
 def test_an_empty_text_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert _refused(capsys, "--text", "   ", "--reply", "text")
 

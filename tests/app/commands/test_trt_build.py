@@ -62,6 +62,7 @@ def test_check_shows_what_would_be_built(checkpoint: Path, capsys: pytest.Captur
     assert any(line.split() == ["use_fp8_context_fmha", "False"] for line in lines)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_build(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from app.cli import main
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
 
+@pytest.mark.slow
 def test_convert_and_talk(random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
     command = ["trt", "convert", str(random_bundle), "--to", str(checkpoint)]

@@ -28,6 +28,7 @@ def checkpoint(random_bundle: Path, tmp_path: Path) -> Path:
     return convert(random_bundle, tmp_path / "plain", "bfloat16").directory
 
 
+@pytest.mark.slow
 def test_quantize(
     random_bundle: Path,
     checkpoint: Path,

@@ -30,6 +30,7 @@ def words(random_bundle: Path, tmp_path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_aligned(
     engine_world: EngineWorld,
     random_bundle: Path,
@@ -48,6 +49,7 @@ def test_an_engine_that_is_aligned(
     assert len(document["rows"]) == 16
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_not(
     engine_world: EngineWorld,
     random_bundle: Path,

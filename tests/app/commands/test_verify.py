@@ -21,6 +21,7 @@ def wavs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_verdict_is_said_and_is_the_exit_status(
     random_bundle: Path, wavs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,6 +40,7 @@ def test_the_verdict_is_said_and_is_the_exit_status(
     assert json.loads(output.splitlines()[-1])["weights"] == "int4"
 
 
+@pytest.mark.slow
 def test_the_speech_encoder_alone(
     tmp_path: Path, wavs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,7 @@ def test_the_speech_encoder_alone(
     assert json.loads(output.splitlines()[-1])["aligned"] is False
 
 
+@pytest.mark.slow
 def test_an_engine_is_held_against_torch_and_not_against_itself(
     engine_world: EngineWorld,
     random_bundle: Path,

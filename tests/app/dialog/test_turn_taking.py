@@ -216,6 +216,7 @@ NEXT = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(random_settings, st.lists(st.tuples(probabilities, signals), max_size=6))
 def test_every_story_makes_sense(

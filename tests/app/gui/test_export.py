@@ -14,6 +14,7 @@ from engine_runtime.timing import TimingEvent
 from tests.app.gui.scripted_session import ScriptedSession
 
 
+@pytest.mark.slow
 def test_timings_are_exported(
     window: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +43,7 @@ def test_an_export_that_fails_is_explained(
     assert window.banner.advice
 
 
+@pytest.mark.slow
 def test_an_export_that_nobody_wants_after_all_does_nothing(
     window: MainWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +52,7 @@ def test_an_export_that_nobody_wants_after_all_does_nothing(
     assert not window.banner.isVisible()
 
 
+@pytest.mark.slow
 def test_the_newest_events_are_kept(window: MainWindow) -> None:
     window.export.add(TimingEvent("step", 1, index, 1, "engine") for index in range(MOST_EVENTS + 10))
     assert len(window.export.events) == MOST_EVENTS

@@ -102,6 +102,7 @@ def test_curves_are_cheap_to_draw(view: LatencyView) -> None:
         assert plot.plot.getPlotItem().getViewBox().autoRangeEnabled() == [False, False]
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_while_hidden(qtbot: QtBot, view: LatencyView) -> None:
     view.hide()
     view.add_events(all_timings())
@@ -123,6 +124,7 @@ def test_waterfall_and_its_sum(view: LatencyView) -> None:
         assert f"{stage_name(stage)} {number(waterfall.total_ms(stage), 'ms')} ms" in described
 
 
+@pytest.mark.slow
 def test_waterfall_is_painted_in_the_colours_of_its_stages(view: LatencyView, theme: Theme) -> None:
     view.add_events(all_timings())
     view.redraw()
@@ -144,6 +146,7 @@ def test_clear_starts_over(view: LatencyView) -> None:
     assert tile(view, Metric.TTFA)._value.text() == "250"
 
 
+@pytest.mark.slow
 def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> None:
     view.add_events(all_timings())
     view.redraw()

@@ -28,11 +28,13 @@ def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
     return window
 
 
+@pytest.mark.slow
 def test_the_session_is_started_with_the_preferences(window: MainWindow, session: ScriptedSession) -> None:
     assert session.is_started
     assert session.commands == [messages.ApplySettings(window.preferences.session_settings())]
 
 
+@pytest.mark.slow
 def test_a_whole_conversation_is_shown(ready: MainWindow, session: ScriptedSession) -> None:
     for events in conversation():
         session.feed(*events)
@@ -69,6 +71,7 @@ def test_a_typed_question_is_asked_with_enter(
     assert ready.composer.edit.toPlainText() == ""
 
 
+@pytest.mark.slow
 def test_a_text_that_is_too_long_is_kept_and_explained(ready: MainWindow, session: ScriptedSession) -> None:
     text = "x" * 10_000
     ready.composer.edit.setPlainText(text)
@@ -79,6 +82,7 @@ def test_a_text_that_is_too_long_is_kept_and_explained(ready: MainWindow, sessio
     assert ready.banner.advice
 
 
+@pytest.mark.slow
 def test_start_stop_mute(qtbot: QtBot, ready: MainWindow, session: ScriptedSession) -> None:
     session.feed(StateChanged(SessionState.STOPPED))
     ready.bridge.poll()
@@ -96,6 +100,7 @@ def test_start_stop_mute(qtbot: QtBot, ready: MainWindow, session: ScriptedSessi
     ]
 
 
+@pytest.mark.slow
 def test_start_while_loading_waits_for_the_engine(
     qtbot: QtBot, window: MainWindow, session: ScriptedSession
 ) -> None:
@@ -105,6 +110,7 @@ def test_start_while_loading_waits_for_the_engine(
     assert window.controls.is_running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "modifier", "command"),
     [
@@ -131,6 +137,7 @@ def test_shortcuts(
     assert session.commands == [command]
 
 
+@pytest.mark.slow
 def test_devices_are_listed_and_chosen(
     ready: MainWindow, session: ScriptedSession, store: PreferenceStore
 ) -> None:
@@ -144,6 +151,7 @@ def test_devices_are_listed_and_chosen(
     assert box.currentData() == "USB headset", "a device that is away for now is still the chosen one"
 
 
+@pytest.mark.slow
 def test_reply_as_text(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession, store: PreferenceStore
 ) -> None:
@@ -152,6 +160,7 @@ def test_reply_as_text(
     assert store.load().reply is Modality.TEXT
 
 
+@pytest.mark.slow
 def test_play_again(ready: MainWindow, session: ScriptedSession) -> None:
     ready.transcript.play_again.emit(3)
     assert session.commands == [messages.PlayAgain(3)]
@@ -168,6 +177,7 @@ def test_errors_are_shown_in_words_and_can_be_dismissed(
     assert not ready.banner.isVisible()
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_leaves_the_start_button(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession
 ) -> None:
@@ -180,6 +190,7 @@ def test_a_start_that_fails_leaves_the_start_button(
     assert not ready.controls.is_running
 
 
+@pytest.mark.slow
 def test_a_session_that_is_lost_is_explained(ready: MainWindow) -> None:
     ready.bridge.lost.emit("thread ended")
     assert "thread ended" in ready.banner.message
@@ -194,6 +205,7 @@ def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> No
     assert ready.controls.underruns.property("alert")
 
 
+@pytest.mark.slow
 def test_theme_is_switched_and_kept(ready: MainWindow, store: PreferenceStore) -> None:
     assert ready.theme is LIGHT
     ready.toggle_theme()
@@ -204,6 +216,7 @@ def test_theme_is_switched_and_kept(ready: MainWindow, store: PreferenceStore) -
     assert ready.theme is LIGHT
 
 
+@pytest.mark.slow
 def test_language_is_switched_live(ready: MainWindow, session: ScriptedSession) -> None:
     for events in conversation(EXCHANGES[:2]):
         session.feed(*events)
@@ -226,6 +239,7 @@ def test_language_is_switched_live(ready: MainWindow, session: ScriptedSession) 
     assert ready.latency.tiles[0]._name.text() == "Voice to voice"
 
 
+@pytest.mark.slow
 def test_changed_settings_reach_the_session_once(ready: MainWindow, session: ScriptedSession) -> None:
     ready.apply_preferences(Preferences(theme=ThemeChoice.DARK, language="en", endpointing_ms=900, seed=4))
     assert session.commands == [messages.ApplySettings(ready.session_settings())]
@@ -235,6 +249,7 @@ def test_changed_settings_reach_the_session_once(ready: MainWindow, session: Scr
     assert len(session.commands) == 1
 
 
+@pytest.mark.slow
 def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, tmp_path: Path) -> None:
     path = tmp_path / "who.wav"
     question = SampleQuestion(path, "Who are you?", "你是谁？")
@@ -249,6 +264,7 @@ def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, 
     assert user.body.text() == "Who are you?"
 
 
+@pytest.mark.slow
 def test_new_conversation_empties_the_view(ready: MainWindow, session: ScriptedSession) -> None:
     for events in conversation(EXCHANGES[:2]):
         session.feed(*events)
@@ -258,6 +274,7 @@ def test_new_conversation_empties_the_view(ready: MainWindow, session: ScriptedS
     assert session.commands == [messages.NewConversation()]
 
 
+@pytest.mark.slow
 def test_closing_stops_the_session_and_keeps_the_geometry(
     window: MainWindow, session: ScriptedSession, store: PreferenceStore
 ) -> None:
@@ -278,6 +295,7 @@ def test_every_control_has_a_name_for_screen_readers(ready: MainWindow) -> None:
                 assert named, control
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_off_in_the_smallest_window(ready: MainWindow) -> None:
     ready.resize(1, 1)
     QApplication.processEvents()

@@ -66,6 +66,7 @@ def test_a_damaged_file_means_defaults(tmp_path: Path) -> None:
     assert PreferenceStore(file).load() == Preferences()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["preferences]\nbundle=", "window]\ngeometry="])
 @pytest.mark.parametrize(
     "value",

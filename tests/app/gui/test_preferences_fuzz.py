@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import strategies as st
 
 from app.gui.preferences import (
@@ -16,6 +17,9 @@ from app.gui.preferences import (
 )
 from tests.tools.fuzz_worker import Outcome
 from tests.tools.fuzzing import fuzz, mutated_bytes
+
+pytestmark = pytest.mark.slow
+
 
 _KEYS = [field.name for field in dataclasses.fields(Preferences)]
 _VALUES = st.one_of(

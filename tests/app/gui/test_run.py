@@ -21,6 +21,7 @@ from engine_runtime.options import EngineOptions
 from tests.app.gui.scripted_session import ScriptedSession, opening
 
 
+@pytest.mark.slow
 def test_the_window_runs_until_it_is_closed(
     qapp: QApplication, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch, store: PreferenceStore
 ) -> None:
@@ -42,6 +43,7 @@ def test_the_window_runs_until_it_is_closed(
     assert session.is_stopped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_closes_the_window_in_order(
     number: signal.Signals,
@@ -71,6 +73,7 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
     assert stored_start_settings(StartSettings()) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("display", "reason"),
     [

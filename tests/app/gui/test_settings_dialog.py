@@ -105,6 +105,7 @@ def recording(file: Path, seconds: float, level: float = 0.1) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_voice_is_chosen_and_shown(
     qtbot: QtBot, voiced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_voice_is_chosen_and_shown(
     assert dialog.preferences().voice == file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "level", "reason"),
     [

@@ -17,6 +17,7 @@ from engine_runtime.errors import ExportError
 from tests.app.gui.scripted_session import all_timings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
 def test_the_picture_holds_the_stages(qapp: QApplication, tmp_path: Path, theme: Theme) -> None:
     path = tmp_path / "latency.png"
@@ -34,11 +35,13 @@ def test_no_events_give_an_empty_view(qapp: QApplication, tmp_path: Path) -> Non
     assert not QImage(str(tmp_path / "empty.png")).isNull()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_is_explained(qapp: QApplication, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="gone"):
         save_latency_png(tmp_path / "gone" / "a.png", [])
 
 
+@pytest.mark.slow
 def test_it_works_in_a_process_without_a_display(tmp_path: Path, repository: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from app.gui.snapshot import save_latency_png; "
@@ -53,6 +56,7 @@ def test_it_works_in_a_process_without_a_display(tmp_path: Path, repository: Pat
     assert path.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_picture_needs_no_display(repository: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from app.gui.snapshot import save_latency_png\n"

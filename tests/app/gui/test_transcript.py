@@ -294,6 +294,7 @@ def test_a_bubble_grows_with_its_figures(transcript: Transcript) -> None:
     assert reply.figures.width() >= reply.figures.sizeHint().width()
 
 
+@pytest.mark.slow
 def test_old_turns_leave(transcript: Transcript) -> None:
     for turn_id in range(1, MOST_TURNS + 6):
         transcript.open_turn(TurnOpened(turn_id, "text", "?"))

@@ -49,6 +49,7 @@ class Rig:
                 return results
 
 
+@pytest.mark.slow
 def test_a_turn_from_speech_to_reply() -> None:
     rig = Rig(ScriptedEngine())
     rig.worker.submit(OpenTurn(1, SPEECH))
@@ -66,6 +67,7 @@ def test_a_turn_from_speech_to_reply() -> None:
     assert rig.worker.idle.is_set()
 
 
+@pytest.mark.slow
 def test_idle_means_nothing_waits() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))
@@ -78,6 +80,7 @@ def test_idle_means_nothing_waits() -> None:
     rig.finish()
 
 
+@pytest.mark.slow
 def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate, chunks=1_000)))
@@ -92,6 +95,7 @@ def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
     assert rig.engine.names_of(1)[-1] == "cancel"
 
 
+@pytest.mark.slow
 def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate, chunks=1_000)))
@@ -107,6 +111,7 @@ def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
     assert [call for call in rig.engine.calls if call[0] == "truncate"] == [("truncate", 1, 1_234, 5)] * 2
 
 
+@pytest.mark.slow
 def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
     rig = Rig(ScriptedEngine())
     rig.worker.submit(OpenTurn(1, SPEECH))
@@ -119,6 +124,7 @@ def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
     assert names.index("truncate") < len(names) - 1 - names[::-1].index("open")
 
 
+@pytest.mark.slow
 def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
     rig = Rig(ScriptedEngine(Script(fail_on="reply")))
     rig.worker.submit(OpenTurn(1, SPEECH))
@@ -130,6 +136,7 @@ def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
     assert rig.engine.names_of(1) == ["open", "commit", "cancel", "truncate"]
 
 
+@pytest.mark.slow
 def test_a_reopened_turn_is_committed_anew() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))
@@ -144,6 +151,7 @@ def test_a_reopened_turn_is_committed_anew() -> None:
     assert rig.engine.names_of(1) == ["open", "commit", "reopen", "push", "commit"]
 
 
+@pytest.mark.slow
 def test_jobs_of_another_turn_are_ignored() -> None:
     rig = Rig(ScriptedEngine())
     rig.worker.submit(Hear(1, speech(0.1)))
@@ -156,6 +164,7 @@ def test_jobs_of_another_turn_are_ignored() -> None:
     assert rig.engine.names_of(2) == ["open", "push_text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["open", "push", "commit", "reply"])
 def test_a_failure_names_its_turn_and_drops_it(call: str) -> None:
     rig = Rig(ScriptedEngine(Script(fail_on=call)))

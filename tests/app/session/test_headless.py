@@ -31,6 +31,7 @@ def two_questions(tmp_path: Path) -> Path:
     return write_question(tmp_path / "two.wav", *parts)
 
 
+@pytest.mark.slow
 def test_the_report_has_every_turn(two_questions: Path) -> None:
     document = hold(wav_in=two_questions)
     assert json.loads(json.dumps(document)) == document
@@ -61,6 +62,7 @@ def test_the_report_has_every_turn(two_questions: Path) -> None:
     assert first["timings"]["ttfa_ms"] is None  # the scripted engine does not measure it
 
 
+@pytest.mark.slow
 def test_the_files_are_reply_record_and_trace(two_questions: Path, tmp_path: Path) -> None:
     out, record, trace = tmp_path / "a.wav", tmp_path / "session.wav", tmp_path / "t.json"
     hold(wav_in=two_questions, out=out, record=record, trace=trace)
@@ -83,6 +85,7 @@ def test_the_files_are_reply_record_and_trace(two_questions: Path, tmp_path: Pat
     assert {"vocoder", "endpointing", "voice_to_voice"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [RATE, 44_100])
 def test_a_turn_does_not_depend_on_how_long_the_reply_before_it_took(tmp_path: Path, rate: int) -> None:
     noise = np.random.default_rng(0).uniform(-0.3, 0.3, 2 * rate).astype(np.float32)
@@ -106,6 +109,7 @@ def test_a_turn_does_not_depend_on_how_long_the_reply_before_it_took(tmp_path: P
         assert np.array_equal(np.concatenate(other_blocks), np.concatenate(blocks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modality", list(Modality))
 def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
     out = tmp_path / "a.wav"
@@ -118,6 +122,7 @@ def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
     assert out.exists() == (modality is Modality.SPEECH)
 
 
+@pytest.mark.slow
 def test_the_virtual_clock_is_faster_than_real_time_and_the_real_one_is_not(tmp_path: Path) -> None:
     path = write_question(tmp_path / "q.wav", silence(0.3), speech(0.5), silence(0.2))
     engine = Script(chunks=1)
@@ -133,6 +138,7 @@ def test_the_virtual_clock_is_faster_than_real_time_and_the_real_one_is_not(tmp_
     assert document["turns"][0]["timings"]["endpointing_ms"] == pytest.approx(640, abs=80)
 
 
+@pytest.mark.slow
 def test_progress_goes_from_nothing_to_all(two_questions: Path) -> None:
     seen: list[float] = []
     hold(wav_in=two_questions, progress=seen.append)
@@ -141,6 +147,7 @@ def test_progress_goes_from_nothing_to_all(two_questions: Path) -> None:
     assert len(seen) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "channels", "subtype"), [(96_000, 2, "PCM_24"), (8_000, 1, "PCM_U8"), (44_100, 2, "FLOAT")]
 )
@@ -153,6 +160,7 @@ def test_every_kind_of_file_is_understood(tmp_path: Path, rate: int, channels: i
     assert turn["user"]["end_s"] == pytest.approx(1.2, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_silent_file_is_an_error_that_helps(tmp_path: Path) -> None:
     write_wav(tmp_path / "silent.wav", silence(2.0), RATE)
     with pytest.raises(AudioInputError, match=r"No speech was found .*-120 dBFS.* Record it louder"):
@@ -179,6 +187,7 @@ def test_an_engine_that_cannot_be_loaded() -> None:
         run_file(load, text="hello", vad=LoudnessVad())
 
 
+@pytest.mark.slow
 def test_what_was_answered_before_an_error_is_kept(tmp_path: Path) -> None:
     # Time for the first answer, also on a busy machine: the second question would cut it short.
     parts = (silence(0.5), speech(1.0), silence(5.0), speech(0.6), silence(0.2))
@@ -197,6 +206,7 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path: Path) -> None:
     assert record.exists()
 
 
+@pytest.mark.slow
 def test_a_reply_that_breaks_off_is_kept_as_far_as_it_was_heard(tmp_path: Path) -> None:
     out, record = tmp_path / "a.wav", tmp_path / "s.wav"
     # The first chunk is heard while the second one is made and fails.
@@ -212,6 +222,7 @@ def test_a_reply_that_breaks_off_is_kept_as_far_as_it_was_heard(tmp_path: Path) 
     assert (played[-1] - played[0]) / rate == pytest.approx(samples / OUT_RATE, abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_question_of_ten_thousand_characters() -> None:
     with pytest.raises(MossVoiceError, match=r"10,000 characters.*Shorten it"):
         hold(text="x" * 10_000)
@@ -229,6 +240,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_engine_is_loaded(
             run_file(load, wav_in=two_questions, vad=LoudnessVad(), **given)
 
 
+@pytest.mark.slow
 def test_a_reply_that_cannot_be_written_leaves_no_other_file(
     two_questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,12 +253,14 @@ def test_a_reply_that_cannot_be_written_leaves_no_other_file(
     assert list(tmp_path.iterdir()) == [two_questions]
 
 
+@pytest.mark.slow
 def test_a_reply_without_speech_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(MossVoiceError, match="No reply has any speech"):
         hold(text="hi", settings=SessionSettings(reply=Modality.TEXT), out=tmp_path / "a.wav")
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_loud_file_without_speech_is_not_to_be_recorded_louder(tmp_path: Path) -> None:
     class Deaf(LoudnessVad):
         def probability(self, frame: Any) -> float:
@@ -265,6 +279,7 @@ def test_either_a_file_or_a_text() -> None:
         hold(wav_in=Path("a.wav"), text="b")
 
 
+@pytest.mark.slow
 def test_no_thread_is_left() -> None:
     before = threading.active_count()
     hold(text="hello")

@@ -59,6 +59,7 @@ def question(tmp_path: Path) -> Path:
     return write_question(tmp_path / "question.wav", silence(0.8), speech(1.0), silence(0.3))
 
 
+@pytest.mark.slow
 def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
     heard: list[Pcm] = []
     with running(ScriptedEngine(), speaker=WavSpeaker(48_000, heard.append)) as driver:
@@ -104,6 +105,7 @@ def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
     assert driver.engine.is_closed
 
 
+@pytest.mark.slow
 def test_latencies_are_those_of_the_conversation(question: Path) -> None:
     with running(
         ScriptedEngine(Script(step_s=0.1, chunk_s=0.3)), SessionSettings(playback_start_ms=200)
@@ -117,6 +119,7 @@ def test_latencies_are_those_of_the_conversation(question: Path) -> None:
     assert driver.of(Counters) == []
 
 
+@pytest.mark.slow
 def test_a_slow_engine_is_late_on_the_virtual_clock_too(question: Path) -> None:
     with running(
         ScriptedEngine(Script(chunks=8, step_s=0.25, chunk_s=0.12)), SessionSettings(playback_start_ms=200)
@@ -147,6 +150,7 @@ def test_a_reply_is_held_after_one_that_ran_dry(question: Path) -> None:
     assert holds[1].duration_ms == pytest.approx(target_ms, abs=20)
 
 
+@pytest.mark.slow
 def test_each_reply_ends_before_the_file_goes_on(tmp_path: Path) -> None:
     path = write_question(
         tmp_path / "three.wav",
@@ -164,6 +168,7 @@ def test_each_reply_ends_before_the_file_goes_on(tmp_path: Path) -> None:
     assert driver.of(TurnCancelled) == []
 
 
+@pytest.mark.slow
 def test_the_users_going_on_takes_the_commit_back(tmp_path: Path) -> None:
     gate = threading.Event()
     engine = ScriptedEngine(Script(gate=gate))
@@ -184,6 +189,7 @@ def test_the_users_going_on_takes_the_commit_back(tmp_path: Path) -> None:
     assert len(driver.of(ReplyFinished)) == 1
 
 
+@pytest.mark.slow
 def test_barge_in_stops_the_reply_and_opens_a_turn(tmp_path: Path) -> None:
     heard: list[Pcm] = []
     # The second burst comes while the reply (4 s) is being played.
@@ -208,6 +214,7 @@ def test_barge_in_stops_the_reply_and_opens_a_turn(tmp_path: Path) -> None:
     assert silences.max() / 48_000 > 1.0  # quiet while the user spoke and the second reply was awaited
 
 
+@pytest.mark.slow
 def test_barge_in_can_be_switched_off(tmp_path: Path) -> None:
     from dataclasses import replace
 
@@ -223,6 +230,7 @@ def test_barge_in_can_be_switched_off(tmp_path: Path) -> None:
         assert len(driver.of(TurnOpened)) == 1
 
 
+@pytest.mark.slow
 def test_a_sample_can_be_heard_by_the_user(tmp_path: Path) -> None:
     heard: list[Pcm] = []
     parts = (silence(0.4), speech(0.8), silence(1.0), speech(0.5), silence(0.2))
@@ -241,6 +249,7 @@ def test_a_sample_can_be_heard_by_the_user(tmp_path: Path) -> None:
     assert driver.of(Counters) == []
 
 
+@pytest.mark.slow
 def test_a_cough_is_no_turn(tmp_path: Path) -> None:
     path = write_question(tmp_path / "cough.wav", silence(0.4), speech(0.11), silence(1.0))
     with running(ScriptedEngine()) as driver:
@@ -252,6 +261,7 @@ def test_a_cough_is_no_turn(tmp_path: Path) -> None:
     assert "commit" not in driver.engine.names_of(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modality", list(Modality))
 def test_a_typed_question_needs_no_microphone(modality: Modality) -> None:
     with running(ScriptedEngine()) as driver:
@@ -273,6 +283,7 @@ def test_a_typed_question_needs_no_microphone(modality: Modality) -> None:
     assert timings(driver, "voice_to_voice") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "words"), [("x" * 10_000, "10,000 characters"), (" \n ", "empty")])
 def test_questions_that_cannot_be_asked(text: str, words: str) -> None:
     with running(ScriptedEngine()) as driver:
@@ -283,6 +294,7 @@ def test_questions_that_cannot_be_asked(text: str, words: str) -> None:
     assert driver.of(TurnOpened) == []
 
 
+@pytest.mark.slow
 def test_replies_can_be_played_again() -> None:
     heard: list[Pcm] = []
     with running(ScriptedEngine(), speaker=WavSpeaker(OUT_RATE, heard.append)) as driver:
@@ -301,6 +313,7 @@ def test_replies_can_be_played_again() -> None:
     assert [name for name, *_ in driver.engine.calls].count("commit") == 1
 
 
+@pytest.mark.slow
 def test_cancel_while_thinking_and_while_speaking() -> None:
     gate = threading.Event()
     engine = ScriptedEngine(Script(gate=gate, chunks=50))
@@ -327,6 +340,7 @@ def test_cancel_while_thinking_and_while_speaking() -> None:
     assert engine.names_of(1)[-1] == "truncate"
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_turn_and_not_the_conversation() -> None:
     engine = ScriptedEngine(Script(fail_on="reply"))
     with running(engine) as driver:
@@ -341,6 +355,7 @@ def test_an_error_ends_the_turn_and_not_the_conversation() -> None:
     assert engine.conversations == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["open", "push_text", "commit"])
 def test_unexpected_errors_are_told_without_a_traceback(call: str) -> None:
     with running(ScriptedEngine(Script(fail_on=call, error=ZeroDivisionError("boom")))) as driver:
@@ -369,6 +384,7 @@ def test_an_engine_that_cannot_be_loaded() -> None:
     assert SessionState.ERROR in [event.state for event in driver.of(StateChanged)]
 
 
+@pytest.mark.slow
 def test_start_without_a_microphone_says_so_and_goes_on() -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(Start())
@@ -386,6 +402,7 @@ def test_start_without_a_microphone_says_so_and_goes_on() -> None:
     assert driver.of(DevicesChanged)[-1].output == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["missing", "text"])
 def test_a_bad_sample_is_an_error_message(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "bad.wav"
@@ -398,6 +415,7 @@ def test_a_bad_sample_is_an_error_message(tmp_path: Path, kind: str) -> None:
     assert error.what_to_do
 
 
+@pytest.mark.slow
 def test_a_sample_sent_while_loading_waits_for_the_engine(question: Path) -> None:
     release = threading.Event()
     engine = ScriptedEngine()
@@ -424,6 +442,7 @@ def test_a_sample_sent_while_loading_waits_for_the_engine(question: Path) -> Non
     assert driver.events.index(driver.of(EngineReady)[0]) < driver.events.index(driver.of(SampleStarted)[0])
 
 
+@pytest.mark.slow
 def test_the_seed_reaches_the_sampler() -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(AskText("one"))
@@ -435,6 +454,7 @@ def test_the_seed_reaches_the_sampler() -> None:
     assert commits == [(Modality.SPEECH, None), (Modality.TEXT, SamplingParams(max_new=22, seed=7))]
 
 
+@pytest.mark.slow
 def test_a_new_conversation_forgets() -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(AskText("one"))
@@ -449,6 +469,7 @@ def test_a_new_conversation_forgets() -> None:
     assert driver.of(TurnOpened)[-1].turn_id == 2
 
 
+@pytest.mark.slow
 def test_stop_ends_everything_at_once() -> None:
     engine = ScriptedEngine(Script(chunks=1_000, step_s=0.01))
     with running(engine) as driver:
@@ -463,6 +484,7 @@ def test_stop_ends_everything_at_once() -> None:
     assert driver.session.poll() == [], "a stopped session still listens to the engine"
 
 
+@pytest.mark.slow
 def test_stop_twice_and_before_start() -> None:
     session = Session(
         ScriptedEngine, audio_in=NoMicrophone(), audio_out=WavSpeaker(OUT_RATE), vad=LoudnessVad()
@@ -474,6 +496,7 @@ def test_stop_twice_and_before_start() -> None:
     assert threading.active_count() < 20
 
 
+@pytest.mark.slow
 def test_levels_come_twenty_times_a_second(question: Path) -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(PlaySample(question))

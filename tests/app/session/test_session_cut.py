@@ -130,6 +130,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being made"])
 @pytest.mark.parametrize("reason", COMMANDS)
 def test_what_was_heard_reaches_the_engine(loudspeaker: Loudspeaker, reason: str, step_s: float) -> None:
@@ -149,6 +150,7 @@ def test_what_was_heard_reaches_the_engine(loudspeaker: Loudspeaker, reason: str
             assert calls.index(("truncate", 1)) < calls.index(("open", 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("latency_s", [0.0, LATENCY_S])
 def test_barge_in_cuts_a_reply_that_is_complete(tmp_path: Path, latency_s: float) -> None:
     loudspeaker = Loudspeaker(latency_s)
@@ -169,6 +171,7 @@ def test_barge_in_cuts_a_reply_that_is_complete(tmp_path: Path, latency_s: float
         assert cut.heard_codes == -(-round(cut.heard_s * OUT_RATE) // 1_920)
 
 
+@pytest.mark.slow
 def test_a_sample_and_a_new_conversation_interrupt_too(loudspeaker: Loudspeaker, tmp_path: Path) -> None:
     path = write_question(tmp_path / "q.wav", silence(0.2), speech(0.5), silence(0.2))
     for command in (PlaySample(path), NewConversation()):
@@ -182,6 +185,7 @@ def test_a_sample_and_a_new_conversation_interrupt_too(loudspeaker: Loudspeaker,
             driver.until(lambda driver=driver: bool(truncations(driver)))  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_a_reply_of_which_nothing_was_heard(loudspeaker: Loudspeaker) -> None:
     gate = threading.Event()
     with running(ScriptedEngine(Script(gate=gate)), speaker=loudspeaker) as driver:
@@ -198,6 +202,7 @@ def test_a_reply_of_which_nothing_was_heard(loudspeaker: Loudspeaker) -> None:
     assert "no sound" in error.message
 
 
+@pytest.mark.slow
 def test_a_reply_that_was_heard_to_its_end_is_not_cut(loudspeaker: Loudspeaker) -> None:
     with running(ScriptedEngine(), speaker=loudspeaker) as driver:
         driver.session.send(AskText("one"))
@@ -211,6 +216,7 @@ def test_a_reply_that_was_heard_to_its_end_is_not_cut(loudspeaker: Loudspeaker) 
     assert len(driver.session.reply_audio(1)[0]) == round(1.2 * OUT_RATE)
 
 
+@pytest.mark.slow
 def test_playing_again_changes_nothing_in_what_was_said(loudspeaker: Loudspeaker) -> None:
     with running(ScriptedEngine(Script(chunks=5)), clock=SlowClock(), speaker=loudspeaker) as driver:
         driver.session.send(AskText("one"))
@@ -224,6 +230,7 @@ def test_playing_again_changes_nothing_in_what_was_said(loudspeaker: Loudspeaker
     assert len(driver.session.reply_audio(1)[0]) == round(2.0 * OUT_RATE)
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_started_over_while_it_is_heard_is_not_cut(loudspeaker: Loudspeaker) -> None:
     with running(ScriptedEngine(Script(chunks=5)), clock=SlowClock(), speaker=loudspeaker) as driver:
         driver.session.send(AskText("one"))
@@ -244,6 +251,7 @@ def test_a_reply_that_is_started_over_while_it_is_heard_is_not_cut(loudspeaker: 
     assert driver.of(ReplyCut)[0].heard_s >= 0.95
 
 
+@pytest.mark.slow
 def test_only_what_was_heard_can_be_played_again(loudspeaker: Loudspeaker) -> None:
     act: Callable[[Driver], None] = lambda driver: driver.session.send(CancelTurn())  # noqa: E731
     for driver in interrupted(loudspeaker, Script(chunks=10), act, 0.7):
@@ -254,6 +262,7 @@ def test_only_what_was_heard_can_be_played_again(loudspeaker: Loudspeaker) -> No
         assert loudspeaker.loud_samples / RATE == pytest.approx(heard_s, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being made"])
 def test_a_loudspeaker_that_is_lost_cuts_the_reply(loudspeaker: Loudspeaker, step_s: float) -> None:
     def pull_out(driver: Driver) -> None:
@@ -268,6 +277,7 @@ def test_a_loudspeaker_that_is_lost_cuts_the_reply(loudspeaker: Loudspeaker, ste
         assert driver.of(PlaybackFinished) == []
 
 
+@pytest.mark.slow
 def test_what_was_heard_before_the_engine_failed_reaches_it(loudspeaker: Loudspeaker) -> None:
     engine = ScriptedEngine(Script(fail_on="reply", chunk_s=2.0, step_s=0.9))
     with running(engine, speaker=loudspeaker) as driver:
@@ -295,6 +305,7 @@ def test_a_text_reply_is_cut_to_what_was_shown() -> None:
     assert truncations(driver) == {(1, 0, len(shown))}
 
 
+@pytest.mark.slow
 def test_the_real_engine_remembers_what_was_heard(random_bundle: Path, loudspeaker: Loudspeaker) -> None:
     from engine_runtime.bundle import Bundle
     from engine_runtime.engine import Engine

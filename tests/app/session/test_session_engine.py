@@ -29,6 +29,7 @@ def load(random_bundle: Path) -> Callable[[], SessionEngine]:
     return load_engine
 
 
+@pytest.mark.slow
 def test_a_recording_is_answered_turn_by_turn(load: Callable[[], SessionEngine], tmp_path: Path) -> None:
     pcm, rate = read_wav(QUESTION)
     pause = np.zeros(rate, dtype=np.float32)
@@ -57,6 +58,7 @@ def test_a_recording_is_answered_turn_by_turn(load: Callable[[], SessionEngine],
     assert len(reply) / rate == pytest.approx(reply_s + 0.5, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_reply(load: Callable[[], SessionEngine], tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav"):
         run_file(load, text="what is two plus three", settings=SessionSettings(seed=5), out=tmp_path / name)

@@ -35,7 +35,7 @@ from tests.app.session.scripted_engine import OUT_RATE, Script, ScriptedEngine, 
 from tests.app.session.session_driver import Driver
 
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
-pytestmark = pytest.mark.pulse
+pytestmark = [pytest.mark.pulse, pytest.mark.slow]
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def test_the_context_of_its_vocoder_is_what_its_layers_need(bundle: Bundle) -> N
     assert vocoder.right_context_frames <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("push_ms", [10, 32, 80, 700])
 def test_streamed_codes_are_those_of_the_whole_question(
     engine: Engine, speech: np.ndarray, push_ms: int
@@ -67,6 +68,7 @@ def test_streamed_codes_are_those_of_the_whole_question(
     assert len(set(codes)) > 5
 
 
+@pytest.mark.slow
 def test_streamed_mel_and_sound_are_those_of_one_shot(
     bundle: Bundle, engine: Engine, speech: np.ndarray
 ) -> None:
@@ -104,6 +106,7 @@ def test_it_answers_what_is_typed(engine: Engine, question: str, answer: str) ->
     assert events[-1].finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_it_says_what_it_writes_below(engine: Engine) -> None:
     done = []
     for turn_id in (1, 2):
@@ -119,6 +122,7 @@ def test_it_says_what_it_writes_below(engine: Engine) -> None:
     assert done[0].codes == done[1].codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "answer"),
     [

@@ -43,6 +43,7 @@ def test_packets_say_how_many_codes_they_need(engine: Engine) -> None:
         assert mel.shape[1] == packet.codes * stage.frames_per_code
 
 
+@pytest.mark.slow
 def test_a_row_for_each_size_of_packet(engine: Engine) -> None:
     bench = CodecBench(engine.stages, repeats=2)
     flow, vocoder = bench.flow(), bench.vocoder()

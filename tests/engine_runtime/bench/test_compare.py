@@ -81,6 +81,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.Monkey
         TransformersLM(_model(), max_rows=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 0])
 @pytest.mark.parametrize("packets", [(5, 5), (5, 5, 10, 15)])
 def test_a_flow_that_recomputes_makes_the_same_mel(
@@ -97,6 +98,7 @@ def test_a_flow_that_recomputes_makes_the_same_mel(
     assert all(row["recompute_ms"] > 0 for row in section.rows)  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static_bytes", [None, 1 << 30])
 def test_the_other_flow_has_the_engine_s_voice_and_schedule(
     random_bundle: Path, static_bytes: int | None
@@ -136,6 +138,7 @@ def test_a_recorded_flow_makes_the_same_mel(random_bundle: Path, codec_dtype: Dt
     assert [row["codes"] for row in section.rows] == [5, 5, 10, 10, 10, 10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec_dtype", ["float16", "bfloat16"])
 def test_a_rounded_flow_is_near_enough(nano_bundle: Path, codec_dtype: Dtype) -> None:
     options = EngineOptions(codec_dtype=codec_dtype)

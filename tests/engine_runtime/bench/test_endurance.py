@@ -29,6 +29,7 @@ def engine(random_bundle: Path) -> Engine:
     return Engine.load(Bundle.open(random_bundle))
 
 
+@pytest.mark.slow
 def test_conversations_are_held_and_every_block_comes_back(engine: Engine) -> None:
     seconds: list[float] = []
     section = measure_endurance(engine, QUESTION, 0.0, progress=seconds.append)
@@ -52,6 +53,7 @@ def test_the_last_row_is_of_the_end(engine: Engine, monkeypatch: pytest.MonkeyPa
     assert section.rows[-1]["turns"] == 86 * 5
 
 
+@pytest.mark.slow
 def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
     """Interrupted replies too, and without the garbage collector: on a GPU a second set may not fit."""
     bundle, options = engine.bundle, EngineOptions()
@@ -70,6 +72,7 @@ def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
     assert path.pool.taken == 0
 
 
+@pytest.mark.slow
 def test_a_block_that_stays_in_use_is_told(engine: Engine) -> None:
     held = engine.new_conversation()
     turn = engine.open_turn(held, 1)

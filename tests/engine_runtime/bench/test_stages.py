@@ -46,6 +46,7 @@ def question() -> Pcm:
     return np.random.default_rng(0).normal(0, 0.1, 12_000).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_every_stage_has_its_table(engine: Engine, question: Pcm) -> None:
     bench = StageBench(CEILINGS, repeats=2, replies=1, params=None)
     sections = {section.title: section for section in bench.run(engine, question, load_s=1.5)}
@@ -132,6 +133,7 @@ def test_a_row_that_does_not_fit_loses_no_other(engine: Engine, monkeypatch: pyt
     assert engine.stats.used == 0
 
 
+@pytest.mark.slow
 def test_a_table_that_does_not_fit_loses_no_other(
     engine: Engine, question: Pcm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_table_that_does_not_fit_loses_no_other(
     assert list(sections)[-1] == "exact encoding"
 
 
+@pytest.mark.slow
 def test_a_missing_table_has_its_title(
     engine: Engine, question: Pcm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +205,7 @@ def test_a_question_of_a_given_length() -> None:
     assert question_of(pcm, 0.5, 10).tolist() == [*range(5)]
 
 
+@pytest.mark.slow
 def test_loading_is_timed_with_its_warm_up(random_bundle: Path) -> None:
     options = replace(OPTIONS, kv_blocks=16)
     engine, seconds = load_timed(lambda: Engine.load(Bundle.open(random_bundle), options), options)

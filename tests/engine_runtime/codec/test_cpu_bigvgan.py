@@ -35,6 +35,7 @@ def random(channels: int, length: int) -> Tensor:
     return torch.randn((1, channels, length), generator=torch.Generator().manual_seed(length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @torch.inference_mode()
 def test_every_level_is_that_of_the_package(change: dict[str, object]) -> None:
@@ -55,6 +56,7 @@ def test_every_level_is_that_of_the_package(change: dict[str, object]) -> None:
     torch.testing.assert_close(last.run(rows, True, True), x[0].T, rtol=1e-5, atol=5e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @torch.inference_mode()
 def test_a_part_of_the_rows_makes_the_rows_that_a_level_states(change: dict[str, object]) -> None:

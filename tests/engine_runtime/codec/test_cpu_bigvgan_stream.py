@@ -60,6 +60,7 @@ def vocoders() -> list[Vocoder]:
         return [*direct, *(vocoder_of(change) for change in KINDS)]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     index=st.integers(0, 2 * len(KINDS) - 1),
@@ -76,6 +77,7 @@ def test_any_chunking_equals_one_call(
     assert np.abs(pcm - vocoder.vocode(mel)).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_stored_wave_in_chunks() -> None:
     network, tensors = stored_bigvgan()
     stage = Vocoder(network._whole, SPEC, keep_state=True)  # type: ignore[arg-type]
@@ -84,6 +86,7 @@ def test_stored_wave_in_chunks() -> None:
         assert np.abs(pcm - tensors["wave"].numpy()).max() <= 5e-5
 
 
+@pytest.mark.slow
 def test_trained_network_on_speech(nano_bundle: Path, question_mel: Mel) -> None:
     section = Bundle.open(nano_bundle).vocoder
     network = build_bigvgan(section.config)
@@ -98,6 +101,7 @@ def test_trained_network_on_speech(nano_bundle: Path, question_mel: Mel) -> None
     assert np.abs(pcm - stage.vocode(question_mel)).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_streams_do_not_share_state(bigvgan: Vocoder) -> None:
     mels = [mel_of(50, seed) for seed in (1, 2)]
     streams = [bigvgan.stream() for _ in mels]
@@ -139,6 +143,7 @@ def test_what_is_pushed_may_be_written_to_afterwards(bigvgan: Vocoder) -> None:
     assert np.abs(pcm - bigvgan.vocode(mel)).max() <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[20], [1], [3, 11, 7]])
 def test_samples_come_no_later_than_from_windows(sizes: list[int]) -> None:
     """The state holds back what depends on later frames; windows hold back whole frames."""
@@ -174,6 +179,7 @@ def operations(stream: VocoderStream) -> list[float]:
     return [counts[0], counts[1], counts[3]]
 
 
+@pytest.mark.slow
 def test_operations_of_a_packet(nano_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Bundle.open(nano_bundle).vocoder.config
     network = build_bigvgan(config)

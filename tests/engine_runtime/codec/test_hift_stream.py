@@ -81,6 +81,7 @@ def stored_stream(network: HiFT, cases: dict[str, torch.Tensor]) -> UpstreamStre
     return UpstreamStream(network, 8, stored_draws(cases), check, torch.zeros(0))
 
 
+@pytest.mark.slow
 def test_hift_protocol_of_stored_calls() -> None:
     network, cases = hift()
     stream = stored_stream(network, cases)
@@ -93,6 +94,7 @@ def test_hift_protocol_of_stored_calls() -> None:
         assert np.abs(part - want).max() <= 3e-3
 
 
+@pytest.mark.slow
 def test_codes_to_wave_through_the_chunked_stages() -> None:
     """As upstream's last call differs (full attention), only the samples before it can be compared."""
     (flow, flow_cases), (network, cases) = make_flow(), hift()
@@ -105,6 +107,7 @@ def test_codes_to_wave_through_the_chunked_stages() -> None:
     assert np.abs(pcm - want[: len(pcm)]).max() <= 3e-3
 
 
+@pytest.mark.slow
 def test_recordings_serve_every_stream_of_a_network() -> None:
     network, cases = hift()
     mel, calls = cases["stream.mel"].numpy(), EmulatedCalls()
@@ -119,6 +122,7 @@ def test_recordings_serve_every_stream_of_a_network() -> None:
     assert calls.num_recordings == 2 * made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[20], [3], [1], [9, 2, 40]])
 def test_any_chunks_give_every_sample_once_and_repeat(sizes: list[int]) -> None:
     network, cases = hift()
@@ -222,6 +226,7 @@ def test_noise_follows_the_seed() -> None:
     assert not np.array_equal(stage.vocode(mel), Vocoder(network, SPEC, seed=4).vocode(mel))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 1e-4), (torch.bfloat16, 5e-3)])
 def test_lower_number_formats_keep_the_phase(dtype: torch.dtype, most: float) -> None:
     """A mel that is rounded before its fundamental is estimated would let the phases drift apart."""

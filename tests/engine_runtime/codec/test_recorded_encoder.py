@@ -48,6 +48,7 @@ def pushed(tokenizer: SpeechTokenizer, signals: list[Pcm], sizes: list[int]) -> 
     return [np.concatenate([*found, stream.tail()]) for found, stream in zip(codes, streams, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[CODE], [700, 3000, 50], [4 * CODE, 5 * CODE, 41], [30 * CODE]])
 def test_codes_are_those_of_whole_signals(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_encoder, "SHORT", 64)
@@ -63,6 +64,7 @@ def test_codes_are_those_of_whole_signals(sizes: list[int], monkeypatch: pytest.
     assert len(set(wanted[0].tolist())) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[CODE], [700, 3000, 50], [30 * CODE]])
 def test_revised_codes_are_those_of_the_reference(sizes: list[int]) -> None:
     plain, graphed = make_tokenizer("cpu", None, "segment_max"), EmulatedCalls()

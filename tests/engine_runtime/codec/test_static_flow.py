@@ -40,6 +40,7 @@ def static(flow: CausalFlow, **options: Any) -> Token2Mel:
     return Token2Mel(flow, SPEC, **{"steps": 2, "static_bytes": AMPLE} | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("count", [1, 4, 23, 40, 97])
 def test_any_policy_equals_the_one_shot_flow(
@@ -60,6 +61,7 @@ def test_any_policy_equals_the_one_shot_flow(
     assert [mel.shape for mel in packets[:shared]] == [mel.shape for mel in twins[:shared]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [7, 10])
 def test_prompt_and_the_next_reply(stored: tuple[CausalFlow, dict[str, torch.Tensor]], prompt: int) -> None:
     flow, cases = stored
@@ -140,6 +142,7 @@ def test_the_budget_is_divided_where_both_halves_are_ample(
         assert path.pool.held == slots * each * size
 
 
+@pytest.mark.slow
 def test_other_numbers_of_steps_take_the_room_of_idle_slots(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
@@ -154,6 +157,7 @@ def test_other_numbers_of_steps_take_the_room_of_idle_slots(
     np.testing.assert_array_equal(fixed.convert(codes), before)
 
 
+@pytest.mark.slow
 def test_the_second_of_two_replies_records_nothing(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
@@ -170,6 +174,7 @@ def test_the_second_of_two_replies_records_nothing(
     assert calls.num_recordings == made
 
 
+@pytest.mark.slow
 def test_beyond_the_cache_prompt_and_recent_past_are_kept(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
@@ -225,6 +230,7 @@ def test_a_cache_too_small_for_the_prompt_is_refused(
         static(stored[0], prompt=prompt_of(stored[1], 10), static_bytes=19 * _bytes_per_code(stored[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "mean", "most"), [(torch.float16, 0.01, 0.15), (torch.bfloat16, 0.05, 0.8)]
 )
@@ -237,6 +243,7 @@ def test_number_formats_against_float32(
     assert error.max() < most
 
 
+@pytest.mark.slow
 def test_every_packet_goes_through_the_given_calls(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +264,7 @@ def test_every_packet_goes_through_the_given_calls(
     assert len(set(keys)) == len(keys) == 2 * len(path.shapes) * len(path.buckets())
 
 
+@pytest.mark.slow
 def test_recordings_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     calls, codes = EmulatedCalls(), codes_of(40)
     prompts = [random_voice(stored[0].config, SPEC.frame_rate, seed) for seed in (0, 1)]
@@ -269,6 +277,7 @@ def test_recordings_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str,
     assert calls.num_recordings > 4
 
 
+@pytest.mark.slow
 def test_warm_up_leaves_no_trace(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     fixed = static(stored[0], prompt=prompt_of(stored[1], 10), packet_codes=(5, 10))
     codes = codes_of(30)

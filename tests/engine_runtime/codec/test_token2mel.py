@@ -91,6 +91,7 @@ def codes_of(count: int, seed: int = 0) -> Codes:
     return np.random.default_rng(seed).integers(0, 160, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "frames", "first"),
     [(0, [20, 20, 20, 20, 12], 8), (10, [20, 20, 20, 20, 12], 8), (7, [32, 20, 20, 20], 11)],
@@ -113,6 +114,7 @@ def test_packets_equal_the_stored_mel(
                 assert np.abs(mel[:, :count] - want.numpy()[:, :count]).max(initial=0.0) <= 3e-4, name
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(count=st.integers(0, 40), sizes=st.lists(st.integers(1, 17), min_size=40, max_size=40))
 def test_any_chunking_equals_one_shot(
@@ -126,6 +128,7 @@ def test_any_chunking_equals_one_shot(
     assert all(packet.shape[1] == 20 for packet in packets[:-1])
 
 
+@pytest.mark.slow
 def test_long_reply_grows_the_caches(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]], stage: Token2Mel
 ) -> None:
@@ -169,6 +172,7 @@ def test_larger_first_packet(stored: tuple[CausalFlow, dict[str, torch.Tensor]])
     assert [mel.shape[1] for mel in run(stage.stream(), codes_of(23), always(1))] == [40, 20, 20, 12]
 
 
+@pytest.mark.slow
 def test_bounded_past_is_exact_until_it_is_full(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     flow, codes = stored[0], codes_of(60)
     whole = one_shot(flow, codes)

@@ -56,6 +56,7 @@ def stages(flow: CausalFlow, **options: Any) -> tuple[Token2Mel, Token2Mel]:
     return plain, fast
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large_pieces")
 @pytest.mark.parametrize(("cfg_rate", "steps"), [(0.0, 1), (0.7, 2)])
 def test_packets_equal_the_plain_ones(flow: CausalFlow, cfg_rate: float, steps: int) -> None:
@@ -66,6 +67,7 @@ def test_packets_equal_the_plain_ones(flow: CausalFlow, cfg_rate: float, steps: 
     assert np.abs(fast.convert(given) - plain.convert(given)).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_small_pieces_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of 10 codes: the third packet writes over the first."""
     for kind, launch in LAUNCHES.items():
@@ -77,6 +79,7 @@ def test_small_pieces_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.Monk
     assert np.abs(fast.convert(given) - plain.convert(given)).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large_pieces")
 def test_half_precision_is_as_near_to_float32_as_the_plain_operations(flow: CausalFlow) -> None:
     given = codes_of(5)

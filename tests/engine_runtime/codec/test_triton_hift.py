@@ -42,6 +42,7 @@ def test_a_block_equals_the_plain_one(
     )
 
 
+@pytest.mark.slow
 def test_a_vocoder_with_the_kernel_says_the_same() -> None:
     network, _ = hift()
     plain, fast = (

@@ -80,6 +80,7 @@ def run(stream: VocoderStream, mel: Mel, sizes: list[int]) -> list[Pcm]:
     return [*parts, stream.finish()]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(frames=st.integers(1, 70), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_any_chunking_of_bigvgan_equals_one_call(bigvgan: Vocoder, frames: int, sizes: list[int]) -> None:
@@ -89,6 +90,7 @@ def test_any_chunking_of_bigvgan_equals_one_call(bigvgan: Vocoder, frames: int, 
     assert np.abs(pcm - bigvgan.vocode(mel)).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_recordings_of_two_vocoders_do_not_mix() -> None:
     calls, mel = EmulatedCalls(), mel_of(60)
     frames = RecordedFrames(calls, frozenset({20}))
@@ -102,6 +104,7 @@ def test_recordings_of_two_vocoders_do_not_mix() -> None:
     assert calls.num_recordings > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{}, {"resblock": "2", "resblock_dilation_sizes": [[1, 3, 5], [1, 3]]}])
 def test_context_is_enough_and_not_more_than_needed(change: dict[str, object]) -> None:
     network = lively(build_bigvgan({**CONFIG, **change}))
@@ -121,6 +124,7 @@ def test_context_is_enough_and_not_more_than_needed(change: dict[str, object]) -
     assert np.abs(inexact - whole).max() > np.abs(exact - whole).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["snake", "snakebeta"])
 @pytest.mark.parametrize("logscale", [False, True])
 def test_every_activation_of_the_package(activation: str, logscale: bool) -> None:
@@ -133,6 +137,7 @@ def test_every_activation_of_the_package(activation: str, logscale: bool) -> Non
         assert np.abs(np.concatenate(run(stage.stream(), mel, sizes)) - stage.vocode(mel)).max() <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "least_snr_db", "most_mel_error"), [(torch.bfloat16, 25.0, 0.1), (torch.float16, 45.0, 0.02)]
 )
@@ -176,6 +181,7 @@ def stored_bigvgan() -> tuple[Vocoder, dict[str, torch.Tensor]]:
     return Vocoder(network, SPEC), tensors
 
 
+@pytest.mark.slow
 def test_stored_bigvgan_in_chunks() -> None:
     stage, tensors = stored_bigvgan()
     assert (stage.left_context_frames, stage.right_context_frames) == (28, 28)

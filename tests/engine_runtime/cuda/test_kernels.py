@@ -108,6 +108,7 @@ def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
     torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize(("shape", "rows"), [((40, 64), 8), ((33, 160), 16), ((20, 300), 4), ((9, 130), 2)])
 def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int, int], rows: int) -> None:
@@ -124,6 +125,7 @@ def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int
     close(residual, wanted, weight_format)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_gate_and_up_in_one(bench: Bench, weight_format: str) -> None:
     matrix = quantise(torch.randn(2 * 37, 192).to(DEVICE), weight_format)
@@ -150,6 +152,7 @@ def test_fp8_taken_apart_by_its_bits_is_the_same(bench: Bench, monkeypatch: pyte
     assert out[0].abs().min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0, 1, 15, 16, 63, 64, 130, 255])
 @pytest.mark.parametrize("bucket", [64, 256])
 def test_attention_of_one_row(bench: Bench, position: int, bucket: int) -> None:
@@ -158,6 +161,7 @@ def test_attention_of_one_row(bench: Bench, position: int, bucket: int) -> None:
     check_attention(bench, position, bucket, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [1, 64, 128, 129, 200, 255])
 def test_attention_of_pieces_longer_than_a_tile(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, position: int
@@ -166,6 +170,7 @@ def test_attention_of_pieces_longer_than_a_tile(
     check_attention(bench, position, 256, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "tolerance"),
     [
@@ -198,6 +203,7 @@ def check_attention(bench: Bench, position: int, bucket: int, tolerance: float) 
     assert (bench.cache.pool.float() != before.float()).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_dtype", [None, FP8])
 def test_rows_are_normed_turned_and_written(kv_dtype: torch.dtype | None) -> None:
     bench = Bench(kv_dtype=kv_dtype)
@@ -222,6 +228,7 @@ def assert_pool(bench: Bench, wanted: Tensor, tolerance: float) -> None:
         torch.testing.assert_close(bench.cache.pool.float(), wanted, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_dtype", [None, FP8])
 @pytest.mark.parametrize(
     ("first", "there", "count", "bucket"),
@@ -256,6 +263,7 @@ def test_rows_between_products(bench: Bench) -> None:
     assert_stored(rows.float() * scale, wanted_rows.float() * wanted_scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS[1:])
 @pytest.mark.parametrize(("count", "shape"), [(1, (40, 64)), (7, (33, 300)), (16, (64, 128)), (50, (9, 130))])
 def test_few_rows_times_a_rounded_matrix(
@@ -292,6 +300,7 @@ def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> Non
         torch.testing.assert_close(rows.dense(matrix, torch.float32, scratch), wanted, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("do_sample", [False, True])
 @pytest.mark.parametrize("vocabs", [(300, 160), (5000, 2100), (40, 30)])
 def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool) -> None:
@@ -331,6 +340,7 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
     assert torch.equal(plain._seen_audio, kernels._seen_audio)
 
 
+@pytest.mark.slow
 def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     few_programs = Launch(32, 4, 1, 2)
     monkeypatch.setattr(triton_operations, "default_launch", lambda key: few_programs)
@@ -351,6 +361,7 @@ def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> N
     torch.testing.assert_close(got.text, wanted.text, atol=LOGIT_TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS[1:])
 def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     model, cases = load_tiny()
@@ -368,6 +379,7 @@ def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch:
         )  # no rounded weight was made dense
 
 
+@pytest.mark.slow
 def test_a_few_rows_filled_up_to_a_recorded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_executor, "RECORDED_ROWS", (4, 8))
     model, cases = load_tiny()

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.interpreted_triton import needs_triton
+
+pytestmark = pytest.mark.slow
 
 
 @needs_triton

@@ -21,6 +21,7 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.types import Modality, ReplyDone, SamplingParams
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["native", "int8", "int4"])
 def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str) -> None:
     bundle = Bundle.open(random_bundle)
@@ -65,6 +66,7 @@ def on_cuda_path(engine: Engine, options: EngineOptions) -> Engine:
     return Engine(replace(engine.stages, lm=lm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [None, SamplingParams(True, 0.8, 20, 0.95, 1.1, min_new=5, max_new=40, seed=7)],
@@ -86,6 +88,7 @@ def test_turns_of_a_conversation_are_the_same(nano_bundle: Path, sampling: Sampl
     assert replies[0][0][3] > 0
 
 
+@pytest.mark.slow
 def test_the_steps_of_replies_are_those_that_are_recorded(
     nano_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +111,7 @@ def test_the_steps_of_replies_are_those_that_are_recorded(
     assert asked <= recorded
 
 
+@pytest.mark.slow
 def test_recording_leaves_no_trace(nano_bundle: Path) -> None:
     plain = Engine.load(Bundle.open(nano_bundle))
     engine = on_cuda_path(plain, EngineOptions(kernels="torch"))

@@ -72,6 +72,7 @@ def test_the_released_model_in_the_sizes_that_are_promised() -> None:
     assert FULL.bytes("int4") < FULL.bytes("int8") <= FULL.bytes("fp8") < FULL.bytes("native")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec_dtype", "half"), [(None, 4), ("float32", 4), ("float16", 2), ("bfloat16", 2)]
 )
@@ -130,6 +131,7 @@ def test_the_size_that_is_told_will_do(codec_bytes: int) -> None:
     require(demand, "native", int(float(told[1]) * 1e9))
 
 
+@pytest.mark.slow
 def test_the_sizes_that_are_told_are_those_that_were_found_to_do() -> None:
     """The smallest bounds, in GB, in which an H200 held the released shape, to within 0.2 GB."""
     bundle = describe("moss-speech")
@@ -158,6 +160,7 @@ class _Held:
     """Stands for tensors."""
 
 
+@pytest.mark.slow
 def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     held: list[weakref.ref[_Held]] = []
 
@@ -186,6 +189,7 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     assert told_when_short(lambda: 7, section, EngineOptions()) == 7
 
 
+@pytest.mark.slow
 def test_too_little_memory_of_the_computer_is_explained() -> None:
     section = describe("moss-speech").lm
     with pytest.raises(AcceleratorError, match=r"too little memory for the model with 7 KV blocks\. Close"):
@@ -198,6 +202,7 @@ def test_too_little_memory_of_the_computer_is_explained() -> None:
         told_when_short(fail, section, EngineOptions())
 
 
+@pytest.mark.slow
 def test_what_an_earlier_engine_left_goes_before_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Left:
         def __init__(self) -> None:

@@ -45,6 +45,7 @@ def tiny() -> Tiny:
     return load_tiny()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: int) -> None:
     model, _ = tiny
@@ -74,6 +75,7 @@ def test_whole_pieces_of_a_prompt_are_recorded_once_for_every_sequence(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
 def test_every_weight_format_computes_the_same_as_the_plain_executor(tiny: Tiny, weight_format: str) -> None:
     model, _ = tiny
@@ -81,6 +83,7 @@ def test_every_weight_format_computes_the_same_as_the_plain_executor(tiny: Tiny,
     converse(model, cuda, make_paged(model, weight_format=weight_format), 3, LOGIT_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_keys_and_values_in_fp8_are_the_same_as_on_the_plain_executor(tiny: Tiny) -> None:
     model, _ = tiny
     cuda, plain = make_cuda_paged(model, kv_dtype=FP8_KV), make_paged(model, kv_dtype=FP8_KV)
@@ -142,6 +145,7 @@ def test_buckets_cover_every_length() -> None:
     assert bucket_of(100, 300) == 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", SAMPLINGS)
 def test_ids_picked_on_the_device_are_those_of_the_sampler(tiny: Tiny, params: SamplingParams) -> None:
     model, cases = tiny

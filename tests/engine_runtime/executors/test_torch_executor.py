@@ -40,6 +40,7 @@ def test_prefill_then_single_steps(tiny: Tiny) -> None:
     paged.blocks.check_integrity([sequence])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens_per_block", [8, 16, 64])
 def test_long_prefill_in_blocks_then_single_steps(tiny: Tiny, tokens_per_block: int) -> None:
     model, cases = tiny

@@ -40,6 +40,7 @@ def executor_of(paged: PagedLM) -> TrtllmExecutor:
     return paged.executor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("contract", CONTRACTS)
 @pytest.mark.parametrize("seed", range(4))
@@ -52,6 +53,7 @@ def test_conversations_are_those_of_the_torch_executor(
     converse(model, paged, make_paged(model), seed, LOGIT_TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_replies_are_those_of_the_torch_executor(tiny: Tiny, folder: Path, contract: str) -> None:
     model, cases = tiny
@@ -61,6 +63,7 @@ def test_replies_are_those_of_the_torch_executor(tiny: Tiny, folder: Path, contr
         assert reply(model, paged, cases["a.rows"][:50], params) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", CONTRACTS)
 @pytest.mark.parametrize("tokens_per_block", [8, 16, 32, 64])
 def test_blocks_of_any_size(tiny: Tiny, folder: Path, contract: str, tokens_per_block: int) -> None:
@@ -70,6 +73,7 @@ def test_blocks_of_any_size(tiny: Tiny, folder: Path, contract: str, tokens_per_
     converse(model, paged, make_paged(model, **sizes), 3, LOGIT_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_stored_logits_of_a_long_conversation(tiny: Tiny, folder: Path) -> None:
     model, cases = tiny
     ids = as_ids(cases["c.rows"], model)
@@ -186,6 +190,7 @@ def test_results_stay_when_the_next_step_is_run(tiny: Tiny, folder: Path) -> Non
     assert not torch.equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", [False, True])
 def test_closing_lets_everything_go(tiny: Tiny, folder: Path, records: bool) -> None:
     model, _ = tiny

@@ -223,7 +223,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check()
 
 
-TestPool = PoolMachine.TestCase
+TestPool = pytest.mark.slow(PoolMachine.TestCase)
 TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 

@@ -63,6 +63,7 @@ def reply(paged: PagedLM, tiny: Tiny, generation: Generation, prompt: list[Row])
         logits = paged.decode(sequence, merged_id(rows[-1].row, SPECIAL, vocab), generation.tails)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip_unused_tails", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_replies_through_the_paged_runtime(tiny: Tiny, case: str, skip_unused_tails: bool) -> None:
@@ -125,6 +126,7 @@ def test_a_reply_is_cut_at_max_new_whatever_the_model_says(tiny: Tiny) -> None:
     assert generation.finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_reply(tiny: Tiny) -> None:
     model, cases = tiny
     prompt = as_rows(cases["gen.sample_speech_min_new.prompt"])

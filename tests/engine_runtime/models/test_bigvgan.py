@@ -53,6 +53,7 @@ def test_receptive_field_of_stored_configs() -> None:
         assert receptive_field(config) == (field["structural"]["left"], field["structural"]["right"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -18,6 +18,7 @@ from engine_runtime.models import bigvgan_package
 TRAINING_SIDE = ("librosa", "numba", "matplotlib", "scipy", "sklearn", "soundfile")
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_of_the_training_side() -> None:
     """With all of it out of reach, a network is built and run."""
     code = (
@@ -33,6 +34,7 @@ def test_it_needs_nothing_of_the_training_side() -> None:
     assert found.stdout.split() == ["True", "False"]
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_said() -> None:
     code = (
         "import importlib.util as util\n"

@@ -53,6 +53,7 @@ def difference(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want.double()).abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(META["cases"]))
 def test_mel_of_stored_cases(tiny: tuple[CausalFlow, dict[str, torch.Tensor]], name: str) -> None:
     model, cases = tiny
@@ -161,6 +162,7 @@ def test_loss_ignores_padding_and_reaches_every_parameter() -> None:
     )
 
 
+@pytest.mark.slow
 def test_loss_falls_in_training_under_autocast() -> None:
     torch.manual_seed(3)
     model = CausalFlow(

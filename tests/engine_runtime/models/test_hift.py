@@ -69,6 +69,7 @@ def test_folding_changes_nothing(tiny: HiFT, tensors: dict[str, torch.Tensor]) -
     assert difference(folded(mel, noise), tiny(mel, noise)) <= 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["weight_g", "folded"])
 @pytest.mark.parametrize("into_folded", [False, True])
 def test_other_key_styles_load(

@@ -67,6 +67,7 @@ def test_a_padded_batch_equals_single_sequences(tiny: tuple[MossLM, dict[str, to
         torch.testing.assert_close(audio[index, start:], alone[1][0], atol=LOGIT_TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 def test_trains_under_bfloat16_autocast(tiny: tuple[MossLM, dict[str, torch.Tensor]]) -> None:
     _, cases = tiny
     model = MossLM(MossLMConfig(32, 64, 4, 2, 8, 2, 1, 1, 512, 160, 503))

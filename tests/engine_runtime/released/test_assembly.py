@@ -34,6 +34,7 @@ def test_a_tokenizer_may_have_a_name_that_is_not_utf_8(released: Path) -> None:
     assert token_ids(Path(moved) / file.name) == token_ids(file)
 
 
+@pytest.mark.slow
 def test_a_bundle_refers_to_the_checkpoints_and_talks(released: Path, tmp_path: Path) -> None:
     shares: list[float] = []
     bundle = assemble(find_released(*locate(released)), tmp_path / "bundle", progress=shares.append)
@@ -54,6 +55,7 @@ def test_a_bundle_refers_to_the_checkpoints_and_talks(released: Path, tmp_path: 
     assert sum(event.pcm.size for event in events if isinstance(event, ReplyAudio)) == done.audio_samples
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_the_checkpoint(released: Path, tmp_path: Path) -> None:
     engine = Engine.load(_assemble(released, tmp_path / "bundle"))
     flow = torch.load(released / "MOSS-Speech-Codec/flow/flow-chunk-5.pt", weights_only=True)
@@ -63,6 +65,7 @@ def test_the_weights_are_those_of_the_checkpoint(released: Path, tmp_path: Path)
     assert engine.stages.token2mel.config.vocab_size == len(flow["input_embedding.weight"])
 
 
+@pytest.mark.slow
 def test_it_may_be_made_again_and_from_elsewhere(released: Path, tmp_path: Path) -> None:
     first = _assemble(released, tmp_path / "bundle")
     assert _assemble(released, tmp_path / "bundle").files == first.files
@@ -95,6 +98,7 @@ def test_a_truncated_checkpoint_of_torch(released: Path, tmp_path: Path) -> None
         _assemble(released, tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_tensors_that_do_not_fit_are_named_when_it_is_fetched(released: Path, tmp_path: Path) -> None:
     config = released / "MOSS-Speech" / "config.json"
     content = json.loads(config.read_text())

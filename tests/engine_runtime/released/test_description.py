@@ -76,6 +76,7 @@ def _full_size() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_every_network_has_the_names_and_shapes_of_the_release() -> None:
     wanted = [("lm", "tensors"), ("encoder", "needed"), ("flow", "tensors"), ("hift", "tensors")]
     for network, (name, key) in zip(build_on_meta(_full_size()), wanted, strict=True):

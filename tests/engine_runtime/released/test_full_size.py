@@ -34,6 +34,7 @@ def _network(part: str) -> nn.Module:
         return HiFT(HiFTConfig.from_dict(bundle.vocoder.config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["lm", "encoder", "flow", "hift"])
 def test_every_network_has_the_released_shape(part: str) -> None:
     inventory = json.loads((GOLDEN / f"inventory_{part}.json").read_text("utf-8"))

@@ -32,6 +32,7 @@ def alignment_of(bundle: Path, folder: Path, rows: int = 5) -> Alignment:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", ["1.x", "0.13"])
 def test_an_engine_of_the_same_weights(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, contract: str
@@ -48,6 +49,7 @@ def test_an_engine_of_the_same_weights(
     assert engine_world.trt.live_contexts == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "shows_without_cache"),
     [
@@ -73,6 +75,7 @@ def test_an_engine_built_wrongly_is_not_aligned(
     assert f"q0, turn 1, {step.phase}, row {step.end - 1}: " in str(alignment.first)
 
 
+@pytest.mark.slow
 def test_a_wrong_decode_is_told_apart_from_prefill(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def altered(**plugins: Any) -> Any:
     return build
 
 
+@pytest.mark.slow
 def test_an_engine_and_its_report(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engines" / "tiny")
     engine = report.engine
@@ -85,6 +86,7 @@ def test_the_inputs_are_those_of_a_step(tiny_checkpoint: Path, tmp_path: Path) -
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Path) -> None:
     seen = []
 
@@ -100,6 +102,7 @@ def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Pat
     assert not (tmp_path / "first" / "timing.cache").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_note(tiny_checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "moss_voice.json").unlink()

@@ -43,6 +43,7 @@ def _logits(lm: PagedLM, ids: list[int]) -> list[Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["random_bundle", "nano_bundle"])
 def test_the_same_logits_from_the_converted_bundle(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -92,6 +93,7 @@ def test_it_says_what_it_is_and_of_which_weights(random_bundle: Path, tmp_path: 
         find_language_model(converted.path)
 
 
+@pytest.mark.slow
 def test_a_bundle_of_a_fetched_model(released_folder: Path, tmp_path: Path) -> None:
     found = find_released(released_folder / "MOSS-Speech", released_folder / "MOSS-Speech-Codec")
     fetched = assemble(found, tmp_path / "fetched")

@@ -49,6 +49,7 @@ def talk(engine: Engine) -> list[tuple[int, ...]]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", ["1.x", "0.13"])
 def test_conversations_of_a_bundle_are_the_same_with_its_engine(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, contract: str
@@ -64,6 +65,7 @@ def test_conversations_of_a_bundle_are_the_same_with_its_engine(
     assert engine_world.trt.live_contexts == 0
 
 
+@pytest.mark.slow
 def test_the_weights_of_the_bundle_need_not_be_there(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path
 ) -> None:
@@ -82,6 +84,7 @@ def test_the_weights_of_the_bundle_need_not_be_there(
         Bundle.open(copy, needs_lm_weights=False)
 
 
+@pytest.mark.slow
 def test_as_many_rows_as_the_bundle_wants_in_blocks_of_the_engine(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +101,7 @@ def test_as_many_rows_as_the_bundle_wants_in_blocks_of_the_engine(
     assert fewer.max_rows == 256
 
 
+@pytest.mark.slow
 def test_decode_steps_are_recorded_before_the_first_reply(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +172,7 @@ def test_everything_that_differs_is_told_at_once(
         open_for(nano_bundle, with_engine(folder))
 
 
+@pytest.mark.slow
 def test_an_engine_of_other_weights(
     engine_world: EngineWorld,
     random_bundle: Path,

@@ -58,6 +58,7 @@ def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> flo
     return max(distances)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "prefills", "decode"), [("a", [37], 59), ("a", [17, 1, 30, 48], 0)])
 def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
     tiny_checkpoint: Path, tmp_path: Path, case: str, prefills: list[int], decode: int
@@ -66,6 +67,7 @@ def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
     assert farthest(paged, case, prefills, decode) < NOISE
 
 
+@pytest.mark.slow
 def test_a_long_conversation_gives_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
     paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, "c", [256, 384], 60) < NOISE
@@ -124,6 +126,7 @@ class LayerNormEps(layers.RmsNorm):
         super().__init__(normalized_shape, eps=1e-5, dtype=dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -223,6 +226,7 @@ def test_only_what_the_plan_says_is_quantised(quantised_checkpoint: Path) -> Non
     assert formats == {name: name.startswith("shared_layers.") for name in formats}
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Path, tmp_path: Path) -> None:
     """The twin is the plain network with the weights of the checkpoint, inputs of its products rounded."""
@@ -251,6 +255,7 @@ def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Pa
     assert distances[0] < distances[1] < by_rounding
 
 
+@pytest.mark.slow
 def test_in_bfloat16(tmp_path: Path) -> None:
     paged = described(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine", OPTIONS)
     model, cases = load_tiny()
@@ -259,6 +264,7 @@ def test_in_bfloat16(tmp_path: Path) -> None:
     assert float((logits.text - cases["a.text_logits"][-1]).abs().mean()) < 0.1
 
 
+@pytest.mark.slow
 def test_the_configuration_survives_the_engine(tiny_checkpoint: Path, tmp_path: Path) -> None:
     described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert EngineDirectory.open(tmp_path / "engine").model == read_config(tiny_checkpoint)

@@ -23,6 +23,8 @@ from engine_runtime.trtllm.torch_network import load_paged
 from tests.functional_stand_in.executor import described
 from tests.trt_checkpoints import quantize
 
+pytestmark = pytest.mark.slow
+
 
 def logits_of(paged: PagedLM, ids: list[int]) -> torch.Tensor:
     """Those of both heads after a prefill in two pieces and five steps."""

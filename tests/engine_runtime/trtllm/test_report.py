@@ -61,6 +61,7 @@ def _values(verdict: Verdict) -> dict[str, float]:
     return {check.name: check.value for check in verdict.checks}
 
 
+@pytest.mark.slow
 def test_heads_agree_with_themselves_and_less_with_fewer_bits(
     random_bundle: Path, plain: Checkpoint, quantised: dict[str, Checkpoint]
 ) -> None:

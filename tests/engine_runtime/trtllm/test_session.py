@@ -168,6 +168,7 @@ def test_what_was_set_on_another_context_does_not_hold(bench: Bench) -> None:
         bench.context.enqueue(7)
 
 
+@pytest.mark.slow
 def test_memory_that_is_gone(bench: Bench) -> None:
     temporary = bench.trt.memory.on_device(64)
     dangling = replace(bench.binding("sequence_length"), address=temporary.data_ptr())

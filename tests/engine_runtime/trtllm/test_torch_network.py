@@ -98,6 +98,7 @@ def _round_as_the_engine(model: MossLM, quantised: Checkpoint, plain: Checkpoint
             linear.register_forward_pre_hook(hook)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tails", [False, True])
 @pytest.mark.parametrize("number_format", ["fp8", "int8", "int4"])
 def test_quantised_it_is_the_plain_network_with_the_engines_rounding(

@@ -19,6 +19,7 @@ from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported, scal
 from tests.tensorrt_double import Faults, double_library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_rtx", [True, False])
 def test_an_engine_is_built(exported: Exported, is_rtx: bool) -> None:
     graph = scaled_sum()
@@ -88,6 +89,7 @@ def rtx() -> RuntimeLibrary:
     return RuntimeLibrary(tensorrt_rtx(), is_rtx=True)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorrt_rtx
 def test_rtx_builds_estimator_and_encoder_for_an_rtx_4090(
     rtx: RuntimeLibrary, exported: Exported, flow: Token2Mel, tokenizer: SpeechTokenizer

@@ -58,6 +58,7 @@ def reply(codec: Codec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return codes, mel, np.concatenate([*pcm, vocoder.finish()])
 
 
+@pytest.mark.slow
 def test_replies_are_those_of_torch(codec: Codec, tmp_path: Path, exports: list[str]) -> None:
     want_codes, want_mel, want_pcm = reply(codec)
     store, faults = EngineStore(tmp_path), Faults()
@@ -71,6 +72,7 @@ def test_replies_are_those_of_torch(codec: Codec, tmp_path: Path, exports: list[
     assert len(list(tmp_path.glob("*.jit"))) == 3
 
 
+@pytest.mark.slow
 def test_the_second_start_builds_nothing(codec: Codec, tmp_path: Path, exports: list[str]) -> None:
     store = EngineStore(tmp_path)
     first = [report for _, _, report in build_engines(codec, store, double_library(), "8.9")]
@@ -81,6 +83,7 @@ def test_the_second_start_builds_nothing(codec: Codec, tmp_path: Path, exports: 
     assert all(report.difference is not None and report.difference < 1e-5 for report in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["build", "deserialize", "context", "execute", "wrong numbers"])
 def test_what_fails_leaves_the_codec_in_torch(
     codec: Codec, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -24,6 +24,8 @@ from tests.engine_runtime.codec.test_token2mel import (
     run,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def with_engine(stage: Token2Mel, exported: Exported) -> Token2Mel:
     graph = estimator_graph(stage.estimator, list(PACKETS))

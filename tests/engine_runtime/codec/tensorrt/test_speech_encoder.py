@@ -13,6 +13,8 @@ from engine_runtime.codec.tensorrt.speech_encoder import EngineSpeechEncoder, sp
 from tests.engine_runtime.codec.tensorrt.conftest import Exported
 from tests.engine_runtime.codec.test_speech_tokenizer import GOLDEN, RATE, cut_speech, push_in_chunks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def on_onnx(tokenizer: SpeechTokenizer, exported: Exported) -> SpeechTokenizer:

@@ -21,6 +21,9 @@ from engine_runtime.types import Mel, Pcm
 from tests.engine_runtime.codec.tensorrt.conftest import Exported
 from tests.engine_runtime.codec.test_vocoder import CONFIG, SPEC, lively, mel_of, run, stored_bigvgan
 
+pytestmark = pytest.mark.slow
+
+
 SIZES = [20, 40]
 
 

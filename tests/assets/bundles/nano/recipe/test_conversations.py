@@ -26,6 +26,7 @@ def _dialogue(dialogues, skill, turns=1):
     return next(d for d in dialogues if d.skill == skill and len(d.turns) == turns)
 
 
+@pytest.mark.slow
 def test_a_spoken_reply_is_learnt_with_its_subtitles(recipe, dialogues, domain, tokenizer, speech) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
@@ -42,6 +43,7 @@ def test_a_spoken_reply_is_learnt_with_its_subtitles(recipe, dialogues, domain, 
     assert spoken[:, conversations.AUDIO_LABEL].tolist() == [7, 8, 9, conversations.EOSP]
 
 
+@pytest.mark.slow
 def test_each_label_is_what_comes_next(recipe, dialogues, tokenizer, speech) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
@@ -81,6 +83,7 @@ def test_only_whole_dialogues_fit(recipe, dialogues, tokenizer, speech) -> None:
     assert np.array_equal(cut, one)
 
 
+@pytest.mark.slow
 def test_workers_use_no_held_out_dialogue(recipe, tokenizer, speech, tmp_path) -> None:
     conversations = recipe("conversations")
     tokenizer.save(str(tmp_path / "tokenizer.json"))

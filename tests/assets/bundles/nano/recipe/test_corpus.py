@@ -70,6 +70,7 @@ def test_windows_hold_whole_questions_and_pauses(corpus, work) -> None:
     assert [int((row == 0.5).sum()) for row in wave] == [sum(lengths[text] for text in row) for row in said]
 
 
+@pytest.mark.slow
 def test_random_answers_come_after_the_known_ones(corpus, dialogues) -> None:
     strings = corpus.training_answers(np.random.default_rng(0), 50)
     known = strings[:-50]
@@ -97,6 +98,7 @@ def _again(wave: torch.Tensor) -> tuple[torch.Tensor, torch.Generator]:
     return wave, generator
 
 
+@pytest.mark.slow
 def test_nobody_is_warped_by_a_share_of_zero(corpus) -> None:
     mel = torch.randn(4, 128, 10, generator=torch.Generator().manual_seed(1))
     same = corpus.warp_mel(mel, torch.Generator().manual_seed(0), share=0.0)

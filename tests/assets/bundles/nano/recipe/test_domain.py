@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 
+@pytest.mark.slow
 def test_the_domain_is_the_same_each_time(domain, dialogues) -> None:
     assert domain.all_dialogues() == dialogues
     assert len({dialogue.key for dialogue in dialogues}) == len(dialogues)
@@ -29,6 +30,7 @@ def test_no_training_dialogue_asks_a_held_out_question(dialogues) -> None:
     assert not held_out & _trained_questions(dialogues)
 
 
+@pytest.mark.slow
 def test_the_synthesis_says_only_training_questions_to_the_training(recipe, domain, dialogues) -> None:
     synthesize = recipe("synthesize")
     users = synthesize.user_jobs(dialogues, 1.0, random.Random(1))

@@ -21,6 +21,7 @@ def test_a_step_on_the_cpu_is_the_function(graphed) -> None:
     assert step.graph is None
 
 
+@pytest.mark.slow
 def test_steps_train(graphed) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)

@@ -27,6 +27,7 @@ def test_the_spectral_loss_is_zero_only_for_the_same_wave(recipe) -> None:
     assert multi_mel(wave, wave * 0.5).item() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_training_goes_on_from_what_was_saved(recipe, tmp_path) -> None:
     train_vocoder = recipe("train_vocoder")
