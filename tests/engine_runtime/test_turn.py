@@ -300,6 +300,7 @@ def test_a_reply_cut_by_its_length_is_closed_in_the_history(engine: Engine, cut_
     assert list(conversation.exchanges[0].reply[-len(closing) :]) == closing
 
 
+@pytest.mark.slow
 def test_a_reply_longer_than_the_flow_can_say_is_cut(engine: Engine) -> None:
     engine, _ = scripted(engine, [(0, 3)])
     longest = engine.stages.max_codes
@@ -393,6 +394,7 @@ def test_too_little_memory_in_a_step_is_told_with_what_takes_less(engine: Engine
     assert done(say(engine, conversation)).finish_reason == "stop"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "cancelled", "reopened", "left", "failed"])
 def test_a_reply_that_is_over_gives_its_voice_back_at_once(
     engine: Engine, end: str, monkeypatch: pytest.MonkeyPatch
@@ -441,6 +443,7 @@ def test_events_carry_their_turn(engine: Engine) -> None:
     assert isinstance(events[-1], ReplyDone)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine, seed: int) -> None:

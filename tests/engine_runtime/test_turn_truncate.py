@@ -271,6 +271,7 @@ def test_while_listening_it_is_a_cancel(engine: Engine) -> None:
     assert conversation.exchanges == []
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engine, seed: int) -> None:

@@ -132,6 +132,7 @@ def test_a_slow_engine_is_late_on_the_virtual_clock_too(question: Path) -> None:
     assert timings(driver, "underrun")
 
 
+@pytest.mark.slow
 def test_a_reply_is_held_after_one_that_ran_dry(question: Path) -> None:
     engine = ScriptedEngine(Script(chunks=6, step_s=0.05, chunk_s=0.3, pauses_s=(0.0, 0.0, 0.0, 0.95)))
     with running(engine, SessionSettings(playback_start_ms=200)) as driver:

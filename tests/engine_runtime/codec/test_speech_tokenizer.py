@@ -112,6 +112,7 @@ def test_properties(released: SpeechTokenizer) -> None:
     assert released.codebook_size == 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [160, 333, CODE_SAMPLES, 48001, 1_000_000])
 def test_streamed_codes_equal_whole_signals_across_a_segment_boundary(
     causal: SpeechTokenizer, golden: dict[str, torch.Tensor], chunk: int
