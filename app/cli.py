@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
-    arguments = build_parser().parse_args(argv)
+    arguments = _parsed(sys.argv[1:] if argv is None else list(argv))
     paths.require_home()
     set_up_logging(paths.log_file(), arguments.verbose)
     try:
@@ -85,6 +85,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             "`moss-voice doctor` tells whether something is missing.",
             False,
         )
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+    """The arguments; ends with status 2 where they are wrong."""
+    parser = build_parser()
+    # NOTE: argparse of Python 3.11 drops the value of `--option=--` and leaves an empty list in its place.
+    for word in words[: words.index("--") if "--" in words else None]:
+        option, _, value = word.partition("=")
+        if option.startswith("--") and value == "--":
+            parser.error(f"argument {option}: -- is no value")
+    return parser.parse_args(words)
 
 
 def _require_current_folder() -> None:

@@ -47,6 +47,19 @@ def test_wrong_usage_is_status_2(words: list[str], capsys: pytest.CaptureFixture
     assert "error:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", ["verify --flow-steps=--", "talk --text=--", "--bundle=-- talk --text x"])
+def test_two_dashes_are_no_value(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words.split())
+    assert caught.value.code == 2
+    assert ": -- is no value" in capsys.readouterr().err
+
+
+def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--", "--none=--"]) == 1
+    assert "--none=--" in capsys.readouterr().err
+
+
 def test_an_error_of_ours_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
