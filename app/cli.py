@@ -19,8 +19,8 @@ from pathlib import Path
 from app import paths, process
 from app.commands import bench, demo, doctor, fetch, inspect, talk, trt, verify, window
 from app.commands.engine_options import add_engine_options
-from app.commands.progress import note
 from app.logging_setup import set_up_logging
+from app.progress import note
 from engine_runtime.errors import MossVoiceError, redact
 
 _log = logging.getLogger(__name__)

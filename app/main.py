@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.audio.wav import read_beginning
-from app.commands.progress import note, progress_bar
+from app.progress import note, progress_bar
 from app.settings import StartSettings
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
     """What loads the engine when it is called, in the thread that will use it. That raises MossVoiceError."""
 
     def load() -> Engine:
-        from engine_runtime.bundle import Bundle
+        from engine_runtime.bundle.bundle import Bundle
+        from engine_runtime.bundle.released.full_size import describe
         from engine_runtime.engine import Engine
-        from engine_runtime.released.full_size import describe
 
         with_files, voice = settings.engine.random_weights is None, None
         needs_weights = settings.engine.backend == "torch"
@@ -37,7 +37,7 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
             else describe(settings.bundle)
         )
         if settings.voice is not None:
-            from engine_runtime.voice_recording import SEARCHED_S, VoiceSource
+            from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource
 
             voice = VoiceSource(*read_beginning(settings.voice, SEARCHED_S), cache=paths.voices_dir())
         with progress_bar("load") as progress:

@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames
-from engine_runtime.conversation import Conversation
-from engine_runtime.cuda.memory import told_when_short
+from engine_runtime.codec.voice.recording import VoiceSource
+from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.turn import Turn
+from engine_runtime.cuda.gpu_memory import told_when_short
+from engine_runtime.loading import Stages, load_stages
 from engine_runtime.options import EngineOptions
-from engine_runtime.stages import Stages, load_stages
 from engine_runtime.timing import TimingBus
-from engine_runtime.turn import Turn
 from engine_runtime.types import Modality
-from engine_runtime.voice_recording import VoiceSource
-from engine_runtime.weights import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from .cpu_threads import describe_wait_policy, other_load, read_cpu_time
-from .errors import MossVoiceError
+from engine_runtime.cpu_threads import describe_wait_policy, other_load, read_cpu_time
+from engine_runtime.errors import MossVoiceError
 
 
 class AcceleratorError(MossVoiceError):

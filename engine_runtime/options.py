@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from .errors import EngineError, MossVoiceError
+from engine_runtime.errors import EngineError, MossVoiceError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 WeightFormat = Literal["native", "fp8", "int8", "int4"]

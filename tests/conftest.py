@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.engine_folder import EngineWorld
+    from tests.factories.engine_folder import EngineWorld
 
 # Before Qt or torch is imported by any test module.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -37,7 +37,7 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete bundle of tiny random networks. Read only: copy it before damaging it."""
-    from tests.bundle_factory import make_random_bundle
+    from tests.factories.bundle import make_random_bundle
 
     return make_random_bundle(tmp_path_factory.mktemp("bundle"))
 
@@ -45,7 +45,7 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def released_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint in the layout of the released repositories. Read only: copy it before damaging it."""
-    from tests.released_factory import make_released
+    from tests.factories.released import make_released
 
     return make_released(tmp_path_factory.mktemp("released"))
 
@@ -62,7 +62,7 @@ def nano_bundle() -> Path:
 @pytest.fixture
 def engine_world(monkeypatch: pytest.MonkeyPatch) -> EngineWorld:
     """A machine with TensorRT-LLM and a GPU, as far as an executor can tell."""
-    from tests.engine_folder import EngineWorld
+    from tests.factories.engine_folder import EngineWorld
 
     return EngineWorld(monkeypatch)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub_server import HubServer
-from tests.observer import Observation, Observed, calls_of, network_calls, why_not, written_paths
+from tests.doubles.hub_server import HubServer
+from tests.tools.observer import Observation, Observed, calls_of, network_calls, why_not, written_paths
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION = ROOT / "assets" / "samples" / "01-hello.wav"
@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str | Path, ...]] = {
     "talk": ("-m", "app", "talk", "--in", QUESTION, "--out", "out/reply.wav", "--record", "out/both.wav"),
     "demo": ("-m", "app", "demo", "--out-dir", "out"),
     "doctor": ("-m", "app", "doctor", "--report", "out/report.txt"),
-    "window": ("-m", "tests.driven_window"),
+    "window": ("-m", "tests.tools.driven_window"),
 }
 CHOSEN_FOLDERS = ("out", "tmp")
 OWN_FOLDERS = (

@@ -21,8 +21,8 @@ from app import paths
 from app.commands.bench_variants import StageMeasurements, list_variants
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.option_types import LARGEST_COUNT, number, whole
-from app.commands.progress import progress_bar
 from app.commands.questions import read_question, sample_paths
+from app.progress import progress_bar
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat

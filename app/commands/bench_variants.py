@@ -138,7 +138,7 @@ class StageMeasurements:
 
 def _compare(bench: StageBench, engine: Engine, what: str) -> dict[str, Any]:
     """Print one comparison. Where it can not be made, say so and continue with the rest."""
-    from engine_runtime.bench.transformers_twin import ComparisonError
+    from engine_runtime.bench.transformers_reference import ComparisonError
     from engine_runtime.hardware import AcceleratorError
 
     try:

@@ -15,8 +15,8 @@ import numpy as np
 from app import paths
 from app.audio.resample import Resampler
 from app.audio.wav import WavWriter, read_wav
-from app.commands.progress import progress_bar
 from app.main import engine_factory
+from app.progress import progress_bar
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings

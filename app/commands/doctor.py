@@ -23,7 +23,7 @@ from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions
 
@@ -278,7 +278,7 @@ def _gpu() -> Iterator[Finding]:
 def _tensorrt_llm() -> Iterator[Finding]:
     """Needed by nobody but those who run engines; then its own versions of much else are needed, too."""
     from engine_runtime import hardware
-    from engine_runtime.trtllm import environment
+    from engine_runtime.executors.trtllm import environment
 
     name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
     found = [

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from app import paths
 from app.export import ExportFile
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError, redact
 
 _LOG_LINES = 200

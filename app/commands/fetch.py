@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 
 from app import paths
-from app.commands.progress import progress_bar, say
 from app.commands.talk import UsageError
+from app.progress import progress_bar, say
 
 MODELS = ("moss-speech",)
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Get the files, make the bundle, tell where it is."""
     if arguments.codec_from is not None and arguments.source is None:
         raise UsageError("--codec-from goes with --from. Give both, or neither to download.")
-    from engine_runtime.released import assembly, download, layout
+    from engine_runtime.bundle.released import assembly, download, layout
 
     to: Path = arguments.to or paths.user_bundles_dir() / arguments.model
     commits: dict[str, str] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import safetensors
 
 from app import paths
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import BundleError
 
 
@@ -76,7 +76,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
 def count_parameters(file: Path) -> int:
     """Elements of all tensors of a file of weights, from its header where it has one."""
     if file.suffix != ".safetensors":
-        from engine_runtime.weights import stored_tensors
+        from engine_runtime.bundle.weights import stored_tensors
 
         return sum(math.prod(tensor.shape) for tensor in stored_tensors([file]).values())
     try:

@@ -11,8 +11,8 @@ from typing import Any
 
 from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.progress import progress_bar
 from app.export import check_names
+from app.progress import progress_bar
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.commands.option_types import LARGEST_COUNT, whole
-from app.commands.progress import say
+from app.progress import say
 
 if TYPE_CHECKING:
     from engine_runtime.trtllm.build_plan import BuildPlan
@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         _show(plan, arguments.json)
         return 0
+    from engine_runtime.executors.trtllm.library import load_library
     from engine_runtime.trtllm.build import build_engine
-    from engine_runtime.trtllm.library import load_library
 
     library = load_library()
     say(f"Building with TensorRT-LLM {library.version}; this takes minutes.")

@@ -24,7 +24,7 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions
 
 if TYPE_CHECKING:
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.codec.tensorrt.engines import Codec
 
 
@@ -106,7 +106,7 @@ def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
 def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, Any]]:
     from engine_runtime.codec.tensorrt.engines import build_engines
     from engine_runtime.codec.tensorrt.store import EngineStore
-    from engine_runtime.trtllm.runtime_library import runtime_library
+    from engine_runtime.cuda.tensorrt_library import runtime_library
 
     for _, _, report in build_engines(codec, EngineStore(folder), runtime_library(), capability):
         row = asdict(report)
@@ -130,8 +130,8 @@ def _capability(chosen: str | None, device: str) -> str:
 
 
 def _open(folder: Path, options: EngineOptions) -> Bundle:
-    from engine_runtime.bundle import Bundle
-    from engine_runtime.released.full_size import describe
+    from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.bundle.released.full_size import describe
 
     return Bundle.open(folder) if options.random_weights is None else describe(folder)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from app import paths
-from app.commands.progress import progress_bar, say
+from app.progress import progress_bar, say
 from engine_runtime.options import Dtype
 
 
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look, write, compare, tell where it is."""
-    from engine_runtime.released.download import size_in_words
-    from engine_runtime.trtllm.checkpoint_bundle import make_bundle, require_bundle
+    from engine_runtime.bundle.released.download import size_in_words
+    from engine_runtime.bundle.trtllm_checkpoint.checkpoint_bundle import make_bundle, require_bundle
     from engine_runtime.trtllm.convert import Conversion, find_language_model
 
     source = paths.default_bundle() if arguments.model is None else paths.find_bundle(arguments.model)

@@ -13,9 +13,9 @@ from app import paths
 from app.commands.engine_options import add_device_option
 
 if TYPE_CHECKING:
-    from engine_runtime.trtllm.contract import EngineTensor, Shape
-    from engine_runtime.trtllm.engine_directory import EngineDirectory
-    from engine_runtime.trtllm.session import Session
+    from engine_runtime.executors.trtllm.contract import EngineTensor, Shape
+    from engine_runtime.executors.trtllm.engine import Session
+    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 
 _COLUMNS = ("tensor", "direction", "number", "shape", "least", "best", "most")
 
@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what the files say, then what the engine says."""
-    from engine_runtime.trtllm.engine_directory import EngineDirectory
+    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 
     engine = EngineDirectory.open(arguments.folder)
     document = _of_files(engine)
     print("\n".join(_lines(document)))
     if not arguments.files:
+        from engine_runtime.executors.trtllm.loading import check_device, load_session
         from engine_runtime.hardware import usable_device
-        from engine_runtime.trtllm.loading import check_device, load_session
 
         device = usable_device(arguments.device)
         check_device(device)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_files(engine: EngineDirectory) -> dict[str, Any]:
     """What is known without loading it."""
-    from engine_runtime.trtllm.loading import block_bytes
+    from engine_runtime.executors.trtllm.loading import block_bytes
 
     model = engine.model
     layers = f"{model.num_shared_layers} + {model.num_text_layers} + {model.num_audio_layers}"
@@ -80,7 +80,7 @@ def _of_files(engine: EngineDirectory) -> dict[str, Any]:
 
 def _of_session(session: Session) -> dict[str, Any]:
     """What only the engine tells."""
-    from engine_runtime.trtllm.contract import choose_contract
+    from engine_runtime.executors.trtllm.contract import choose_contract
 
     return {
         "load_seconds": round(session.load_s, 2),

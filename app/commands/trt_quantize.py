@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.commands.option_types import LARGEST_COUNT, whole
-from app.commands.progress import progress_bar, say
 from app.commands.questions import question_paths, read_questions
+from app.progress import progress_bar, say
 
 if TYPE_CHECKING:
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.options import EngineOptions
     from engine_runtime.trtllm.calibrate import Calibration
-    from engine_runtime.trtllm.reading import Checkpoint
     from engine_runtime.types import Pcm
 
 FORMATS = ("fp8", "int8", "int4")
@@ -92,11 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate if need be, quantise, measure; the status says whether the heads are aligned."""
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.hardware import usable_device
     from engine_runtime.options import EngineOptions
     from engine_runtime.trtllm.quantize import Quantizing, require_bundle
-    from engine_runtime.trtllm.reading import Checkpoint
 
     bundle = Bundle.open(paths.find_bundle(arguments.bundle or paths.default_bundle()))
     options = EngineOptions(device=arguments.device)
@@ -125,12 +125,12 @@ def _calibration(
     arguments: argparse.Namespace, bundle: Bundle, plain: Checkpoint, options: EngineOptions
 ) -> Calibration:
     from app.commands.calibration_prompts import prompts, read_texts
+    from engine_runtime.bundle.targets import require_file
+    from engine_runtime.executors.torch.quantized_network import load_paged
+    from engine_runtime.loading import load_stages
     from engine_runtime.models.moss_lm import MossLMConfig
-    from engine_runtime.stages import load_stages
     from engine_runtime.trtllm.calibrate import Calibration, Calibrator
     from engine_runtime.trtllm.quantize import identity
-    from engine_runtime.trtllm.targets import require_file
-    from engine_runtime.trtllm.torch_network import load_paged
 
     file: Path = arguments.statistics or arguments.checkpoint / STATISTICS
     if file.is_file():
@@ -164,7 +164,7 @@ def _report(
     options: EngineOptions,
     questions: dict[str, Pcm],
 ) -> int:
-    from engine_runtime.trtllm.reading import Checkpoint
+    from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.trtllm.report import heads, layer_errors
 
     quantised = Checkpoint.open(arguments.to)
@@ -183,7 +183,7 @@ def _report(
         "heads": section.document(),
         "aligned": verdict.is_aligned,
     }
-    from engine_runtime.trtllm.tensor_file import write_json
+    from engine_runtime.bundle.trtllm_checkpoint.tensor_file import write_json
 
     write_json(arguments.to / REPORT, document)
     if arguments.json:

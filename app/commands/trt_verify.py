@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_settings(arguments)
     native = replace(settings.engine, backend="torch", engine=None, dtype=arguments.reference_dtype)
     from app.main import engine_factory
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
     from engine_runtime.trtllm.alignment import ROWS_PER_REPLY, align
-    from engine_runtime.trtllm.engine_directory import EngineDirectory
 
     engine = EngineDirectory.open(arguments.folder)
     rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate

@@ -20,11 +20,11 @@ from app.settings import StartSettings
 from engine_runtime.options import Dtype
 
 if TYPE_CHECKING:
-    from engine_runtime.bench.section import Section
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bench.verify import Verdict
+    from engine_runtime.bench.verify_encoder import LeadIn
+    from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.table import Section
     from engine_runtime.types import Pcm
-    from engine_runtime.verify import Verdict
-    from engine_runtime.verify_encoder import LeadIn
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         engine=None,
     )
     from app.main import engine_factory
-    from engine_runtime.bundle import Bundle
-    from engine_runtime.verify import verify
-    from engine_runtime.verify_encoder import all_lead_ins
+    from engine_runtime.bench.verify import verify
+    from engine_runtime.bench.verify_encoder import all_lead_ins
+    from engine_runtime.bundle.bundle import Bundle
 
     turns = TurnTakingSettings()
     lead_ins = all_lead_ins(turns.pre_roll_ms / 1000, turns.tail_ms / 1000)
@@ -109,8 +109,8 @@ def _verify_encoder(
     arguments: argparse.Namespace,
 ) -> int:
     """The part of it that needs the speech encoder only."""
+    from engine_runtime.bench.verify import verify_encoder
     from engine_runtime.codec.loading import load_speech_encoder
-    from engine_runtime.verify import verify_encoder
 
     tokenizer = load_speech_encoder(bundle, settings.engine)
     verdict = verify_encoder(tokenizer, questions, lead_ins, exact=settings.engine.exact_encoding)

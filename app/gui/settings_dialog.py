@@ -35,11 +35,11 @@ from app.gui.preferences import (
 from app.gui.settings_page import SettingsPage
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource, cut_speech
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
-from engine_runtime.voice_recording import SEARCHED_S, VoiceSource, cut_speech
 
 
 class SettingsDialog(QDialog):

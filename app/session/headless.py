@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from app.audio.device_streams import DEVICE_RATE_HZ
 from app.audio.devices import DeviceList
 from app.audio.ring import Ring
-from app.audio.sound_streams import DEVICE_RATE_HZ
 from app.audio.wav import WavReader, WavWriter
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad

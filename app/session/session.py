@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from app.audio.device_streams import SoundInput, SoundOutput
 from app.audio.devices import DeviceList, list_devices, rescan
-from app.audio.sound_streams import SoundInput, SoundOutput
 from app.audio.streams import AudioInput, AudioOutput
 from app.audio.supervisor import DeviceSupervisor
 from app.dialog.vad import SileroVad, Vad

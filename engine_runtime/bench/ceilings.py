@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from engine_runtime.bench.clock import times_ms
 from engine_runtime.bench.replies import BenchError
-from engine_runtime.bench.section import Section
-from engine_runtime.cuda.memory import memory_of
+from engine_runtime.cuda.gpu_memory import memory_of
+from engine_runtime.cuda.stopwatch import times_ms
+from engine_runtime.table import Section
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 2_000_000_000, 128_000_000
 GPU_MATRIX, CPU_MATRIX = 8192, 1024

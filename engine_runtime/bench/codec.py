@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine_runtime.bench.clock import p50_p95
 from engine_runtime.bench.replies import SILENCE_DBFS, BenchError, level_dbfs
-from engine_runtime.bench.section import Cell, Section
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizerStream
-from engine_runtime.codec.token2mel import Token2Mel
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
+from engine_runtime.cuda.stopwatch import p50_p95
 from engine_runtime.errors import FlowCacheError
-from engine_runtime.stages import Stages
+from engine_runtime.loading import Stages
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Mel, Pcm
 
 PUSH_MS = 80

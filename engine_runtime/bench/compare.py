@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine_runtime.bench.clock import p50_p95, times_ms, wait_for
 from engine_runtime.bench.codec import packets_of
 from engine_runtime.bench.language_model import LMBench
-from engine_runtime.bench.section import Cell, Section
-from engine_runtime.bench.transformers_twin import ComparisonError, TransformersLM
+from engine_runtime.bench.transformers_reference import ComparisonError, TransformersLM
 from engine_runtime.codec.loading import load_flow
+from engine_runtime.cuda.stopwatch import p50_p95, times_ms, wait_for
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.loading import Stages, load_lm_weights
 from engine_runtime.options import Dtype
-from engine_runtime.stages import Stages, load_lm_weights
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Codes, Mel
 
 PREFILL_ROWS = 512

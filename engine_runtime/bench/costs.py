@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from engine_runtime.cuda.memory import layer_shapes
-from engine_runtime.cuda.quantise import bytes_of
+from engine_runtime.cuda.gpu_memory import layer_shapes
+from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
-from engine_runtime.trtllm.engine_directory import EngineDirectory
+from engine_runtime.quantization import bytes_of
 
 _OF_ENGINES: dict[str | None, WeightFormat] = {
     None: "native",

@@ -17,7 +17,7 @@ import psutil
 import torch
 
 from engine_runtime.bench.replies import BenchError
-from engine_runtime.bench.section import Cell, Section
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, SamplingParams
 
 if TYPE_CHECKING:

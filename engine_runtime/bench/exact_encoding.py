@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine_runtime.bench.clock import p50_p95
 from engine_runtime.bench.replies import measure_reply
-from engine_runtime.bench.section import Section
+from engine_runtime.cuda.stopwatch import p50_p95
+from engine_runtime.table import Section
 from engine_runtime.types import Pcm, SamplingParams
 
 if TYPE_CHECKING:

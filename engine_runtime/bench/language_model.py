@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from engine_runtime.bench.ceilings import Ceilings
-from engine_runtime.bench.clock import p50_p95, times_ms
 from engine_runtime.bench.costs import LMCosts, weight_numbers
 from engine_runtime.bench.replies import BenchError
-from engine_runtime.bench.section import Cell, Section
+from engine_runtime.cuda.stopwatch import p50_p95, times_ms
 from engine_runtime.errors import ExecutorError
-from engine_runtime.executors.trtllm_executor import TrtllmExecutor
+from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, Tails
-from engine_runtime.stages import Stages
+from engine_runtime.loading import Stages
+from engine_runtime.table import Cell, Section
 
 PREFILL_ROWS = (64, 512, 2048)
 CACHED_ROWS = (512, 2048, 4096, 8192)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import psutil
 import torch
 
-from engine_runtime.bench.section import Section
+from engine_runtime.table import Section
 
 COLUMNS = {
     "load_s": "bundle opened, every network loaded and warmed up",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine_runtime.bench.section import Cell, Section
+from engine_runtime.table import Cell, Section
 
 COLUMNS = {
     "variant": "weights under torch, or trtllm: the engine",

@@ -19,10 +19,10 @@ from engine_runtime.bench.conversation import measure_conversation
 from engine_runtime.bench.exact_encoding import TITLE, measure_exact_encoding
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.memory import measure_memory, reset_peak
-from engine_runtime.bench.section import Section
-from engine_runtime.cuda.memory import told_when_short
+from engine_runtime.cuda.gpu_memory import told_when_short
 from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.options import EngineOptions
+from engine_runtime.table import Section
 from engine_runtime.types import Pcm, SamplingParams
 
 if TYPE_CHECKING:

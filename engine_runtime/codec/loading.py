@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, cast, get_args
 import torch
 from torch import nn
 
-from engine_runtime.bundle import Bundle, VocoderSection
-from engine_runtime.codec.features import Normalisation
+from engine_runtime.bundle.bundle import Bundle, VocoderSection
+from engine_runtime.bundle.random_weights import VOICE_SECONDS, load_or_fill, random_voice
+from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialised
+from engine_runtime.codec.flow.static import bytes_per_code, least_codes
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.runtime import CodecRuntime
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
-from engine_runtime.codec.static_flow import bytes_per_code, least_codes
-from engine_runtime.codec.token2mel import Token2Mel
-from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.codec.speech_tokenizer.features import Normalisation
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError
 from engine_runtime.hardware import usable_device
@@ -28,9 +30,7 @@ from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.random_weights import VOICE_SECONDS, load_or_fill, random_voice
 from engine_runtime.types import VoicePrompt
-from engine_runtime.weights import LoadProgress, Progress, Uninitialised
 
 if TYPE_CHECKING:
     from engine_runtime.codec.tensorrt.engines import Codec

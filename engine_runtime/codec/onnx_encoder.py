@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.codec.tensorrt.speech_encoder import (
     EngineSpeechEncoder,

@@ -12,12 +12,12 @@ from functools import partial
 
 import torch
 
-from engine_runtime.bundle_sections import FlowSection
-from engine_runtime.codec.lane import HostLane, NewLane, StreamLane
-from engine_runtime.codec.recorded import RecordedFrames
+from engine_runtime.bundle.sections import FlowSection
+from engine_runtime.codec.execution_stream import HostLane, NewLane, StreamLane
+from engine_runtime.codec.graphed import RecordedFrames
 from engine_runtime.cuda.availability import uses_triton
+from engine_runtime.cuda.gpu_memory import memory_of
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.cuda.memory import memory_of
 from engine_runtime.options import EngineOptions
 
 CACHE_SHARE = 10

@@ -35,7 +35,7 @@ def why_no_triton(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     try:
-        from engine_runtime.cuda.kernels.rows import norm_rows
+        from engine_runtime.cuda.kernels.prefill_elementwise import norm_rows
 
         ones = torch.ones(1, 16, device=device)
         out = torch.zeros_like(ones)

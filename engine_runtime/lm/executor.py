@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from engine_runtime.lm.pick import Picked, PickRequest
+from engine_runtime.lm.sampling_metadata import Picked, PickRequest
 
 CONTEXT, GENERATION = 0, 1
 """Values of `host_request_types`: rows of a prompt (prefill), or one sampled row (decode)."""

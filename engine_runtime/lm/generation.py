@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from engine_runtime.bundle import SpecialIds
+from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.lm.paged_lm import Logits
-from engine_runtime.lm.pick import PickRequest, can_be_picked
 from engine_runtime.lm.sampler import Sampler, draws
+from engine_runtime.lm.sampling_metadata import PickRequest, can_be_picked
 from engine_runtime.lm.step import Tails
 from engine_runtime.types import FinishReason, SamplingParams
 

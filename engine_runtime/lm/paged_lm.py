@@ -17,7 +17,7 @@ from engine_runtime.errors import ContextLengthError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.executor import Executor, PickingExecutor, StepTensors
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.pick import Picked
+from engine_runtime.lm.sampling_metadata import Picked
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
 

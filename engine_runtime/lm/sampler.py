@@ -4,7 +4,7 @@ In: logits [vocab] of one step. Out: one id. Order of the steps: float32, ids th
 penalty over every id of this channel so far (prompt included), then either argmax, or temperature, top-k,
 top-p and one id by one uniform draw. Both channels are treated alike, each with its own Sampler. Only the
 candidates that top-k or top-p leave are sorted, not the whole vocabulary. The same on a device:
-cuda/picking.py. Engine thread.
+executors/cuda/sampler.py. Engine thread.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Protocol
 
-from engine_runtime.bundle import SpecialIds
+from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
 from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.paged_lm import Logits, PagedLM

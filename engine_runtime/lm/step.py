@@ -25,7 +25,7 @@ from torch import Tensor
 
 from engine_runtime.lm.executor import CONTEXT, GENERATION, Executor
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.pick import PickRequest
+from engine_runtime.lm.sampling_metadata import PickRequest
 from engine_runtime.lm.sequence import Sequence
 
 _MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION = 0, 1

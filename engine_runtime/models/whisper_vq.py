@@ -1,8 +1,8 @@
 """Causal Whisper-VQ speech encoder: log-mel -> one code per 80 ms.
 
-In: Whisper log-mel [B, n_mels, T] of one segment (codec/features.py). Out: codes [B, T / frames_per_code].
-Any thread, no state of its own; `EncoderState` carries the caches of a segment that is encoded piece by piece
-(codec/speech_tokenizer.py).
+In: Whisper log-mel [B, n_mels, T] of one segment (codec/speech_tokenizer/features.py). Out: codes [B, T /
+frames_per_code]. Any thread, no state of its own; `EncoderState` carries the caches of a segment that is
+encoded piece by piece (codec/speech_tokenizer/speech_tokenizer.py).
 
 Two causal convolutions (the second halves the frame rate) with GELU, learned positions, pre-LN transformer
 layers with causal attention, an average pool, and the nearest entry of one codebook. No final layer norm: the

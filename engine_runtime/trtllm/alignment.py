@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine_runtime.bench.verify import LEAST_COSINE, LEAST_TOP1, Check, Verdict, VerifyError
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.types import Modality, Pcm
-from engine_runtime.verify import LEAST_COSINE, LEAST_TOP1, Check, Verdict, VerifyError
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine

@@ -1,9 +1,9 @@
 """From a checkpoint to an engine: the build, and whether it came out as it was planned.
 
-In: a plan (trtllm/build_plan.py) and TensorRT-LLM (trtllm/library.py). Out: a folder with config.json,
-rank0.engine and moss_voice.json, and a report. The library changes settings on its own and only logs it, so
-what it built is compared with the plan. It appears under its name when it is whole. Any thread; needs the GPU
-that will run the engine, and host memory for all weights.
+In: a plan (trtllm/build_plan.py) and TensorRT-LLM (executors/trtllm/library.py). Out: a folder with
+config.json, rank0.engine and moss_voice.json, and a report. The library changes settings on its own and only
+logs it, so what it built is compared with the plan. It appears under its name when it is whole. Any thread;
+needs the GPU that will run the engine, and host memory for all weights.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
+from engine_runtime.bundle.targets import require_folder
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import ABOUT, CheckpointConfig
 from engine_runtime.errors import BundleError, EngineError, ExportError
+from engine_runtime.executors.trtllm.contract import EngineTensor, choose_contract
+from engine_runtime.executors.trtllm.engine_directory import PLAN, EngineDirectory, Provenance
+from engine_runtime.executors.trtllm.library import VERSION, Library
 from engine_runtime.trtllm.build_plan import BuildOptions, BuildPlan
 from engine_runtime.trtllm.build_report import BuildReport
-from engine_runtime.trtllm.checkpoint import ABOUT, CheckpointConfig
-from engine_runtime.trtllm.contract import EngineTensor, choose_contract
-from engine_runtime.trtllm.engine_directory import PLAN, EngineDirectory, Provenance
-from engine_runtime.trtllm.library import VERSION, Library
 from engine_runtime.trtllm.model import OUTPUTS, define_model
-from engine_runtime.trtllm.targets import require_folder
 
 _TIMINGS = "timing.cache"
 

@@ -15,11 +15,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from engine_runtime.bundle.targets import require_file
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig, linear_modules
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.errors import EngineError
-from engine_runtime.trtllm.checkpoint import CheckpointConfig, linear_modules
-from engine_runtime.trtllm.engine_directory import describe_precision
-from engine_runtime.trtllm.reading import Checkpoint
-from engine_runtime.trtllm.targets import require_file
+from engine_runtime.executors.trtllm.engine_directory import describe_precision
 
 _LONGEST, _MOST = 8192, 2048
 """Rows of the longest sequence and of the longest call, unless set otherwise."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine_runtime.trtllm.contract import EngineTensor
-from engine_runtime.trtllm.engine_directory import EngineDirectory
+from engine_runtime.executors.trtllm.contract import EngineTensor
+from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 
 
 @dataclass(frozen=True, slots=True)

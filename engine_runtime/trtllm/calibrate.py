@@ -18,14 +18,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine_runtime.bundle.trtllm_checkpoint.scales import QuantizeError
+from engine_runtime.bundle.weights import Progress
 from engine_runtime.errors import ExportError
-from engine_runtime.executors.fused_layer import Linear
+from engine_runtime.executors.torch.fused_layer import Linear
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.stages import Stages
-from engine_runtime.trtllm.scales import QuantizeError
+from engine_runtime.loading import Stages
 from engine_runtime.types import Modality, Pcm
-from engine_runtime.weights import Progress
 
 KEPT_ROWS = 128
 """Inputs of each product that are kept."""

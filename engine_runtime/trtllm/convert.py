@@ -18,12 +18,10 @@ from typing import cast, get_args
 import torch
 from torch import Tensor
 
-from engine_runtime.bundle import MANIFEST_NAME, Bundle
-from engine_runtime.errors import BundleError, ExportError, FetchError
-from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import Dtype
-from engine_runtime.released import assembly, description, layout
-from engine_runtime.trtllm.checkpoint import (
+from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from engine_runtime.bundle.released import assembly, description, layout
+from engine_runtime.bundle.targets import require_folder
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     ABOUT,
     CONFIG,
     WEIGHTS,
@@ -32,10 +30,12 @@ from engine_runtime.trtllm.checkpoint import (
     is_checkpoint,
     name_map,
 )
-from engine_runtime.trtllm.fingerprint import lm_fingerprint
-from engine_runtime.trtllm.targets import require_folder
-from engine_runtime.trtllm.tensor_file import TensorFile, write_json
-from engine_runtime.weights import Progress, StoredTensor, TensorReader, Uninitialised, find_tensors
+from engine_runtime.bundle.trtllm_checkpoint.fingerprint import lm_fingerprint
+from engine_runtime.bundle.trtllm_checkpoint.tensor_file import TensorFile, write_json
+from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialised, find_tensors
+from engine_runtime.errors import BundleError, ExportError, FetchError
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import Dtype
 
 _PIECE_BYTES = 32 << 20
 """Of a source tensor, what is worked on at a time."""

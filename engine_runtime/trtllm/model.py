@@ -1,9 +1,9 @@
 """The forked decoder on TensorRT-LLM's Python Model API: what an engine is built from.
 
-In: the library's names (trtllm/library.py). Out: its configuration and model classes of our network, made by
-`define_model`, so that this file can be read, and tested against a stand-in, without the library. The
-library runs `forward` once while it builds, on tensors without values; what it describes becomes the engine.
-Any thread.
+In: the library's names (executors/trtllm/library.py). Out: its configuration and model classes of our
+network, made by `define_model`, so that this file can be read, and tested against a stand-in, without the
+library. The library runs `forward` once while it builds, on tensors without values; what it describes becomes
+the engine. Any thread.
 
     input_ids -> vocab_embedding -> shared_layers 0..S-1
         -> text_layers S..S+T-1      -> text_norm  -> lm_head       -> logits
@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from engine_runtime.trtllm.checkpoint_config import ARCHITECTURE
-from engine_runtime.trtllm.contract import EngineTensor
-from engine_runtime.trtllm.library import Library
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint_config import ARCHITECTURE
+from engine_runtime.executors.trtllm.contract import EngineTensor
+from engine_runtime.executors.trtllm.library import Library
 
 OUTPUTS = ("logits", "audio_logits")
 _DTYPES = {"FLOAT": torch.float32, "INT32": torch.int32, "INT64": torch.int64}

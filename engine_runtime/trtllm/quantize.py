@@ -18,13 +18,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from engine_runtime.bundle import Bundle
-from engine_runtime.errors import BundleError, ExportError
-from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.released.layout import read_json
-from engine_runtime.trtllm import smoothing
-from engine_runtime.trtllm.calibrate import Calibration, Inputs
-from engine_runtime.trtllm.checkpoint import (
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.released.layout import read_json
+from engine_runtime.bundle.targets import require_folder
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     ABOUT,
     CONFIG,
     WEIGHTS,
@@ -34,9 +31,9 @@ from engine_runtime.trtllm.checkpoint import (
     expected_tensors,
     linear_modules,
 )
-from engine_runtime.trtllm.fingerprint import lm_fingerprint
-from engine_runtime.trtllm.reading import Checkpoint, ReadTensor
-from engine_runtime.trtllm.scales import (
+from engine_runtime.bundle.trtllm_checkpoint.fingerprint import lm_fingerprint
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint, ReadTensor
+from engine_runtime.bundle.trtllm_checkpoint.scales import (
     QuantizeError,
     fp8_levels,
     fp8_scale,
@@ -44,10 +41,13 @@ from engine_runtime.trtllm.scales import (
     int4_levels,
     pack_int4,
 )
-from engine_runtime.trtllm.targets import require_folder
-from engine_runtime.trtllm.tensor_file import TensorFile, write_json
-from engine_runtime.trtllm.torch_network import PRODUCTS
-from engine_runtime.weights import Progress
+from engine_runtime.bundle.trtllm_checkpoint.tensor_file import TensorFile, write_json
+from engine_runtime.bundle.weights import Progress
+from engine_runtime.errors import BundleError, ExportError
+from engine_runtime.executors.torch.quantized_network import PRODUCTS
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.trtllm import smoothing
+from engine_runtime.trtllm.calibrate import Calibration, Inputs
 
 Format = Literal["fp8", "int8", "int4"]
 FORMATS: dict[Format, Algorithm] = {"fp8": "FP8", "int8": "W8A16", "int4": "W4A16_AWQ"}

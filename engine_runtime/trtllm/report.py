@@ -12,18 +12,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from engine_runtime.bench.section import Section
-from engine_runtime.bundle import Bundle
+from engine_runtime.bench.verify import Verdict, verify_heads
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.engine import Engine
+from engine_runtime.executors.torch.quantized_linear import read_linear
+from engine_runtime.executors.torch.quantized_network import PRODUCTS, load_paged
+from engine_runtime.loading import load_stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.stages import load_stages
+from engine_runtime.table import Section
 from engine_runtime.trtllm.calibrate import Calibration
-from engine_runtime.trtllm.quantized_linear import read_linear
-from engine_runtime.trtllm.reading import Checkpoint
-from engine_runtime.trtllm.torch_network import PRODUCTS, load_paged
 from engine_runtime.types import Pcm
-from engine_runtime.verify import Verdict, verify_heads
 
 _COLUMNS = {
     "layer": "in the order of the network; layers that stay in plain numbers are left out",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine_runtime.trtllm.scales import int4_dense, int4_levels, int4_scale
+from engine_runtime.bundle.trtllm_checkpoint.scales import int4_dense, int4_levels, int4_scale
 
 STEPS = 20
 SEARCHED_OUTPUTS = 1024

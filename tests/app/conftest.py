@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.app.pulse_server import PulseServer
+from tests.doubles.pulse_server import PulseServer
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from app import main
 from app.audio.wav import write_wav
 from app.session.session import Session
 from app.settings import StartSettings
+from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.errors import BundleError
 from engine_runtime.options import EngineOptions
-from engine_runtime.voice_recording import VoiceSource
 
 
 def test_nothing_is_read_before_the_engine_thread_asks(tmp_path: Path) -> None:

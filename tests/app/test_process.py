@@ -185,7 +185,7 @@ def test_output_that_cannot_be_written_is_an_error(
 
 
 def test_notes_that_nobody_can_read_stop_nothing(repository: Path, tmp_path: Path) -> None:
-    code = "from app.commands.progress import note\nnote('x')\nprint('done')"
+    code = "from app.progress import note\nnote('x')\nprint('done')"
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run(
             [sys.executable, "-c", code], cwd=repository, stdout=subprocess.PIPE, stderr=full, check=False

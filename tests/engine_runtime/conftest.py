@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.engine import Engine
-from tests.engine_runtime.turns import check
+from engine_runtime.trtllm.calibrate import Calibration
+from tests.factories.tiny_checkpoint import convert_tiny
+from tests.factories.trt_checkpoints import calibrate, convert
+from tests.tools.turns import check
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +30,21 @@ def engine(loaded: Engine) -> Iterator[Engine]:
     check(engine)
     engine.close()
     engine.stages.lm.blocks.check_integrity([])
+
+
+@pytest.fixture(scope="session")
+def plain(random_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """The random bundle's language model in float32. Read only."""
+    return convert(random_bundle, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="session")
+def calibration(random_bundle: Path, plain: Checkpoint) -> Calibration:
+    """What the products of `plain` see."""
+    return calibrate(random_bundle, plain)
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny language model with stored weights, in float32. Read only."""
+    return convert_tiny(tmp_path_factory.mktemp("tiny"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.cpu_threads import (
     SPIN_COUNT,
     SPINS,
@@ -25,7 +25,7 @@ from engine_runtime.cpu_threads import (
     torch_threads,
 )
 from engine_runtime.engine import Engine
-from engine_runtime.stages import Stages
+from engine_runtime.loading import Stages
 
 
 class Machine:
@@ -183,7 +183,7 @@ def test_a_turn_adapts_and_a_closed_engine_leaves_all_threads(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine()
-    monkeypatch.setattr("engine_runtime.stages.torch_threads", lambda *, on_cpu: machine.make(2))
+    monkeypatch.setattr("engine_runtime.loading.torch_threads", lambda *, on_cpu: machine.make(2))
     engine = Engine.load(Bundle.open(random_bundle))
     stages: Stages = engine.stages
     machine.work(WINDOW_S, 0.5, 1.5)

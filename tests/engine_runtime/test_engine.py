@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.weights import load_weights
+from engine_runtime.codec.flow.static import bytes_per_code
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.loading import load_flow
-from engine_runtime.codec.static_flow import bytes_per_code
-from engine_runtime.codec.token2mel import Token2Mel
-from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.engine import Engine
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError, FlowCacheError
 from engine_runtime.hardware import AcceleratorError
@@ -33,8 +34,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
 )
-from engine_runtime.weights import load_weights
-from tests.engine_runtime.turns import GREEDY, ask, done, exchange, sound, speech
+from tests.tools.turns import GREEDY, ask, done, exchange, sound, speech
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import build_parser
-from engine_runtime.trtllm import environment
-from engine_runtime.trtllm.library import PACKAGE_INDEX, VERSION
+from engine_runtime.executors.trtllm import environment
+from engine_runtime.executors.trtllm.library import PACKAGE_INDEX, VERSION
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ _BUNDLE = Path("bundle")
 
 def _make_bundle() -> None:
     from engine_runtime import engine  # noqa: F401
-    from tests.bundle_factory import make_random_bundle
+    from tests.factories.bundle import make_random_bundle
 
     make_random_bundle(_BUNDLE)
     for is_deep in (False, True):
@@ -75,7 +75,7 @@ def _make_bundle() -> None:
 @_prepared_by(_make_bundle)
 def open_bundle(manifest: bytes, is_deep: bool) -> dict[str, Any]:
     """What the bundle says; its networks are configured, or (deep) loaded and asked."""
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.engine import Engine
     from engine_runtime.models.bigvgan import check_config
     from engine_runtime.models.flow import FlowConfig
@@ -116,14 +116,14 @@ def open_bundle(manifest: bytes, is_deep: bool) -> dict[str, Any]:
 
 def _import_weights() -> None:
     from app.commands import inspect  # noqa: F401
-    from engine_runtime import weights  # noqa: F401
+    from engine_runtime.bundle import weights  # noqa: F401
 
 
 @_prepared_by(_import_weights)
 def load_weights(content: bytes, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     """The values of tensors of these shapes, float32; and what the file holds by itself."""
     from app.commands.inspect import count_parameters
-    from engine_runtime.weights import stored_tensors, stream_tensors
+    from engine_runtime.bundle.weights import stored_tensors, stream_tensors
 
     file = Path("case.safetensors")
     file.write_bytes(content)
@@ -137,7 +137,7 @@ def load_weights(content: bytes, shapes: dict[str, tuple[int, ...]]) -> dict[str
 
 
 def _import_tokenizer() -> None:
-    from engine_runtime import prompt  # noqa: F401
+    from engine_runtime.lm import chat_template as prompt  # noqa: F401
 
 
 TEXTS = ("", "What is two plus three?", "模型 😀\n\0", "<|im_start|>user", "x" * 2_000)
@@ -146,8 +146,8 @@ TEXTS = ("", "What is two plus three?", "模型 😀\n\0", "<|im_start|>user", "
 @_prepared_by(_import_tokenizer)
 def use_tokenizer(content: bytes, special: dict[str, int], text_vocab: int) -> list[tuple[list[int], str]]:
     """Ids of some texts, and the text of those ids."""
-    from engine_runtime.bundle import PromptTexts, SpecialIds
-    from engine_runtime.prompt import IncrementalText, Prompt, TextTokenizer
+    from engine_runtime.bundle.bundle import PromptTexts, SpecialIds
+    from engine_runtime.lm.chat_template import IncrementalText, Prompt, TextTokenizer
     from engine_runtime.types import Modality
 
     file = Path("tokenizer.json")
@@ -207,7 +207,7 @@ def _prepare_cli() -> None:
     from engine_runtime.codec import loading
     from engine_runtime.engine import Engine
     from engine_runtime.errors import BundleError
-    from tests.bundle_factory import make_random_bundle
+    from tests.factories.bundle import make_random_bundle
 
     def stop(*arguments: object, **named: object) -> None:
         raise BundleError("Here the engine would be loaded. Stop.")

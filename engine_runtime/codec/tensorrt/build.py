@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, first_line, logger
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, first_line, logger
 
 
 def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capability: str) -> bytes:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from engine_runtime.bundle import Bundle
-from engine_runtime.codec.bigvgan_stream import BigVGANWindows
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.runtime import packet_frames
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.build import build_engine
 from engine_runtime.codec.tensorrt.estimator import EngineEstimator, estimator_graph
 from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
@@ -30,11 +30,11 @@ from engine_runtime.codec.tensorrt.runner import EngineRunner
 from engine_runtime.codec.tensorrt.speech_encoder import EngineSpeechEncoder, speech_encoder_graph
 from engine_runtime.codec.tensorrt.store import EngineReport, EngineStore, engine_key
 from engine_runtime.codec.tensorrt.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
-from engine_runtime.codec.token2mel import Token2Mel
-from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
+from engine_runtime.codec.vocoder.vocoder import Vocoder
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, runtime_library
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.hift import HiFT
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, runtime_library
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from engine_runtime.codec.flow_estimator_steps import EstimatorState, EstimatorSteps
-from engine_runtime.codec.ring_cache import RingCache
+from engine_runtime.codec.flow.estimator import EstimatorState, EstimatorSteps
+from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.codec.tensorrt.attention import GivenPast
 from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec, packet_axis
 from engine_runtime.errors import ExecutorError

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine_runtime.bench.clock import times_ms
 from engine_runtime.codec.tensorrt.graph import Extent, Graph
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
-from engine_runtime.trtllm.runtime_library import TensorRTError
+from engine_runtime.cuda.stopwatch import times_ms
+from engine_runtime.cuda.tensorrt_library import TensorRTError
 
 OPSET = 20
 """The first with Gelu, after Mish (18) and LayerNormalization (17); all parsers in use read it."""

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from engine_runtime.codec.tensorrt.build import check_tensor
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, first_line, logger
 from engine_runtime.errors import ExecutorError
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, first_line, logger
 
 _log = logging.getLogger(__name__)
 

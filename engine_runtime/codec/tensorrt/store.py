@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
 
 VERSION = 1
 """Raised when the same description is exported as another graph."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from engine_runtime.codec.bigvgan_stream import BigVGANWindows
 from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec, packet_axis
+from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
 from engine_runtime.models.hift import HiFT, HiFTConfig
 
 

@@ -1,9 +1,10 @@
 """One row times a weight [out, in], with what comes before and after it in the same kernel.
 
-In: a row x, a Matrix in any format. Out: norm_linear, norm_gate_up or linear_add of cuda/operations.py. A few
-programs a multiprocessor share out the output rows, so that x is made ready once for many of them, and the
-weights of the rows to come are copied to shared memory while those of the last ones are multiplied. Weights
-are read once, in order, and nothing has to be added up between programs. The root mean square of x comes
+In: a row x, a Matrix in any format. Out: norm_linear, norm_gate_up or linear_add of
+executors/cuda/operations.py. A few programs a multiprocessor share out the output rows, so that x is made
+ready once for many of them, and the weights of the rows to come are copied to shared memory while those of
+the last ones are multiplied. Weights are read once, in order, and nothing has to be added up between
+programs. The root mean square of x comes
 last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
 
 Native and fp8 weights are multiplied as float32. int8 and int4 weights come as int32 words of four and eight;

@@ -11,10 +11,10 @@ import torch
 
 from app import paths
 from app.cli import main
-from engine_runtime import stages
+from engine_runtime import loading as stages
 from engine_runtime.bench import DEFINITIONS, ceilings, exact_encoding
 from engine_runtime.bench.codec import CodecBench
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.options import EngineOptions
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"

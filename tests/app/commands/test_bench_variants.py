@@ -11,10 +11,10 @@ from app.commands.bench_variants import list_variants
 from engine_runtime.bench import ceilings, stages
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
-from engine_runtime.bench.section import Section
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
-from tests.engine_folder import EngineWorld
+from engine_runtime.table import Section
+from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -84,7 +84,7 @@ def test_a_run_that_failed_has_no_time(
     failure: str,
 ) -> None:
     """From the first long prefill on, steps fail, or always give the same."""
-    from tests import trtllm_double
+    from tests.doubles import trtllm as trtllm_double
 
     compute, kept = trtllm_double.compute, {}
 

@@ -13,8 +13,8 @@ from app.cli import main
 from app.commands import doctor
 from engine_runtime import hardware
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
-from engine_runtime.trtllm import environment
-from engine_runtime.trtllm.environment import Clash
+from engine_runtime.executors.trtllm import environment
+from engine_runtime.executors.trtllm.environment import Clash
 
 
 @pytest.fixture(autouse=True)

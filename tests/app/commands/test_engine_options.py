@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.errors import EngineError
 from engine_runtime.options import EngineOptions
-from tests.engine_folder import EngineWorld
+from tests.factories.engine_folder import EngineWorld
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_without_the_library_it_is_said_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from engine_runtime.trtllm import library, loading
+    from engine_runtime.executors.trtllm import library, loading
 
     folder = engine_world.build(random_bundle, tmp_path / "engine")
     monkeypatch.setattr(loading, "load_plugins", library.load_plugins)

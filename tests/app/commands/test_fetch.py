@@ -15,8 +15,8 @@ import pytest
 from app import paths
 from app.audio.wav import read_wav, write_wav
 from app.cli import main
-from engine_runtime.bundle import Bundle
-from tests.hub_server import HubServer
+from engine_runtime.bundle.bundle import Bundle
+from tests.doubles.hub_server import HubServer
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 

@@ -101,7 +101,8 @@ def test_headers_that_describe_no_tensors(tmp_path: Path, header: str) -> None:
 
 def test_parameters_are_counted_without_torch(random_bundle: Path) -> None:
     code = (
-        "import sys; from app.commands.inspect import describe; from engine_runtime.bundle import Bundle; "
+        "import sys; from app.commands.inspect import describe; "
+        "from engine_runtime.bundle.bundle import Bundle; "
         f"describe(Bundle.open({str(random_bundle)!r})); print('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

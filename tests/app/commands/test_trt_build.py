@@ -9,9 +9,9 @@ import pytest
 
 from app.cli import main
 from engine_runtime.errors import EngineError
-from engine_runtime.trtllm import library
-from tests.functional_stand_in import make_library
-from tests.trt_checkpoints import convert
+from engine_runtime.executors.trtllm import library
+from tests.doubles.functional import make_library
+from tests.factories.trt_checkpoints import convert
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from app.cli import build_parser
 from app.commands import trt_codec
 from engine_runtime.codec.tensorrt import engines, export
 from engine_runtime.codec.tensorrt.store import EngineReport
+from engine_runtime.cuda import tensorrt_library as runtime_library
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.trtllm import runtime_library
 
 
 def command(*words: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from tests.engine_folder import EngineWorld
+from tests.factories.engine_folder import EngineWorld
 
 
 @pytest.mark.parametrize(("contract", "inputs"), [("1.x", 17), ("0.13", 15)])

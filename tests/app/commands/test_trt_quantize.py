@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from app.cli import main
-from tests.trt_checkpoints import convert
+from tests.factories.trt_checkpoints import convert
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from tests.engine_folder import EngineWorld
+from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from tests.engine_folder import EngineWorld
-from tests.golden_encoder import make_golden_bundle
+from tests.factories.engine_folder import EngineWorld
+from tests.factories.golden_encoder import make_golden_bundle
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -25,7 +25,7 @@ def wavs(tmp_path: Path) -> Path:
 def test_the_verdict_is_said_and_is_the_exit_status(
     random_bundle: Path, wavs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine_runtime.verify.MOST_MEL", 10.0)  # of random networks
+    monkeypatch.setattr("engine_runtime.bench.verify.MOST_MEL", 10.0)  # of random networks
     words = ["verify", str(random_bundle), "--wavs", str(wavs), "--json"]
     assert main(words) == 0
     output = capsys.readouterr().out
@@ -33,7 +33,7 @@ def test_the_verdict_is_said_and_is_the_exit_status(
     assert "native weights, native KV, float32: aligned" in output
     assert document["aligned"] is True
     assert {row["check"]: row["value"] for row in document["rows"]}["audio head top-1"] == 1
-    monkeypatch.setattr("engine_runtime.verify.LEAST_COSINE", 0.9999999)
+    monkeypatch.setattr("engine_runtime.bench.verify.LEAST_COSINE", 0.9999999)
     assert main([*words, "--weights", "int4", "--kv", "fp8"]) == 1
     output = capsys.readouterr().out
     assert "int4 weights, fp8 KV, float32: not aligned" in output
@@ -57,7 +57,9 @@ def test_the_speech_encoder_alone(
         "room",
         "turn",
     ]
-    monkeypatch.setattr("engine_runtime.codec.features.MOST_DRIFT", 100.0)  # nothing is revised
+    monkeypatch.setattr(
+        "engine_runtime.codec.speech_tokenizer.features.MOST_DRIFT", 100.0
+    )  # nothing is revised
     assert main(words) == 1
     output = capsys.readouterr().out
     assert "--exact-encoding encodes each turn anew" in output
@@ -73,7 +75,7 @@ def test_an_engine_is_held_against_torch_and_not_against_itself(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine_runtime.verify.MOST_MEL", 10.0)  # of random networks
+    monkeypatch.setattr("engine_runtime.bench.verify.MOST_MEL", 10.0)  # of random networks
     folder = engine_world.build(random_bundle, tmp_path / "engine", linearised=100.0)
     words = ["verify", str(random_bundle), "--wavs", str(wavs), "--json"]
     assert main([*words, "--backend", "trtllm", "--engine", str(folder)]) == 1

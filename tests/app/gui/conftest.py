@@ -16,7 +16,7 @@ from app.gui.icons import Icons
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.themes import LIGHT, Theme, ThemeChoice
-from tests.app.gui.scripted_session import ScriptedSession
+from tests.doubles.scripted_session import ScriptedSession
 
 _HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ from app.gui.bridge import SessionBridge
 from app.session import messages
 from app.session.messages import Event, Levels, SessionState, StateChanged, Timing, TurnCommitted, TurnOpened
 from engine_runtime.timing import TimingEvent
-from tests.app.gui.scripted_session import ScriptedSession
+from tests.doubles.scripted_session import ScriptedSession
 
 
 def test_every_event_has_a_signal(session: ScriptedSession) -> None:

@@ -11,7 +11,7 @@ from app.gui.export import MOST_EVENTS
 from app.gui.main_window import MainWindow
 from app.session.messages import Timing
 from engine_runtime.timing import TimingEvent
-from tests.app.gui.scripted_session import ScriptedSession
+from tests.doubles.scripted_session import ScriptedSession
 
 
 @pytest.mark.slow

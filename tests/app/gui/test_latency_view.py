@@ -14,7 +14,7 @@ from app.gui.plots import with_gaps
 from app.gui.themes import DARK, Theme
 from app.gui.tiles import FigureTile
 from engine_runtime.timing import TimingEvent
-from tests.app.gui.scripted_session import all_timings
+from tests.doubles.scripted_session import all_timings
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from app.gui.themes import DARK, LIGHT, ThemeChoice
 from app.session import messages
 from app.session.messages import Counters, DevicesChanged, ErrorRaised, SessionState, StateChanged
 from engine_runtime.types import Modality
-from tests.app.gui.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
+from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
 
 
 @pytest.fixture

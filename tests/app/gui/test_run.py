@@ -18,7 +18,7 @@ from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.run import run_gui, stored_start_settings
 from app.settings import StartSettings
 from engine_runtime.options import EngineOptions
-from tests.app.gui.scripted_session import ScriptedSession, opening
+from tests.doubles.scripted_session import ScriptedSession, opening
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication
 from app.gui.snapshot import SIZE, save_latency_png
 from app.gui.themes import DARK, LIGHT, Theme
 from engine_runtime.errors import ExportError
-from tests.app.gui.scripted_session import all_timings
+from tests.doubles.scripted_session import all_timings
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_a_folder_that_is_not_there_is_explained(qapp: QApplication, tmp_path: P
 def test_it_works_in_a_process_without_a_display(tmp_path: Path, repository: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from app.gui.snapshot import save_latency_png; "
-        "from tests.app.gui.scripted_session import all_timings; "
+        "from tests.doubles.scripted_session import all_timings; "
         "save_latency_png(Path(sys.argv[1]), all_timings())"
     )
     environment = {

@@ -11,8 +11,8 @@ from app.audio.levels import dbfs
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture, VadFrame
-from tests.app.session.scripted_engine import LoudnessVad
-from tests.app.session.session_driver import silence, speech
+from tests.doubles.scripted_engine import LoudnessVad
+from tests.tools.session_driver import silence, speech
 
 MS = 1_000_000
 

@@ -22,8 +22,8 @@ from app.session.engine_jobs import (
 )
 from app.session.engine_worker import EngineWorker
 from engine_runtime.types import Modality, ReplyDone
-from tests.app.session.scripted_engine import Script, ScriptedEngine
-from tests.app.session.session_driver import speech
+from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.tools.session_driver import speech
 
 SPEECH = Modality.SPEECH
 

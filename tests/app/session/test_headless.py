@@ -17,8 +17,8 @@ from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioInputError, ExportError, MossVoiceError
 from engine_runtime.types import Modality
-from tests.app.session.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
-from tests.app.session.session_driver import RATE, silence, speech, write_question
+from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.tools.session_driver import RATE, silence, speech, write_question
 
 
 def hold(engine: ScriptedEngine | None = None, **given: Any) -> dict[str, Any]:

@@ -46,8 +46,8 @@ from app.session.session_settings import SessionSettings
 from app.session.start_policy import MARGIN_MS
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality, Pcm, SamplingParams
-from tests.app.session.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
-from tests.app.session.session_driver import NoMicrophone, running, silence, speech, write_question
+from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.tools.session_driver import NoMicrophone, running, silence, speech, write_question
 
 
 def timings(driver: object, name: str) -> list[float]:
@@ -374,7 +374,7 @@ def test_an_engine_that_cannot_be_loaded() -> None:
 
     session = Session(fail, audio_in=NoMicrophone(), audio_out=WavSpeaker(OUT_RATE), vad=LoudnessVad())
     session.start()
-    from tests.app.session.session_driver import Driver
+    from tests.tools.session_driver import Driver
 
     driver = Driver(session, ScriptedEngine())
     error = driver.await_event(ErrorRaised)
@@ -427,7 +427,7 @@ def test_a_sample_sent_while_loading_waits_for_the_engine(question: Path) -> Non
 
     from app.audio.devices import DeviceList
     from app.session.clocks import VirtualClock
-    from tests.app.session.session_driver import Driver
+    from tests.tools.session_driver import Driver
 
     session = Session(
         load, audio_in=NoMicrophone(), audio_out=WavSpeaker(OUT_RATE), clock=VirtualClock(),

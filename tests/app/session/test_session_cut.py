@@ -35,8 +35,8 @@ from app.session.messages import (
 )
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality, Pcm
-from tests.app.session.scripted_engine import OUT_RATE, Script, ScriptedEngine
-from tests.app.session.session_driver import Driver, running, silence, speech, write_question
+from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine
+from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
 RATE = 48_000
 LATENCY_S = 0.25
@@ -307,7 +307,7 @@ def test_a_text_reply_is_cut_to_what_was_shown() -> None:
 
 @pytest.mark.slow
 def test_the_real_engine_remembers_what_was_heard(random_bundle: Path, loudspeaker: Loudspeaker) -> None:
-    from engine_runtime.bundle import Bundle
+    from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.engine import Engine
 
     engine = Engine.load(Bundle.open(random_bundle))

@@ -13,7 +13,7 @@ from app.audio.wav import read_wav, write_wav
 from app.session.engine_worker import SessionEngine
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.types import Modality
 
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"

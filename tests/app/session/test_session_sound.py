@@ -30,9 +30,9 @@ from app.session.messages import (
 )
 from app.session.session import Session
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent
-from tests.app.pulse_server import PulseServer
-from tests.app.session.scripted_engine import OUT_RATE, Script, ScriptedEngine, ScriptedTurn
-from tests.app.session.session_driver import Driver
+from tests.doubles.pulse_server import PulseServer
+from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine, ScriptedTurn
+from tests.tools.session_driver import Driver
 
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
 pytestmark = [pytest.mark.pulse, pytest.mark.slow]

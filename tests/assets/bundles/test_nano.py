@@ -12,12 +12,12 @@ import torch
 from app.audio.wav import read_wav
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.weights import load_weights
 from engine_runtime.engine import Engine
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
-from engine_runtime.weights import load_weights
 
 LIMIT_BYTES, LIMIT_FILE_BYTES = 45_000_000, 16_000_000
 

@@ -12,7 +12,7 @@ import torch
 from engine_runtime.bench import codec
 from engine_runtime.bench.codec import CodecBench, Packet, packets_of
 from engine_runtime.bench.replies import BenchError
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Codes, Mel

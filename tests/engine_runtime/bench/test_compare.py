@@ -10,15 +10,15 @@ import torch
 
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.stages import StageBench, load_timed
-from engine_runtime.bench.transformers_twin import ComparisonError, TransformersLM
-from engine_runtime.bundle import Bundle
+from engine_runtime.bench.transformers_reference import ComparisonError, TransformersLM
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.random_weights import fill_random, random_voice
+from engine_runtime.bundle.released.full_size import describe
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.loading import load_flow
-from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.engine import Engine
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import Dtype, EngineOptions
-from engine_runtime.random_weights import fill_random, random_voice
-from engine_runtime.released.full_size import describe
 
 BENCH = StageBench(Ceilings(2e10, 1e11, 1, 1, "float32"), repeats=2, replies=1, params=None)
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from engine_runtime.bench.costs import LMCosts
+from engine_runtime.bundle.released.full_size import describe
+from engine_runtime.bundle.weights import Uninitialised
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
-from engine_runtime.released.full_size import describe
-from engine_runtime.weights import Uninitialised
 
 AUDIO_ONLY = Tails(text=False, audio=True)
 

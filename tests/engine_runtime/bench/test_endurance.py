@@ -13,13 +13,13 @@ import torch
 
 from engine_runtime.bench import BenchError, endurance
 from engine_runtime.bench.endurance import measure_endurance
-from engine_runtime.bench.section import Section
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.flow.static import StaticFlow
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.loading import load_flow
-from engine_runtime.codec.static_flow import StaticFlow
-from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
+from engine_runtime.table import Section
 
 QUESTION = np.random.default_rng(0).normal(0, 0.1, 8000).astype(np.float32)
 

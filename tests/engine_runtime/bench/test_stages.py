@@ -15,19 +15,19 @@ from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.conversation import question_of
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.replies import BenchError, measure_reply
-from engine_runtime.bench.section import Section
 from engine_runtime.bench.stages import StageBench, load_timed
-from engine_runtime.bundle import Bundle
-from engine_runtime.cuda.network import build_network
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.random_weights import random_source
 from engine_runtime.engine import Engine
-from engine_runtime.executors.cuda_executor import CudaExecutor
+from engine_runtime.executors.cuda.executor import CudaExecutor
+from engine_runtime.executors.cuda.weights import build_network
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import Logits, PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.options import BlockFormats, EngineOptions
-from engine_runtime.random_weights import random_source
+from engine_runtime.table import Section
 from engine_runtime.types import Pcm
 
 CEILINGS = Ceilings(2e10, 1e11, 1, 1, "float32")

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.weights import LoadProgress
 from engine_runtime.codec import loading
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.runtime import CodecRuntime
-from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.options import Dtype, EngineOptions
-from engine_runtime.weights import LoadProgress
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from app.audio.wav import read_wav
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import load_speech_encoder
 from engine_runtime.codec.onnx_encoder import MOST_CODES
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Codes, Pcm
-from tests.bundle_factory import write_manifest
-from tests.engine_runtime.codec.test_speech_tokenizer import push_in_chunks
+from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import push_in_chunks
+from tests.factories.bundle import write_manifest
 
 TOLERANCE = 1e-4
 """Share of the largest hidden state by which both may differ."""

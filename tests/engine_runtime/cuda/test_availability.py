@@ -9,7 +9,7 @@ import torch
 
 from engine_runtime.cuda import availability
 from engine_runtime.hardware import AcceleratorError
-from tests.interpreted_triton import mend_interpreter, needs_triton
+from tests.doubles.interpreted_triton import mend_interpreter, needs_triton
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def test_without_triton_the_plain_way_is_taken_and_said(
 @needs_triton
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     mend_interpreter()
-    from engine_runtime.cuda.kernels import rows
+    from engine_runtime.cuda.kernels import prefill_elementwise as rows
 
     class Broken:
         def __getitem__(self, grid: object) -> object:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine_runtime.cuda.graphs import GraphedCalls, recorded
-from tests.emulated_graphs import EmulatedCalls
+from tests.doubles.graphs import EmulatedCalls
 
 
 def test_without_a_device_the_function_itself_runs() -> None:

@@ -8,35 +8,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine_runtime.cuda.inputs import PickInputs, StepInputs
-from engine_runtime.cuda.network import LayerWeights, Network, build_network
-from engine_runtime.cuda.operations import TorchOperations
-from engine_runtime.cuda.picking import DevicePicker
-from engine_runtime.cuda.prefill import TorchRowOperations
-from engine_runtime.cuda.quantise import FP8, Matrix, quantise
-from engine_runtime.executors import cuda_executor
+from engine_runtime.executors.cuda import executor as cuda_executor
+from engine_runtime.executors.cuda.inputs import PickInputs, StepInputs
+from engine_runtime.executors.cuda.operations import TorchOperations
+from engine_runtime.executors.cuda.prefill import TorchRowOperations
+from engine_runtime.executors.cuda.sampler import DevicePicker
+from engine_runtime.executors.cuda.weights import LayerWeights, Network, build_network
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.pick import PickRequest
+from engine_runtime.lm.sampling_metadata import PickRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
+from engine_runtime.quantization import FP8, Matrix, quantise
 from engine_runtime.types import SamplingParams
-from tests.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
-from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
+from tests.doubles.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
 
 pytestmark = needs_triton
 mend_interpreter()
 if HAS_TRITON:
-    from engine_runtime.cuda import triton_operations, triton_prefill
-    from engine_runtime.cuda.triton_operations import (
+    from engine_runtime.executors.cuda import triton_operations, triton_prefill
+    from engine_runtime.executors.cuda.triton_operations import (
         Launch,
         LaunchKey,
         TritonOperations,
         default_launch,
     )
-    from engine_runtime.cuda.triton_picking import TritonPicker
-    from engine_runtime.cuda.triton_prefill import TritonRowOperations
+    from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
+    from engine_runtime.executors.cuda.triton_sampler import TritonPicker
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FORMATS = ("native", "fp8", "int8", "int4")

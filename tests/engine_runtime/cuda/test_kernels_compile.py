@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interpreted_triton import needs_triton
+from tests.doubles.interpreted_triton import needs_triton
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def test_all_kernels_compile(repository: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.compile_kernels", capability],
+            [sys.executable, "-m", "tests.tools.compile_kernels", capability],
             cwd=repository,
             env=environment | {"PYTHONPATH": str(repository)},
             stdout=subprocess.PIPE,

@@ -21,7 +21,15 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.engine_runtime.lm.test_sampler import processed
-from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, as_rows, load_meta, load_special_ids, load_tiny, make_paged
+from tests.factories.tiny_lm import (
+    LOGIT_TOLERANCE,
+    as_ids,
+    as_rows,
+    load_meta,
+    load_special_ids,
+    load_tiny,
+    make_paged,
+)
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
 META, SPECIAL = load_meta(), load_special_ids()

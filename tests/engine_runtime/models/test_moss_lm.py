@@ -9,7 +9,7 @@ import torch
 
 from engine_runtime.errors import BundleError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from tests.tiny_lm import GOLDEN, LOGIT_TOLERANCE, load_meta, load_tiny
+from tests.factories.tiny_lm import GOLDEN, LOGIT_TOLERANCE, load_meta, load_tiny
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bench.verify import VerifyError
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
 from engine_runtime.trtllm.alignment import Alignment, align
 from engine_runtime.types import Pcm
-from engine_runtime.verify import VerifyError
-from tests.engine_folder import EngineWorld
+from tests.factories.engine_folder import EngineWorld
 
 
 def spoken(count: int) -> dict[str, Pcm]:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from engine_runtime.errors import BundleError, EngineError, ExportError
+from engine_runtime.executors.trtllm.contract import CONTRACTS
+from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 from engine_runtime.lm.executor import ExecutorLimits
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
 from engine_runtime.trtllm.build_report import BuildReport
-from engine_runtime.trtllm.contract import CONTRACTS
-from engine_runtime.trtllm.engine_directory import EngineDirectory
-from tests.functional_stand_in import builder, make_library, modeling
+from tests.doubles.functional import builder, make_library, modeling
 
 OPTIONS = BuildOptions(max_seq_len=512, max_num_tokens=128)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from engine_runtime.errors import EngineError
+from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+from engine_runtime.executors.trtllm.library import Library, load_library
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
-from engine_runtime.trtllm.engine_directory import EngineDirectory
-from engine_runtime.trtllm.library import Library, load_library
-from tests.tiny_checkpoint import convert_tiny
+from tests.factories.tiny_checkpoint import convert_tiny
 
 pytestmark = pytest.mark.cuda
 

@@ -11,9 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine_runtime.errors import BundleError, EngineError
-from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
-from engine_runtime.trtllm.checkpoint import (
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     CONFIG,
     WEIGHTS,
     CheckpointConfig,
@@ -21,6 +19,8 @@ from engine_runtime.trtllm.checkpoint import (
     expected_tensors,
     read_config,
 )
+from engine_runtime.errors import BundleError, EngineError
+from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
 
 
 def empty_checkpoint(directory: Path, config: CheckpointConfig) -> Path:

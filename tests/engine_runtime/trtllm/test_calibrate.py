@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import modules
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.bundle.trtllm_checkpoint.scales import QuantizeError
 from engine_runtime.errors import ExportError
-from engine_runtime.executors.fused_layer import DenseLinear
+from engine_runtime.executors.torch.fused_layer import DenseLinear
 from engine_runtime.trtllm.calibrate import KEPT_ROWS, Calibration, Calibrator
-from engine_runtime.trtllm.checkpoint import modules
 from engine_runtime.trtllm.quantize import identity
-from engine_runtime.trtllm.reading import Checkpoint
-from engine_runtime.trtllm.scales import QuantizeError
-from tests.trt_checkpoints import PROMPTS, REPLY_ROWS, calibrate, watched_stages
+from tests.factories.trt_checkpoints import PROMPTS, REPLY_ROWS, calibrate, watched_stages
 
 
 def _seen_by_the_plain_network(

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import expected_tensors, is_checkpoint, read_config
+from engine_runtime.bundle.trtllm_checkpoint.fingerprint import lm_fingerprint
 from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.trtllm import convert
-from engine_runtime.trtllm.checkpoint import expected_tensors, is_checkpoint, read_config
 from engine_runtime.trtllm.convert import Conversion, find_language_model
-from engine_runtime.trtllm.fingerprint import lm_fingerprint
-from tests.bundle_factory import write_manifest
+from tests.factories.bundle import write_manifest
 
 
 def _convert(source: Path, to: Path, dtype: str | None = None) -> Conversion:

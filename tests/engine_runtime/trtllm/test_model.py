@@ -1,6 +1,6 @@
 """The model class that an engine is built from, run on a stand-in of the library's API.
 
-See tests/functional_stand_in. Weights go through the converter, the described network runs under the paged
+See tests/doubles/functional. Weights go through the converter, the described network runs under the paged
 runtime: prefill in pieces and single steps give the stored logits. Mistakes that are easily made are made
 here on purpose, to show that this sees them.
 """
@@ -16,12 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_runtime.cuda.quantise import to_fp8
-from engine_runtime.errors import EngineError
-from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
-from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
-from engine_runtime.trtllm.checkpoint import (
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     WEIGHTS,
     Algorithm,
     CheckpointConfig,
@@ -30,13 +25,18 @@ from engine_runtime.trtllm.checkpoint import (
     places,
     read_config,
 )
-from engine_runtime.trtllm.engine_directory import EngineDirectory
+from engine_runtime.errors import EngineError
+from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.quantization import to_fp8
+from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
 from engine_runtime.trtllm.model import define_model
-from tests.functional_stand_in import attention, layers, make_library
-from tests.functional_stand_in.executor import described, paged_over
-from tests.functional_stand_in.graph import DTYPES
-from tests.tiny_checkpoint import ACTIVATION_SCALE, convert_tiny, round_to_fp8
-from tests.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny
+from tests.doubles.functional import attention, layers, make_library
+from tests.doubles.functional.executor import described, paged_over
+from tests.doubles.functional.graph import DTYPES
+from tests.factories.tiny_checkpoint import ACTIVATION_SCALE, convert_tiny, round_to_fp8
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny
 
 OPTIONS = BuildOptions(max_seq_len=1024, max_num_tokens=512, tokens_per_block=16)
 NOISE = LOGIT_TOLERANCE / 5  # what float32 may differ by; mistakes of an epsilon are not far above it

@@ -1,7 +1,8 @@
 """The network that the model class describes for a quantised checkpoint, against the torch executor's.
 
 Both read what `moss-voice trt quantize` writes: the class through the library's own layers (the stand-in's),
-the torch executor through trtllm/quantized_linear.py. They were written from the same facts and apart.
+the torch executor through executors/torch/quantized_linear.py. They were written from the same facts and
+apart.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.executors.torch.quantized_network import load_paged
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.build_plan import BuildOptions
 from engine_runtime.trtllm.calibrate import Calibration
 from engine_runtime.trtllm.quantize import FORMATS, Format
-from engine_runtime.trtllm.reading import Checkpoint
-from engine_runtime.trtllm.torch_network import load_paged
-from tests.functional_stand_in.executor import described
-from tests.trt_checkpoints import quantize
+from tests.doubles.functional.executor import described
+from tests.factories.trt_checkpoints import quantize
 
 pytestmark = pytest.mark.slow
 

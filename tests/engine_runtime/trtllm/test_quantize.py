@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig, expected_tensors
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.bundle.trtllm_checkpoint.scales import QuantizeError, int4_dense, unpack_int4
 from engine_runtime.errors import BundleError, ExportError
 from engine_runtime.trtllm.calibrate import Calibration
-from engine_runtime.trtllm.checkpoint import CheckpointConfig, expected_tensors
 from engine_runtime.trtllm.quantize import Format, Quantizing, quantized_config, require_bundle
-from engine_runtime.trtllm.reading import Checkpoint
-from engine_runtime.trtllm.scales import QuantizeError, int4_dense, unpack_int4
-from tests.trt_checkpoints import quantize
+from tests.factories.trt_checkpoints import quantize
 
 RELEASED = CheckpointConfig(
     dtype="bfloat16",

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bench.verify import Verdict
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.options import EngineOptions
 from engine_runtime.trtllm.calibrate import Calibration
 from engine_runtime.trtllm.quantize import Format
-from engine_runtime.trtllm.reading import Checkpoint
 from engine_runtime.trtllm.report import heads, layer_errors
-from engine_runtime.verify import Verdict
-from tests.trt_checkpoints import quantize
+from tests.factories.trt_checkpoints import quantize
 
 QUESTIONS = {"a": np.random.default_rng(3).normal(0, 0.1, 14_000).astype(np.float32)}
 

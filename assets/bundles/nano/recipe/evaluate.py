@@ -28,8 +28,8 @@ import voices
 
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
-from engine_runtime.bundle import Bundle
-from engine_runtime.codec.features import CodecMel
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.engine import Engine
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality

@@ -24,7 +24,7 @@ from train_lm import config as lm_config
 from train_vocoder import CONFIG as VOCODER_CONFIG
 from train_vocoder import FLOW_CFG, FLOW_STEPS
 
-from engine_runtime.bundle import Bundle, hash_file
+from engine_runtime.bundle.bundle import Bundle, hash_file
 from engine_runtime.codec.tensorrt.export import export_without_weights
 from engine_runtime.codec.tensorrt.speech_encoder import speech_encoder_graph
 from engine_runtime.models.bigvgan import receptive_field

@@ -8,7 +8,7 @@ import stage
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.features import WhisperLogMel
+from engine_runtime.codec.speech_tokenizer.features import WhisperLogMel
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.types import MelSpec
 

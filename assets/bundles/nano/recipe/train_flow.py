@@ -19,7 +19,7 @@ from graphed import Average, Step, adamw, cosine, set_rate
 from speech_codes import ENCODER, FRAMES_PER_CODE, MEL, SpeechCoder
 from torch import Tensor, nn
 
-from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 
 CONFIG = FlowConfig(

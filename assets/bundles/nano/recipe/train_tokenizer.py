@@ -24,7 +24,7 @@ import voices
 from speech_codes import ENCODER, FRAMES_PER_CODE, MEL, RATE, log_mel
 from torch import Tensor, nn
 
-from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.models.whisper_vq import WhisperVQ
 from engine_runtime.types import MelSpec
 

@@ -24,7 +24,7 @@ from speech_codes import FRAMES_PER_CODE, MEL, SpeechCoder
 from torch import Tensor, nn
 from train_flow import CONFIG as FLOW_CONFIG
 
-from engine_runtime.codec.features import CodecMel
+from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.models.bigvgan import build_bigvgan, receptive_field
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.types import MelSpec

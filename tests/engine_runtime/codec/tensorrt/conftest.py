@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.export import export_onnx
 from engine_runtime.codec.tensorrt.graph import Axis, Graph, TensorSpec
-from engine_runtime.codec.token2mel import Token2Mel
-from engine_runtime.codec.vocoder import Vocoder
-from tests.engine_runtime.codec.test_hift_stream import hift
-from tests.engine_runtime.codec.test_speech_tokenizer import GOLDEN, make_tokenizer
-from tests.engine_runtime.codec.test_token2mel import SPEC, make_flow
-from tests.engine_runtime.codec.test_vocoder import stored_bigvgan
+from engine_runtime.codec.vocoder.vocoder import Vocoder
+from tests.engine_runtime.codec.flow.test_token2mel import SPEC, make_flow
+from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import GOLDEN, make_tokenizer
+from tests.engine_runtime.codec.vocoder.test_hift_stream import hift
+from tests.engine_runtime.codec.vocoder.test_vocoder import stored_bigvgan
 
 Exported = Callable[[str, Graph], Path]
 PACKETS = (5, 10)

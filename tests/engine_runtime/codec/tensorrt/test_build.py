@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.build import build_engine
 from engine_runtime.codec.tensorrt.estimator import estimator_graph
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
 from engine_runtime.codec.tensorrt.speech_encoder import speech_encoder_graph
-from engine_runtime.codec.token2mel import Token2Mel
-from engine_runtime.trtllm.runtime_library import RuntimeLibrary, TensorRTError, tensorrt_rtx
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, tensorrt_rtx
+from tests.doubles.tensorrt import Faults, double_library
 from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported, scaled_sum
-from tests.tensorrt_double import Faults, double_library
 
 
 @pytest.mark.slow

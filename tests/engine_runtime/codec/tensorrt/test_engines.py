@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.bundle import Bundle
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt import engines
 from engine_runtime.codec.tensorrt.engines import Codec, build_engines, is_on_engines, use_engines, weights_of
 from engine_runtime.codec.tensorrt.graph import Graph
 from engine_runtime.codec.tensorrt.store import EngineStore
-from engine_runtime.codec.token2mel import Token2Mel
-from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.codec.vocoder.vocoder import Vocoder
+from engine_runtime.cuda.tensorrt_library import TensorRTError
+from engine_runtime.loading import load_stages
 from engine_runtime.options import EngineOptions
-from engine_runtime.stages import load_stages
-from engine_runtime.trtllm.runtime_library import TensorRTError
+from tests.doubles.tensorrt import Faults, double_library
+from tests.engine_runtime.codec.flow.test_token2mel import codes_of
 from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported
-from tests.engine_runtime.codec.test_token2mel import codes_of
-from tests.tensorrt_double import Faults, double_library
 
 NAMES = {"estimator": "flow_tiny", "speech_encoder": "encoder_tiny", "vocoder": "hift_tiny"}
 
@@ -136,7 +136,7 @@ def test_graphs_of_a_codec_on_a_gpu(exported: Exported, tmp_path: Path) -> None:
     """Weights on the device are exported as they are; the state of a stream stays on the device."""
     from engine_runtime.codec.tensorrt.estimator import EngineEstimator
     from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
-    from tests.engine_runtime.codec.test_token2mel import SPEC, make_flow
+    from tests.engine_runtime.codec.flow.test_token2mel import SPEC, make_flow
 
     stage = Token2Mel(
         make_flow(1200)[0], SPEC, steps=2, packet_codes=PACKETS, device="cuda", static_bytes=1 << 30

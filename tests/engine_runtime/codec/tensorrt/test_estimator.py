@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.codec.static_flow import bytes_per_code
+from engine_runtime.codec.flow.static import bytes_per_code
+from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.tensorrt.estimator import EngineEstimator, estimator_graph
 from engine_runtime.codec.tensorrt.export import check_onnx
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
-from engine_runtime.codec.token2mel import Token2Mel
 from engine_runtime.errors import ExecutorError
-from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported
-from tests.engine_runtime.codec.test_token2mel import (
+from tests.engine_runtime.codec.flow.test_token2mel import (
     SPEC,
     TOLERANCE,
     always,
@@ -23,6 +22,7 @@ from tests.engine_runtime.codec.test_token2mel import (
     prompt_of,
     run,
 )
+from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from engine_runtime.codec.tensorrt.export import (
     times_against_torch,
 )
 from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
+from engine_runtime.cuda.tensorrt_library import TensorRTError
 from engine_runtime.errors import ExecutorError
-from engine_runtime.trtllm.runtime_library import TensorRTError
 from tests.engine_runtime.codec.tensorrt.conftest import Exported, scaled_sum
 
 

@@ -8,10 +8,10 @@ import torch
 from engine_runtime.codec.tensorrt.build import build_engine
 from engine_runtime.codec.tensorrt.graph import Graph
 from engine_runtime.codec.tensorrt.runner import EngineRunner
+from engine_runtime.cuda.tensorrt_library import TensorRTError
 from engine_runtime.errors import ExecutorError
-from engine_runtime.trtllm.runtime_library import TensorRTError
+from tests.doubles.tensorrt import Faults, double_library
 from tests.engine_runtime.codec.tensorrt.conftest import Exported, scaled_sum
-from tests.tensorrt_double import Faults, double_library
 
 CPU = torch.device("cpu")
 

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from engine_runtime.codec.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.export import check_onnx
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.codec.tensorrt.speech_encoder import EngineSpeechEncoder, speech_encoder_graph
+from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import (
+    GOLDEN,
+    RATE,
+    cut_speech,
+    push_in_chunks,
+)
 from tests.engine_runtime.codec.tensorrt.conftest import Exported
-from tests.engine_runtime.codec.test_speech_tokenizer import GOLDEN, RATE, cut_speech, push_in_chunks
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 
 from engine_runtime.codec.tensorrt.graph import Axis, TensorSpec
 from engine_runtime.codec.tensorrt.store import EngineReport, EngineStore, engine_key
+from tests.doubles.tensorrt import double_library
 from tests.engine_runtime.codec.tensorrt.conftest import scaled_sum
-from tests.tensorrt_double import double_library
 
 PLAN = b"a plan"
 REPORT = EngineReport(

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.codec.bigvgan_stream import BigVGANWindows
 from engine_runtime.codec.tensorrt.export import check_onnx
 from engine_runtime.codec.tensorrt.graph import Runner
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.codec.tensorrt.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
-from engine_runtime.codec.vocoder import Vocoder
+from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.models.hift import HiFT
 from engine_runtime.types import Mel, Pcm
 from tests.engine_runtime.codec.tensorrt.conftest import Exported
-from tests.engine_runtime.codec.test_vocoder import CONFIG, SPEC, lively, mel_of, run, stored_bigvgan
+from tests.engine_runtime.codec.vocoder.test_vocoder import CONFIG, SPEC, lively, mel_of, run, stored_bigvgan
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engine_runtime.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.models.flow import CausalFlow

@@ -1,0 +1,291 @@
+"""Quality of a number format: an engine in that format, held against the same bundle in native weights.
+
+In: two ways to load a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
+threshold and whether it holds. Replies of the native engine are the teacher: both engines are led through the
+same rows, step by step as in a conversation, and their logits are compared, so that one early difference does
+not spoil all that follows. The engines are loaded one after the other, since two may not fit. Engine thread.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine_runtime.bench.verify_encoder import LeadIn, measure_codes
+from engine_runtime.bench.word_errors import Recogniser, word_errors
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.lm.generation import Row
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.table import Section
+from engine_runtime.types import Codes, Modality, Pcm, ReplyDone
+
+if TYPE_CHECKING:
+    from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+    from engine_runtime.engine import Engine
+
+LEAST_TOP1 = 0.90
+LEAST_COSINE = 0.99
+LEAST_CODES = 0.995
+"""Equal codes of streams and of whole recordings where both compute the same, up to rounding."""
+LEAST_ESTIMATED_CODES = 0.95
+"""The same where a stream estimates the loudness of the whole."""
+FINE_STEPS, FAST_STEPS = 10, 5
+MOST_MEL = 0.1
+"""In natural logarithms: 0.9 dB."""
+MOST_WORD_ERRORS = 0.10
+"""More word errors at FAST_STEPS than at FINE_STEPS, as a share of the words."""
+MOST_ROWS = 200
+NO_QUESTIONS = "There is no question to compare with. Give a folder of WAV files with --wavs DIR."
+
+COLUMNS = {
+    "check": "what is compared; heads: teacher-forced over the native engine's replies",
+    "value": "agreement or cosine 0..1; mel distance: mean absolute difference of natural-log mels",
+    "threshold": "the least (>=) or the most (<=) that counts as aligned",
+    "of": "rows, codes, frames or words that were compared",
+    "aligned": "whether the threshold is kept; - for a value that is only reported",
+}
+
+
+class VerifyError(MossVoiceError):
+    """Nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison. `threshold` None stands for a value that is only reported."""
+
+    name: str
+    value: float
+    threshold: float | None
+    count: int
+    is_least: bool = True
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the value is on the right side of the threshold."""
+        if self.threshold is None:
+            return True
+        return self.value >= self.threshold if self.is_least else self.value <= self.threshold
+
+
+@dataclass(slots=True)
+class Verdict:
+    """All checks. `notes` says what could not be checked."""
+
+    checks: list[Check] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tables: list[Section] = field(default_factory=list)
+    """What lies behind some of the checks."""
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether every check is."""
+        return all(check.is_aligned for check in self.checks)
+
+    def section(self, title: str) -> Section:
+        """As a table."""
+        section = Section(title, COLUMNS, note="; ".join(self.notes))
+        for check in self.checks:
+            sign = ">=" if check.is_least else "<="
+            section.rows.append(
+                {
+                    "check": check.name,
+                    "value": check.value,
+                    "threshold": "-" if check.threshold is None else f"{sign} {check.threshold:g}",
+                    "of": check.count,
+                    "aligned": _said(check),
+                }
+            )
+        return section
+
+
+def _said(check: Check) -> str:
+    if check.threshold is None:
+        return "-"
+    return "yes" if check.is_aligned else "no"
+
+
+@dataclass(slots=True)
+class _Lesson:
+    """One reply of the teacher: all rows, where the reply starts, its codes and words, and the logits."""
+
+    rows: list[Row]
+    start: int
+    codes: Codes
+    words: str
+    logits: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+def verify(
+    load_native: Callable[[], Engine],
+    load_tested: Callable[[], Engine],
+    questions: Mapping[str, Pcm],
+    lead_ins: SequenceOf[LeadIn] = (),
+) -> Verdict:
+    """Compare over spoken questions at the bundle's input rate, streamed codes with what `lead_ins` put
+    around them. Raises VerifyError if there are no questions."""
+    native = load_native()
+    lessons = _teach_all(native, questions)
+    exact = native.stages.options.exact_encoding
+    verdict = verify_encoder(native.stages.speech_tokenizer, questions, lead_ins, exact=exact)
+    _flow_steps(native, lessons, verdict)
+    native.close()
+    del native
+    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two engines
+    verdict.checks[:0] = _tested_heads(load_tested, lessons)
+    return verdict
+
+
+def verify_heads(
+    load_native: Callable[[], Engine], load_tested: Callable[[], Engine], questions: Mapping[str, Pcm]
+) -> Verdict:
+    """Compare the language models alone. Errors as in `verify`."""
+    native = load_native()
+    lessons = _teach_all(native, questions)
+    native.close()
+    del native
+    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two engines
+    return Verdict(_tested_heads(load_tested, lessons))
+
+
+def _teach_all(native: Engine, questions: Mapping[str, Pcm]) -> list[_Lesson]:
+    """The native replies, with their logits."""
+    if not questions:
+        raise VerifyError(NO_QUESTIONS)
+    lessons = [_teach(native, question) for question in questions.values()]
+    for lesson in lessons:
+        lesson.logits = list(_logits(native, lesson))
+    return lessons
+
+
+def _tested_heads(load_tested: Callable[[], Engine], lessons: list[_Lesson]) -> list[Check]:
+    tested = load_tested()
+    checks = _heads(tested, lessons)
+    tested.close()
+    return checks
+
+
+def _teach(engine: Engine, question: Pcm) -> _Lesson:
+    """The native reply to a question."""
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, 1)
+    turn.push(question)
+    sampling = engine.bundle.lm.sampling_speech.seeded()
+    events = list(turn.commit(Modality.SPEECH, replace(sampling, max_new=min(sampling.max_new, MOST_ROWS))))
+    done = events[-1]
+    if not isinstance(done, ReplyDone) or not done.codes:
+        raise VerifyError("The native engine says nothing to a question. Give other questions with --wavs.")
+    exchange = conversation.exchanges[-1]
+    opening = len(engine.stages.prompt.open_reply(Modality.SPEECH))
+    rows = [*engine.stages.prompt.system(Modality.SPEECH), *exchange.user, *exchange.reply]
+    start = len(rows) - len(exchange.reply) + opening
+    return _Lesson(rows, start, np.array(done.codes, dtype=np.int64), done.text)
+
+
+def _logits(engine: Engine, lesson: _Lesson) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits of both heads before each row of the reply, on the host, what can not be picked left out."""
+    special, lm = engine.bundle.lm.special_ids, engine.stages.lm
+    ids = engine.stages.sequences.merged_ids(lesson.rows)
+    sequence = Sequence()
+    try:
+        yield _on_host(lm.prefill(sequence, ids[: lesson.start], BOTH_TAILS), special.audio_forbidden_from)
+        for token_id in ids[lesson.start : lesson.start + len(lesson.codes)]:
+            logits = lm.decode(sequence, token_id, BOTH_TAILS)
+            yield _on_host(logits, special.audio_forbidden_from)
+    finally:
+        lm.blocks.release(sequence)
+
+
+def _on_host(logits: Logits, audio_end: int) -> tuple[Tensor, Tensor]:
+    if logits.text is None or logits.audio is None:
+        raise VerifyError("The language model left a head out although both were asked for.")
+    return logits.text.float().cpu(), logits.audio[:audio_end].float().cpu()
+
+
+def _heads(engine: Engine, lessons: list[_Lesson]) -> list[Check]:
+    """Top-1 agreement and cosine of both heads."""
+    same: list[list[bool]] = [[], []]
+    cosines: list[list[float]] = [[], []]
+    for lesson in lessons:
+        for wanted, found in zip(lesson.logits, _logits(engine, lesson), strict=True):
+            for head in range(2):
+                same[head].append(bool(wanted[head].argmax() == found[head].argmax()))
+                cosines[head].append(float(F.cosine_similarity(wanted[head], found[head], dim=0)))
+    checks = []
+    for head, name in enumerate(("text head", "audio head")):
+        rows = len(same[head])
+        checks += [
+            Check(f"{name} top-1", float(np.mean(same[head])), LEAST_TOP1, rows),
+            Check(f"{name} cosine", float(np.mean(cosines[head])), LEAST_COSINE, rows),
+            Check(f"{name} worst", min(cosines[head]), None, rows),
+        ]
+    return checks
+
+
+def verify_encoder(
+    tokenizer: SpeechTokenizer,
+    questions: Mapping[str, Pcm],
+    lead_ins: SequenceOf[LeadIn],
+    *,
+    exact: bool = False,
+) -> Verdict:
+    """Compare streamed speech codes alone. `exact`: each turn is encoded anew at its end, so that streamed
+    codes are only reported. Raises VerifyError for no questions."""
+    if not questions:
+        raise VerifyError(NO_QUESTIONS)
+    table = measure_codes(tokenizer, questions, lead_ins)
+    verdict = Verdict(tables=[table])
+    least = LEAST_ESTIMATED_CODES if tokenizer.is_revised else LEAST_CODES
+    for row in table.rows:
+        name = f"codes, {row['before the speech']}, {row['level_db']:g} dB"
+        share, count = float(row["streamed"] or 0.0), int(row["codes"] or 0)
+        verdict.checks.append(Check(name, share, None if exact else least, count))
+    if not verdict.is_aligned:
+        verdict.notes.append(
+            "streamed codes are not aligned: --exact-encoding encodes each turn anew at its end"
+            if tokenizer.is_revised
+            else "streamed codes are not aligned although nothing of them is estimated: check the weights"
+        )
+    return verdict
+
+
+@torch.inference_mode()
+def _flow_steps(engine: Engine, lessons: list[_Lesson], verdict: Verdict) -> None:
+    """Mel, and words heard, at FINE_STEPS and at FAST_STEPS."""
+    stages = engine.stages
+    mels = [
+        [stages.token2mel.convert(lesson.codes, steps) for lesson in lessons]
+        for steps in (FINE_STEPS, FAST_STEPS)
+    ]
+    distance = np.concatenate([np.abs(a - b).mean(axis=0) for a, b in zip(*mels, strict=True)])
+    name = f"mel at {FINE_STEPS} / {FAST_STEPS}"
+    verdict.checks.append(Check(name, float(distance.mean()), MOST_MEL, len(distance), is_least=False))
+    texts = [lesson.words for lesson in lessons]
+    if not any(texts):
+        verdict.notes.append("word errors not checked: the bundle gives no words to its speech")
+        return
+    try:
+        recogniser = Recogniser(texts)
+    except ImportError:
+        verdict.notes.append("word errors not checked: pocketsphinx is not installed")
+        return
+    rate = stages.vocoder.sample_rate
+    shares = []
+    for steps, of_steps in zip((FINE_STEPS, FAST_STEPS), mels, strict=True):
+        heard = [recogniser.words(stages.vocoder.vocode(mel), rate) for mel in of_steps]
+        errors, words = word_errors(texts, heard)
+        shares.append(errors / words)
+        verdict.checks.append(Check(f"word errors at {steps}", errors / words, None, words))
+    verdict.checks.append(
+        Check("word errors added", shares[1] - shares[0], MOST_WORD_ERRORS, words, is_least=False)
+    )

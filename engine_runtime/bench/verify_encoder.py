@@ -1,0 +1,162 @@
+"""Streamed speech codes, held against those of whole recordings: what is quiet before the speech, and how
+loud the speech is, times what a stream knows of the loudness.
+
+In: a speech tokenizer and recordings at its rate. Out: a table. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine_runtime.codec.speech_tokenizer.features import SPEECH_CEILING
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, SpeechTokenizerStream
+from engine_runtime.errors import ExecutorError
+from engine_runtime.table import Section
+from engine_runtime.types import Codes, Pcm
+
+LEAD_S = 0.4
+ROOM_DBFS = -60.0
+QUIET_DB = -20.0
+"""Level of the quiet speech below the recordings as they are."""
+PUSH_MS = 80
+
+COLUMNS = {
+    "before the speech": f"{LEAD_S:g} s of digital silence, dither (one bit) or a room ({ROOM_DBFS:g} dBFS); "
+    "turn: a room around the speech, cut as the application cuts a turn",
+    "level_db": "gain of the recordings",
+    "codes": "that were compared with those of the whole recording, as the model was trained",
+    "bare": "share that is equal if the ceiling is the maximum so far",
+    "prior": f"... with the bundle's prior, else {SPEECH_CEILING:g}, below it and no revision",
+    "streamed": "... as a stream runs in the first turn",
+    "next turn": "... as it runs after a turn of the same loudness",
+    "revisions": "of one recording in the first turn, mean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeadIn:
+    """What stands around the speech: quiet samples before and after it."""
+
+    name: str
+    before_s: float
+    after_s: float = 0.0
+    steps: bool = False
+    """Whether it is dither, values of one step of 16 bits."""
+    rms: float = 0.0
+
+    def around(self, speech: Pcm, rate: int, generator: np.random.Generator) -> Pcm:
+        """The recording with it. A room is there while somebody speaks, too."""
+        before, after = round(self.before_s * rate), round(self.after_s * rate)
+        pcm = np.pad(speech, (before, after)).astype(np.float64)
+        if self.steps:
+            pcm[:before] = generator.integers(-1, 2, before) / 32768
+        return (pcm + generator.normal(0.0, self.rms, pcm.size)).astype(np.float32)
+
+
+def all_lead_ins(pre_roll_s: float, tail_s: float) -> tuple[LeadIn, ...]:
+    """All that are compared; a turn of the application is cut with this much before and after the speech."""
+    room = 10 ** (ROOM_DBFS / 20)
+    return (
+        LeadIn("none", 0.0),
+        LeadIn("zeros", LEAD_S),
+        LeadIn("dither", LEAD_S, steps=True),
+        LeadIn("room", LEAD_S, rms=room),
+        LeadIn("turn", pre_roll_s, tail_s, rms=room),
+    )
+
+
+def measure_codes(
+    tokenizer: SpeechTokenizer, recordings: Mapping[str, Pcm], lead_ins: Sequence[LeadIn]
+) -> Section:
+    """The table. Recordings are cut to one segment with what stands around them."""
+    note = (
+        "estimated and revised while somebody speaks; with --exact-encoding all of them are equal at the end"
+        if tokenizer.is_revised
+        else "never estimated: the model was trained with what a stream computes"
+    )
+    section = Section("streamed speech codes", COLUMNS, note=note)
+    stream = tokenizer.stream()
+    for lead_in in lead_ins:
+        for level_db in (0.0, QUIET_DB):
+            signals = _signals(tokenizer, recordings.values(), lead_in, level_db)
+            measured = [_Measured.of(tokenizer, stream, pcm) for pcm in signals]
+            section.rows.append(
+                {
+                    "before the speech": lead_in.name,
+                    "level_db": level_db,
+                    "codes": sum(one.whole.size for one in measured),
+                    "bare": _share(measured, lambda one: one.bare),
+                    "prior": _share(measured, lambda one: one.prior),
+                    "streamed": _share(measured, lambda one: one.streamed),
+                    "next turn": _share(measured, lambda one: one.next_turn),
+                    "revisions": float(np.mean([one.revisions for one in measured])),
+                }
+            )
+    return section
+
+
+def _run(stream: SpeechTokenizerStream, pcm: Pcm, rate: int, prior: float | None = None) -> Codes:
+    """All codes of a stream, as they are in the end."""
+    block = rate * PUSH_MS // 1000
+    stream.reset(prior)
+    for start in range(0, pcm.size, block):
+        stream.push(pcm[start : start + block])
+    return np.array([*stream.codes, *stream.tail()], np.int64)
+
+
+def _signals(
+    tokenizer: SpeechTokenizer, recordings: Iterable[Pcm], lead_in: LeadIn, level_db: float
+) -> Iterator[Pcm]:
+    generator = np.random.default_rng(0)
+    for speech in recordings:
+        gain = np.float32(10 ** (level_db / 20))
+        yield lead_in.around(gain * speech, tokenizer.sample_rate, generator)[: tokenizer.segment_samples]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Codes of one recording, all of it known (`whole`) and with less knowledge of its maximum."""
+
+    whole: Codes
+    bare: Codes
+    prior: Codes
+    streamed: Codes
+    next_turn: Codes
+    revisions: int
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, tokenizer: SpeechTokenizer, stream: SpeechTokenizerStream, pcm: Pcm) -> _Measured:
+        features, rate = tokenizer.features, tokenizer.sample_rate
+        filled = torch.from_numpy(np.pad(pcm, (0, -pcm.size % tokenizer.samples_per_code)))
+        mirrored = features.mirror(filled.to(features.window.device), start=True, end=True)
+        log_power = features.log_power(mirrored)
+        maxima = features.running_maximum(log_power)
+
+        def scaled(ceilings: Tensor) -> Codes:
+            return tokenizer.encode_mel(features.scale(log_power, ceilings))
+
+        streamed, whole = _run(stream, pcm, rate), tokenizer.encode(pcm)
+        if streamed.size != whole.size:
+            raise ExecutorError(
+                f"A stream gave {streamed.size} codes where the whole recording has {whole.size}. "
+                "Check the bundle's speech encoder."
+            )
+        revisions, maximum = stream.revisions, stream.maximum
+        return cls(
+            whole=whole,
+            bare=scaled(maxima),
+            prior=scaled(maxima.clamp_min(features.prior if features.is_revised else SPEECH_CEILING)),
+            streamed=streamed,
+            next_turn=_run(stream, pcm, rate, maximum),
+            revisions=revisions,
+        )
+
+
+def _share(measured: Sequence[_Measured], codes: Callable[[_Measured], Codes]) -> float:
+    return float(np.mean(np.concatenate([codes(one) == one.whole for one in measured])))

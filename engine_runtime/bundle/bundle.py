@@ -1,0 +1,255 @@
+"""A model bundle: one folder with bundle.toml, the weights it names and their hashes.
+
+In: a folder. Out: a `Bundle`, plain data that names every number of the pipeline (rates, special ids, chunk
+sizes, mel). Whatever is wrong with the folder is a `BundleError` that says which file or key and what to do.
+No torch here, so that a bundle can be inspected without loading it. Any thread; nothing is kept open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from engine_runtime.bundle.manifest import Manifest, read_toml
+from engine_runtime.bundle.sections import (
+    FileEntry,
+    FlowSection,
+    LMSection,
+    PromptTexts,
+    SpecialIds,
+    SpeechEncoderSection,
+    VocoderSection,
+    VoiceSection,
+    parse_files,
+    parse_flow,
+    parse_lm,
+    parse_speech_encoder,
+    parse_text_tokenizer,
+    parse_vocoder,
+    parse_voice,
+)
+from engine_runtime.errors import BundleError, MelMismatchError
+from engine_runtime.models.limits import shown
+from engine_runtime.types import MelSpec
+
+__all__ = [
+    "Bundle",
+    "FileEntry",
+    "FlowSection",
+    "LMSection",
+    "PromptTexts",
+    "SpecialIds",
+    "SpeechEncoderSection",
+    "Verify",
+    "VocoderSection",
+    "VoiceSection",
+    "hash_file",
+]
+
+FORMAT = 1
+MANIFEST_NAME = "bundle.toml"
+_LONGEST_NAME = 200
+_HASH_BLOCK = 1 << 20
+_HASHED_AT_MOST = 1 << 30
+"""Bytes of a bundle whose hashes are checked whenever it is opened: about a second's work."""
+
+Verify = Literal["none", "size", "sha256"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Everything that bundle.toml says, checked against the files beside it."""
+
+    path: Path
+    name: str
+    description: str
+    licence: str
+    lm: LMSection
+    text_tokenizer: Path
+    speech_encoder: SpeechEncoderSection
+    flow: FlowSection
+    vocoder: VocoderSection
+    files: dict[str, FileEntry]
+    voice: VoiceSection | None = None
+    """None for a bundle that speaks with one voice only."""
+
+    @classmethod
+    def open(
+        cls, directory: str | Path, verify: Verify | None = None, *, needs_lm_weights: bool = True
+    ) -> Bundle:
+        """Read and check the bundle in `directory`.
+
+        `verify` tells whether hashes are checked as well as sizes; by default they are, unless the bundle
+        has more than a gigabyte. "none" asks for no file of weights at all: a description, for random
+        weights. Without `needs_lm_weights` those of the language model are not looked at, nor missed: an
+        engine holds them.
+        Raises BundleError (MelMismatchError where flow and vocoder do not fit).
+        """
+        path = Path(directory)
+        manifest = Manifest(_read_manifest(path), str(path / MANIFEST_NAME))
+        bundle = _parse(path, manifest)
+        _check_mel(bundle)
+        _check_choices(bundle, manifest)
+        verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
+        if verify != "none":
+            _check_files(bundle, manifest, verify, () if needs_lm_weights else bundle.lm.weights)
+        return bundle
+
+    @property
+    def samples_per_code(self) -> int:
+        """Output samples that one speech code becomes."""
+        return int(self.flow.config["upsample"]) * self.flow.mel.hop
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(entry.size for entry in self.files.values())
+
+
+def _is_utf_8(path: Path) -> bool:
+    """Whether the bytes of the name are, whatever the locale takes them for."""
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST_NAME
+    try:
+        is_folder, is_bundle = path.is_dir(), file.is_file()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise BundleError(
+            f"{path} cannot be opened: {error.strerror}. Check its name and its permissions."
+        ) from error
+    if not is_folder:
+        raise BundleError(
+            f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}, or get the "
+            "released model with `moss-voice fetch moss-speech`."
+        )
+    if not _is_utf_8(path):
+        raise BundleError(
+            f"{path} cannot be used: safetensors opens no file whose name is not valid UTF-8. "
+            "Rename the folder."
+        )
+    if not is_bundle:
+        raise BundleError(
+            f"{path} is not a bundle: it holds no {MANIFEST_NAME}. Give the folder that holds one."
+        )
+    return read_toml(file)
+
+
+def _parse(path: Path, manifest: Manifest) -> Bundle:
+    sections = {"bundle", "lm", "text_tokenizer", "speech_encoder", "flow", "vocoder", "files"}
+    top = manifest.top(sections | {"voice"})
+    about = top.table("bundle")
+    about.allow({"format", "name", "description", "licence"})
+    if about.integer("format") != FORMAT:
+        raise about.error(
+            f"format {shown(about.integer('format'))} is not known; this program reads format {FORMAT}. "
+            "Use a matching version of the program or of the bundle."
+        )
+    if len(about.string("name")) > _LONGEST_NAME:  # errors repeat it
+        raise about.error(f"has a name of more than {_LONGEST_NAME} characters")
+    return Bundle(
+        path=path,
+        name=about.string("name"),
+        description=about.string("description"),
+        licence=about.string("licence"),
+        lm=parse_lm(path, top.table("lm")),
+        text_tokenizer=parse_text_tokenizer(path, top.table("text_tokenizer")),
+        speech_encoder=parse_speech_encoder(path, top.table("speech_encoder")),
+        flow=parse_flow(path, top.table("flow")),
+        vocoder=parse_vocoder(path, top.table("vocoder")),
+        files=parse_files(path, top.table("files")),
+        voice=parse_voice(path, top.table("voice")) if "voice" in top.content else None,
+    )
+
+
+def _check_mel(bundle: Bundle) -> None:
+    made, wanted = bundle.flow.mel, bundle.vocoder.mel
+    _check_vocoder_config(bundle)
+    if made == wanted:
+        return
+    names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
+    raise MelMismatchError(
+        f"The flow of bundle {bundle.name} makes a mel that its vocoder was not trained on; they differ in "
+        f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}\nUse a vocoder made for this mel."
+    )
+
+
+def _check_vocoder_config(bundle: Bundle) -> None:
+    """What a vocoder's own config says of its mel must be what the manifest states."""
+    mel, config = bundle.vocoder.mel, bundle.vocoder.config
+    stated: dict[str, float] = {"sampling_rate": mel.sample_rate}
+    if bundle.vocoder.kind == "hift":  # its n_fft is that of the inverse transform at its end
+        stated |= {"in_channels": mel.n_mels}
+    else:
+        stated |= {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
+        stated |= {"fmin": mel.fmin, "fmax": mel.fmax}
+    for key, value in stated.items():
+        if key in config and config[key] != value:
+            raise MelMismatchError(
+                f"The vocoder of bundle {bundle.name} was built for {key} = {shown(config[key])}, but "
+                f"[vocoder.mel] says {value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
+            )
+
+
+def _check_choices(bundle: Bundle, manifest: Manifest) -> None:
+    if bundle.lm.layout not in ("released", "tensorrt-llm"):
+        raise manifest.error(
+            f"lm.layout is {shown(bundle.lm.layout)}; it must be 'released' or 'tensorrt-llm'"
+        )
+    if bundle.vocoder.kind not in ("bigvgan", "hift"):
+        raise manifest.error(f"vocoder.kind is {shown(bundle.vocoder.kind)}; it must be 'bigvgan' or 'hift'")
+
+
+def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: Collection[Path]) -> None:
+    root = bundle.path.resolve()
+    sections = (bundle.lm.weights, bundle.speech_encoder.weights, bundle.flow.weights, bundle.vocoder.weights)
+    optional = [bundle.voice.speaker_encoder if bundle.voice else None, bundle.speech_encoder.graph]
+    named = [bundle.text_tokenizer, *(file for file in optional if file is not None)]
+    for used in [*named, *(file for section in sections for file in section)]:
+        if used.relative_to(bundle.path).as_posix() not in bundle.files:
+            raise manifest.error(f"{used.name} is used but has no entry in [files]; add its size and sha256")
+    for name, entry in bundle.files.items():
+        if bundle.path / name not in left_out:
+            _check_file(bundle, root / name, entry, verify)
+
+
+def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) -> None:
+    again = "Copy or download the bundle again."
+    try:
+        is_there = file.is_file()
+    except OSError as error:
+        raise BundleError(f"{file} cannot be opened: {error.strerror}. {again}") from error
+    if not is_there:
+        raise BundleError(
+            f"Bundle {bundle.name} lacks {file.name} ({entry.size} bytes, expected at {file}). {again}"
+        )
+    size = file.stat().st_size
+    if size != entry.size:
+        state = "cut short" if size < entry.size else "too long"
+        raise BundleError(f"{file} is {state}: {size} bytes where {MANIFEST_NAME} says {entry.size}. {again}")
+    if verify == "sha256" and (found := hash_file(file)) != entry.sha256.lower():
+        raise BundleError(
+            f"{file} is not the file that {MANIFEST_NAME} describes: its sha256 is {found[:16]}… "
+            f"where {entry.sha256[:16]}… was expected. {again}"
+        )
+
+
+def hash_file(file: Path) -> str:
+    """SHA-256 of a file as lower-case hex. Raises BundleError where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as stream:
+            while block := stream.read(_HASH_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise BundleError(f"{file} cannot be read: {error.strerror}. Check its permissions.") from error
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""The released MOSS-Speech: download, description, assembly."""

@@ -1,0 +1,333 @@
+"""Downloading the released repositories with huggingface_hub.
+
+In: a folder. Out: both repositories in it, every file of the size and hash that the hub states. What is there
+already stays, what was cut off resumes where it stopped. The library's own variables hold: HF_ENDPOINT,
+HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is looked in and nothing is sent. One file
+after the other, in the thread of the caller.
+
+The hub is not trusted: only names of the known layout are loaded, into their folder and nowhere else, and no
+more bytes than were stated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from engine_runtime.bundle.bundle import hash_file
+from engine_runtime.bundle.released import layout
+from engine_runtime.bundle.weights import Progress
+from engine_runtime.errors import FetchError, redact
+
+_PATTERNS = {layout.LM_REPOSITORY: layout.LM_PATTERNS, layout.CODEC_REPOSITORY: layout.CODEC_FILES}
+_LONGEST_NAME = 200
+_MOST_ENTRIES = 10_000
+_LARGEST_FILE = 10**12
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of the hub. Large ones have a SHA-256, small ones the hash that git gives them."""
+
+    name: str
+    size: int
+    sha256: str | None
+    git_sha1: str
+
+    def check(self, file: Path) -> None:
+        """FetchError unless `file` is this one; a file that is not is removed, to be loaded anew."""
+        if not file.is_file():
+            raise FetchError(f"{file} was not downloaded. Run the same fetch again.")
+        size = file.stat().st_size
+        if size == self.size and self._hash(file) == (self.sha256 or self.git_sha1):
+            return
+        file.unlink()
+        raise FetchError(
+            f"{file} came damaged ({size} of {self.size} bytes, or another hash) and was removed. "
+            "Run the same fetch again, the other files stay."
+        )
+
+    def _hash(self, file: Path) -> str:
+        if self.sha256 is not None:
+            return hash_file(file)
+        digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRepository:
+    """What is to be loaded of one repository, at one commit."""
+
+    name: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+    def folder(self, to: Path) -> Path:
+        """Where it lies in `to`."""
+        return to / layout.folder_of(self.name)
+
+
+def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository, ...]:
+    """Load language model and codec into folders of their names in `to`.
+
+    `say` gets size, free disk and licence before anything is loaded. Raises FetchError without a connection
+    or without room, and where a folder is a link to someone's own checkpoint, which is not to be changed.
+    """
+    for name, patterns in _PATTERNS.items():
+        if (folder := to / layout.folder_of(name)).is_symlink():
+            raise FetchError(
+                f"{folder} is a link to {folder.resolve()}, made by an earlier fetch --from. "
+                "Remove the link to download, or choose another folder with --to."
+            )
+        for parent in sorted({(folder / pattern).parent for pattern in patterns}):
+            if parent.is_symlink():
+                raise FetchError(
+                    f"{parent} is a link to {parent.resolve()}, where nothing is downloaded to. "
+                    "Remove the link to download, or choose another folder with --to."
+                )
+    hub = _hub()
+    remote = tuple(_look_up(hub, name, patterns) for name, patterns in _PATTERNS.items())
+    _check_room(to, remote, say)
+    for repository in remote:
+        for file in repository.files:
+            with _plain_errors(hub, repository.name):
+                _load(hub, repository, file, repository.folder(to) / file.name)
+    return remote
+
+
+def check(to: Path, remote: Sequence[RemoteRepository], progress: Progress | None = None) -> dict[Path, str]:
+    """Compare every file with what the hub says of it; SHA-256 by file, of the large ones.
+
+    FetchError for the first that is not right.
+    """
+    files = [(repository.folder(to) / file.name, file) for repository in remote for file in repository.files]
+    total, done = sum(file.size for _, file in files), 0
+    for path, file in files:
+        file.check(path)
+        done += file.size
+        if progress is not None and total:
+            progress(done / total)
+    return {path: file.sha256 for path, file in files if file.sha256 is not None}
+
+
+def find_offline(to: Path) -> tuple[Path, Path]:
+    """The folders of language model and codec where an earlier fetch or another program left them."""
+    hub = _hub()
+    found = []
+    for name, patterns in _PATTERNS.items():
+        folder = to / layout.folder_of(name)
+        if not folder.is_dir():
+            try:
+                cached = hub.snapshot_download(name, local_files_only=True, allow_patterns=list(patterns))
+            except hub.errors.LocalEntryNotFoundError as error:
+                raise FetchError(
+                    f"{name} is neither in {to} nor whole in the cache of huggingface_hub, and nothing is "
+                    "downloaded offline. Go online once, or give a folder with --from."
+                ) from error
+            folder = Path(cached)
+        found.append(folder)
+    return found[0], found[1]
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids to send anything."""
+    return bool(_hub().constants.HF_HUB_OFFLINE)
+
+
+def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
+    with _plain_errors(hub, name):
+        api = hub.HfApi()
+        commit = api.repo_info(name).sha
+        _require_usable(name, _is_hash(commit, 40), "its commit has no hash")
+        entries = list(islice(api.list_repo_tree(name, recursive=True, revision=commit), _MOST_ENTRIES + 1))
+        _require_usable(name, len(entries) <= _MOST_ENTRIES, f"it lists more than {_MOST_ENTRIES} files")
+        files = tuple(
+            RemoteFile(entry.path, entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
+            for entry in entries
+            if isinstance(entry, hub.hf_api.RepoFile) and _is_wanted(entry.path, patterns)
+        )
+    _check_entries(name, files)
+    names = {file.name for file in files}
+    if missing := [p for p in patterns if "*" not in p and p not in names and p != layout.INDEX]:
+        raise FetchError(
+            f"{name} on the hub lacks {', '.join(missing)}: its layout is not the one this program knows. "
+            "Look for a newer version of the program."
+        )
+    return RemoteRepository(name, str(commit), files)
+
+
+def _is_wanted(name: object, patterns: Sequence[str]) -> bool:
+    """Whether a name is one of `patterns`, whose * stands for plain characters: never for another folder."""
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        return False
+    return any(re.fullmatch(re.escape(p).replace(r"\*", r"[A-Za-z0-9._-]*"), name) for p in patterns)
+
+
+def _check_entries(repository: str, files: Sequence[RemoteFile]) -> None:
+    """FetchError for entries that contradict each other or state impossible sizes and hashes."""
+    names = {file.name.casefold() for file in files}  # on some disks both would be one file
+    _require_usable(repository, len(names) == len(files), "it lists two files of the same name")
+    for file in files:
+        is_sound = (
+            type(file.size) is int
+            and 0 <= file.size <= _LARGEST_FILE
+            and (file.sha256 is None or _is_hash(file.sha256, 64))
+            and _is_hash(file.git_sha1, 40)
+        )
+        _require_usable(repository, is_sound, f"{file.name} has an impossible size or hash")
+
+
+def _is_hash(value: object, digits: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", value) is not None
+
+
+def _require_usable(repository: str, is_usable: bool, what: str) -> None:
+    if not is_usable:
+        raise FetchError(
+            f"What the hub says of {repository} cannot be used: {what}. Nothing was loaded from it; "
+            "check HF_ENDPOINT."
+        )
+
+
+def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) -> None:
+    """Load one file, resuming what an earlier call began.
+
+    NOTE: since 2.0 snapshot_download throws what it began away, up to five gigabytes of a shard; its own
+    http_get resumes.
+    """
+    if _is_there(path, file.size):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = _begun(path)
+    if begun.is_symlink() or (begun.is_file() and begun.stat().st_size > file.size):  # of another version
+        begun.unlink()
+    try:
+        with begun.open("ab") as stream:
+            hub.file_download.http_get(
+                hub.hf_hub_url(repository.name, file.name, revision=repository.commit),
+                _UpTo(stream, file.size),
+                resume_size=stream.tell(),
+                headers=hub.utils.build_hf_headers(),
+                expected_size=file.size,
+                displayed_filename=file.name,
+            )
+    except _TooLong as error:
+        begun.unlink()
+        raise FetchError(
+            f"{file.name} of {repository.name} is longer than the {file.size} bytes that the hub states, and "
+            "was removed. Check HF_ENDPOINT and run the same fetch again, the other files stay."
+        ) from error
+    begun.replace(path)
+
+
+class _TooLong(Exception):
+    """More bytes came than were stated."""
+
+
+class _UpTo:
+    """A file that takes `size` bytes and refuses what is beyond."""
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        self._stream, self._size = stream, size
+
+    def write(self, content: bytes) -> int:
+        if self._stream.tell() + len(content) > self._size:
+            raise _TooLong
+        return self._stream.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _begun(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _check_room(to: Path, remote: Sequence[RemoteRepository], say: Callable[[str], None]) -> None:
+    everything = sum(file.size for repository in remote for file in repository.files)
+    files = [
+        (repository.folder(to) / file.name, file.size) for repository in remote for file in repository.files
+    ]
+    missing = sum(size - _size(_begun(path)) for path, size in files if not _is_there(path, size))
+    existing = next(folder for folder in (to, *to.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
+    names = " and ".join(repository.name for repository in remote)
+    say(
+        f"{names}: {size_in_words(everything)}, of which {size_in_words(missing)} are still to be loaded "
+        f"into {to}; {size_in_words(free)} are free there."
+    )
+    say(layout.LICENCE_NOTE)
+    if missing > free:
+        raise FetchError(
+            f"The disk of {to} has {size_in_words(free)} free, and {size_in_words(missing)} are needed. "
+            "Free some space, or choose a folder on another disk with --to."
+        )
+
+
+def _is_there(file: Path, size: int) -> bool:
+    return file.is_file() and file.stat().st_size == size
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
+def size_in_words(size: float) -> str:
+    """Bytes as a reader wants them."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def _hub() -> Any:
+    """huggingface_hub, with the parts that it loads on demand."""
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+        import huggingface_hub.file_download
+        import huggingface_hub.hf_api
+    except ImportError as error:
+        raise FetchError(
+            "Nothing can be downloaded: huggingface_hub is missing. "
+            "Install it with: pip install huggingface_hub"
+        ) from error
+    return huggingface_hub
+
+
+class _plain_errors:
+    """What goes wrong inside, as one sentence for a reader."""
+
+    def __init__(self, hub: Any, name: str) -> None:
+        self._hub, self._name = hub, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, FetchError):
+            return
+        errors, endpoint = self._hub.errors, redact(self._hub.constants.ENDPOINT)
+        if isinstance(error, errors.RepositoryNotFoundError):  # also what the hub says to a wrong token
+            text = f"{self._name} is not at {endpoint}, or not open to you. Check HF_ENDPOINT and HF_TOKEN."
+        elif isinstance(error, OSError) and error.errno is not None and not _is_of_network(error):
+            text = f"{self._name} cannot be written: {error.strerror}. Free some space, or choose --to."
+        else:
+            text = (
+                f"{self._name} cannot be loaded from {endpoint}: {type(error).__name__}: "
+                f"{redact(str(error).splitlines()[0]) if str(error) else 'no reason given'}. "
+                "Check the connection and run the same fetch again; what is there stays."
+            )
+        raise FetchError(text) from error
+
+
+def _is_of_network(error: OSError) -> bool:
+    return isinstance(error, ConnectionError | TimeoutError)

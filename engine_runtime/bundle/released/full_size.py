@@ -1,0 +1,28 @@
+"""Models that are described without their weights, to be filled with random values.
+
+In: a name (`moss-speech`) or the folder of a bundle. Out: an open `Bundle` none of whose weight files has to
+be there. Any thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.errors import BundleError
+
+_DESCRIPTIONS = {"moss-speech": Path(__file__).resolve().parent / "moss_speech"}
+
+
+def describe(name_or_folder: str | Path) -> Bundle:
+    """The bundle of this name or in this folder; a folder comes first. Raises BundleError for neither."""
+    folder = Path(name_or_folder)
+    if not folder.is_dir():
+        known = _DESCRIPTIONS.get(str(name_or_folder))
+        if known is None:
+            raise BundleError(
+                f"There is no bundle folder at {name_or_folder}, and no model of that name is known. "
+                f"Give a folder or one of: {', '.join(_DESCRIPTIONS)}."
+            )
+        folder = known
+    return Bundle.open(folder, verify="none")

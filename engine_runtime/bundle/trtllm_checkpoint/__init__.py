@@ -1,0 +1,1 @@
+"""Weights in the checkpoint format of TensorRT-LLM."""

@@ -1,0 +1,124 @@
+"""Reading a TensorRT-LLM checkpoint back: the plain network and the executors run from it as from a bundle.
+
+In: a folder that was converted (or quantised). Out: its config, and its tensors under our own names, taken
+apart again. Everything is compared with config.json before anything big is read. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
+    CONFIG,
+    WEIGHTS,
+    CheckpointConfig,
+    TensorSpec,
+    expected_tensors,
+    places,
+    read_config,
+)
+from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialised, find_tensors
+from engine_runtime.errors import BundleError
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+
+ReadTensor = Callable[[str], Tensor]
+"""A tensor of rank0.safetensors, or one of ours, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk, whole and as its config.json says. No tensor is read yet."""
+
+    directory: Path
+    config: CheckpointConfig
+    specs: Mapping[str, TensorSpec]
+    stored: Mapping[str, StoredTensor]
+
+    @classmethod
+    def open(cls, directory: Path) -> Checkpoint:
+        """BundleError for what is missing, damaged or does not fit."""
+        config = read_config(directory)
+        specs = expected_tensors(config)
+        try:
+            stored = find_tensors(directory / WEIGHTS, {name: spec.shape for name, spec in specs.items()})
+        except BundleError as error:
+            raise BundleError(
+                f"{directory} is no whole checkpoint. {error} Convert the model again."
+            ) from error
+        return cls(directory, config, specs, stored)
+
+    def require(self, config: MossLMConfig) -> None:
+        """BundleError unless its network is that of `config`."""
+        mine = self.config.lm_config(config.modality_pad)
+        names = [field.name for field in fields(mine)]
+        other = [name for name in names if getattr(mine, name) != getattr(config, name)]
+        if other:
+            differences = ", ".join(
+                f"{name} ({getattr(mine, name)}, not {getattr(config, name)})" for name in other
+            )
+            raise BundleError(
+                f"The checkpoint in {self.directory} is of another model than the bundle: it differs in "
+                f"{differences}. Convert the language model of this bundle."
+            )
+
+    def reader(self) -> ReadTensor:
+        """Reads tensors as they are stored, in any order; copy what is to be kept."""
+        read = TensorReader(self.stored)
+
+        def checked(name: str) -> Tensor:
+            tensor = read(name)
+            if tensor.dtype != self.specs[name].dtype:
+                raise BundleError(
+                    f"{self.directory / WEIGHTS} has {name} in {tensor.dtype}, but {CONFIG} says "
+                    f"{self.specs[name].dtype}. Convert the model again."
+                )
+            return tensor
+
+        return checked
+
+    def weight_source(self, progress: Progress | None = None) -> ReadTensor:
+        """Gives each tensor of our state dict when it is asked for, in the mapped file.
+
+        `progress` follows one reading of all of them. BundleError for a quantised checkpoint.
+        """
+        if self.config.quantization.algorithm is not None:
+            raise BundleError(
+                f"The checkpoint in {self.directory} is quantised ({self.config.quantization.algorithm}), "
+                "and plain weights are asked for here. Use the checkpoint it was made of."
+            )
+        read, found = self.reader(), places(self.config)
+        sizes = {name: piece.rows * prod(self.specs[piece.name].shape[1:]) for name, piece in found.items()}
+        total, done = sum(sizes.values()), 0
+
+        def source(name: str) -> Tensor:
+            nonlocal done
+            piece = found[name]
+            done += sizes[name]
+            if progress is not None:
+                progress(done / total)
+            return read(piece.name)[piece.first : piece.first + piece.rows]
+
+        return source
+
+    def language_model(
+        self,
+        modality_pad: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        *,
+        progress: Progress | None = None,
+    ) -> MossLM:
+        """The plain network with these weights."""
+        with torch.device("meta"), Uninitialised():
+            model = MossLM(self.config.lm_config(modality_pad))
+        source = self.weight_source(progress)
+        # A copy of its own, also where nothing is cast: what is mapped would change with its file.
+        weights = {name: source(name).to(device, dtype, copy=True) for name in model.state_dict()}
+        model.load_state_dict(weights, strict=True, assign=True)
+        return model.eval()

@@ -1,0 +1,121 @@
+"""Number formats of a quantised TensorRT-LLM checkpoint: scales, rounding, packing, and the way back.
+
+In: weights [out, in] in plain numbers and what calibration saw of their inputs. Out: the tensors that the
+library reads. All formats are symmetric.
+
+    FP8        e4m3, one scale a tensor, amax / 448, for the weight and for its input
+    W8A16      one scale an output, amax / 128; the library rounds when it loads, so nothing is stored
+    W4A16_AWQ  levels -8..7, one scale a group of inputs, amax / 7; two outputs a byte
+
+Layouts and formulas are those of TensorRT-LLM 1.x (quantization/functional.py, models/modeling_utils.py:
+preprocess_weights, symmetric_quantize of the weight-only kernels) and of ModelOpt's exporter for it. Plain
+torch on any device and in any thread.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.quantization import FP8_MAX, to_fp8
+
+INT4_MAX, INT8_LEVELS = 7, 128
+GROUP_SIZES = (128, 64)
+"""Inputs that share a scale in int4, as the library's kernels know them; the first that divides is taken."""
+_CLIPS = tuple(1 - step / 20 for step in range(10))
+"""Shares of a group's largest weight that may become the largest level."""
+
+
+class QuantizeError(MossVoiceError):
+    """A model or a request that cannot be quantised."""
+
+
+def fp8_scale(amax: Tensor) -> Tensor:
+    """Scale [1] in float32 with which `amax` becomes the largest e4m3 number; 1 where all is zero."""
+    scale = amax.float().reshape(1) / FP8_MAX
+    return torch.where(scale > 0, scale, torch.ones_like(scale))
+
+
+def fp8_levels(values: Tensor, scale: Tensor) -> Tensor:
+    """Values in units of `scale`, rounded to e4m3; what is too large becomes the largest number."""
+    return to_fp8(values.float() / scale)
+
+
+def int8_rounded(weight: Tensor) -> Tensor:
+    """A weight [out, in] as the library's weight-only product has it after loading, in the same dtype.
+
+    Levels come from the scale in float32, and the scale is kept in the weight's dtype.
+    """
+    scale = weight.float().abs().amax(dim=1, keepdim=True) / INT8_LEVELS
+    levels = (
+        (weight.float() / torch.where(scale > 0, scale, 1.0)).round_().clamp_(-INT8_LEVELS, INT8_LEVELS - 1)
+    )
+    return levels.to(weight.dtype) * scale.to(weight.dtype)
+
+
+def group_size(inputs: int) -> int:
+    """Inputs that share a scale in a product of so many inputs. QuantizeError where no group fits."""
+    for size in GROUP_SIZES:
+        if inputs % size == 0:
+            return size
+    raise QuantizeError(
+        f"A product of {inputs} inputs cannot be stored in int4: TensorRT-LLM's groups are of "
+        f"{' or '.join(map(str, GROUP_SIZES))} inputs. Choose int8 or fp8 for this model."
+    )
+
+
+def int4_scale(weight: Tensor, size: int, dtype: torch.dtype, importance: Tensor | None = None) -> Tensor:
+    """Scales [out, in / size] of groups of `size` inputs, as they are stored in `dtype`.
+
+    The largest weight of a group becomes the largest level; with the `importance` [in] of the inputs (their
+    mean squares) a smaller one may, if cutting it off costs less than the finer steps gain.
+    """
+    groups = weight.float().view(weight.shape[0], -1, size)
+    floor = torch.finfo(torch.float16).tiny  # NOTE: a group of zeros still needs a scale to divide by
+    full = (groups.abs().amax(dim=-1) / INT4_MAX).clamp_min_(floor)
+    if importance is None:
+        return full.to(dtype)
+    weights = importance.float().view(1, -1, size)
+    best, least = full.to(dtype), torch.full_like(full, torch.inf)
+    for clip in _CLIPS:
+        scale = (full * clip).to(dtype)
+        error = (_rounded(groups, scale) - groups).square_().mul_(weights).sum(dim=-1)
+        best = torch.where(error < least, scale, best)
+        least = torch.minimum(error, least)
+    return best
+
+
+def int4_levels(weight: Tensor, scale: Tensor) -> Tensor:
+    """Levels [out, in] int8 in -8..7 of a weight with scales [out, groups]."""
+    groups = weight.float().view(weight.shape[0], scale.shape[1], -1)
+    return _levels(groups, scale).flatten(1).to(torch.int8)
+
+
+def int4_dense(levels: Tensor, scale: Tensor) -> Tensor:
+    """Weight [out, in] of levels [out, in], in the scale's dtype, as the product multiplies by it."""
+    groups = levels.view(levels.shape[0], scale.shape[1], -1).to(scale.dtype)
+    return (groups * scale[..., None]).flatten(1)
+
+
+def pack_int4(levels: Tensor) -> Tensor:
+    """Levels [out, in] -> bytes [out / 2, in] int8: output 2 i in the low half, 2 i + 1 in the high half."""
+    if levels.shape[0] % 2:
+        raise QuantizeError(f"A product of {levels.shape[0]} outputs cannot be packed in pairs. Choose int8.")
+    low, high = levels[0::2], levels[1::2]
+    return ((low & 15) | (high << 4)).contiguous()
+
+
+def unpack_int4(packed: Tensor) -> Tensor:
+    """Bytes [out / 2, in] int8 -> levels [out, in] int8 in -8..7."""
+    # A shift to the left and back carries the sign of the low half over.
+    halves = torch.stack(((packed << 4) >> 4, packed >> 4), dim=1)
+    return halves.flatten(0, 1)
+
+
+def _levels(groups: Tensor, scale: Tensor) -> Tensor:
+    return (groups / scale.float()[..., None]).round_().clamp_(-INT4_MAX - 1, INT4_MAX)
+
+
+def _rounded(groups: Tensor, scale: Tensor) -> Tensor:
+    return _levels(groups, scale).mul_(scale.float()[..., None])

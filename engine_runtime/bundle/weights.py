@@ -1,0 +1,362 @@
+"""Weights from disk into a network: strict, safe, tensor by tensor, cast to the dtype the network runs in.
+
+In: safetensors files, one or several shards, or checkpoints (.pt) that hold nothing but tensors. Out: the
+module filled, every tensor accounted for. Names and shapes are compared by the headers alone, before anything
+big is read: all missing, unexpected and misshapen tensors are named in one BundleError. Then one tensor after
+the other goes from the file to the device, so that the host never holds much more than one of them. Values
+that are no numbers are refused as they are read, not where they surface in a reply.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+import safetensors
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from engine_runtime.errors import BundleError
+
+Progress = Callable[[float], None]
+"""Takes the share, 0 to 1, that is done by now."""
+
+_AGAIN = "Copy or download the bundle again."
+_MAPPED_AT_MOST = 512 << 20
+"""Bytes read from a file before it is mapped anew: pages that were read count as memory of this process."""
+_LISTED_AT_MOST = 40
+_NO_WEIGHTS = {"epoch", "step"}
+"""What chunk-trained flow checkpoints carry beside the weights."""
+_WEIGHT_NORM_STYLES = (
+    ("weight_g", "parametrizations.weight.original0"),
+    ("weight_v", "parametrizations.weight.original1"),
+)
+
+
+class Uninitialised(TorchFunctionMode):
+    """Inside `with Uninitialised():` modules are built without random values, for weights to be read right
+    after.
+
+    NOTE: apart from the work, on the meta device `nn.init.normal_` imports the compiler, which takes a
+    second.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Leave out the functions of torch.nn.init; they return the tensor they were given."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor that has not been read: where it is and how large."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+
+
+class LoadProgress:
+    """The share of several sets of files that is loaded, each weighted by its bytes."""
+
+    def __init__(self, sets: Iterable[Sequence[Path]], report: Progress | None) -> None:
+        self._all = sum(map(_bytes, sets))
+        self._before = 0
+        self._report = report
+
+    def next(self, files: Sequence[Path]) -> Progress:
+        """What follows the loading of the next set."""
+        before, size = self._before, _bytes(files)
+        self._before += size
+
+        def report(share: float) -> None:
+            if self._report is not None and self._all:
+                self._report((before + share * size) / self._all)
+
+        return report
+
+
+def load_weights(
+    module: nn.Module,
+    path: str | Path | Sequence[Path],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    *,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Fill `module` from one file or several shards, on `device` and in `dtype`.
+
+    The keywords are those of `stream_tensors`. Integer tensors keep their dtype. Raises BundleError; where
+    names or shapes do not fit, the module is not changed.
+    """
+    expected = module.state_dict()
+    tensors = stream_tensors(
+        path,
+        {name: tuple(tensor.shape) for name, tensor in expected.items()},
+        either_weight_norm_style=either_weight_norm_style,
+        partial=partial,
+        progress=progress,
+    )
+    if not any(tensor.is_meta for tensor in expected.values()):
+        module.to(device=device, dtype=dtype)
+        targets = module.state_dict()
+        for name, tensor in tensors:
+            targets[name].copy_(tensor)
+        return
+    # A copy of its own, also where nothing is cast: what is mapped would change with its file.
+    loaded = {
+        name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
+        for name, tensor in tensors
+    }
+    module.load_state_dict(loaded, strict=True, assign=True)
+    module.to(device=device, dtype=dtype)
+
+
+def stream_tensors(
+    path: str | Path | Sequence[Path],
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of `expected` (shapes by name), each as it is on disk, on the CPU; one is read at a time.
+
+    Everything is checked before this returns, as `find_tensors` does. A tensor lies in the mapped file: copy
+    what is to be kept. `progress` follows the reading.
+    """
+    found = find_tensors(path, expected, either_weight_norm_style=either_weight_norm_style, partial=partial)
+    return _read(found, progress)
+
+
+def find_tensors(
+    path: str | Path | Sequence[Path],
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    either_weight_norm_style: bool = False,
+    partial: bool = False,
+) -> dict[str, StoredTensor]:
+    """Where the tensors of `expected` (shapes by name) are, from the headers of the files.
+
+    BundleError names all tensors that are missing, unexpected or of another shape.
+    `either_weight_norm_style` accepts `weight_g/weight_v` where `parametrizations.weight.original0/1` is
+    expected and the other way round. `partial` takes files that hold more than is expected.
+    """
+    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
+    stored = stored_tensors(paths)
+    if either_weight_norm_style:
+        stored = _in_style_of(expected, stored)
+    _check(expected, stored, partial, ", ".join(file.name for file in paths))
+    return {name: tensor for name, tensor in stored.items() if name in expected}
+
+
+def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
+    """What the files hold, by name, from their headers. BundleError for files that cannot be used."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in paths:
+        shard = {name: StoredTensor(file, name, shape) for name, shape in _shapes(file).items()}
+        if doubled := tensors.keys() & shard.keys():
+            raise BundleError(
+                f"{file} repeats {_listed(doubled)} of another shard. Use the shards of one model."
+            )
+        tensors |= shard
+    return tensors
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    if file.suffix != ".safetensors":
+        return {name: tuple(tensor.shape) for name, tensor in read_checkpoint(file).items()}
+    with _safe_open(file) as content:
+        return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+
+
+class TensorReader:
+    """Reads what `find_tensors` found, by name and in any order, each as it is on disk, on the CPU.
+
+    A tensor lies in the mapped file: copy what is to be kept. The first reading checks its values.
+    """
+
+    def __init__(self, found: Mapping[str, StoredTensor]) -> None:
+        self._found = found
+        self._open: dict[Path, Callable[[str], Tensor]] = {}
+        self._mapped = 0
+        self._finite: set[str] = set()
+
+    def __call__(self, name: str) -> Tensor:
+        """One tensor; BundleError if its file went away, or if it holds NaN or infinity."""
+        if self._mapped >= _MAPPED_AT_MOST:
+            self._open.clear()
+            self._mapped = 0
+        stored = self._found[name]
+        if stored.file not in self._open:
+            self._open[stored.file] = _opened(stored.file)
+        try:
+            tensor = self._open[stored.file](stored.name)
+            is_finite = name in self._finite or _is_finite(tensor)
+        except Exception as error:  # a dtype that torch has not, a file that was cut short in the meantime
+            raise BundleError(
+                f"{stored.file}: the tensor {stored.name} cannot be read ({error}). {_AGAIN}"
+            ) from error
+        if not is_finite:
+            raise BundleError(
+                f"{stored.file}: the tensor {stored.name} holds NaN or infinity. Compare the files with "
+                "their hashes (`moss-voice inspect`). Where they differ, copy or download the bundle again; "
+                "where they do not, the model was saved like this: use an earlier checkpoint."
+            )
+        self._finite.add(name)
+        self._mapped += tensor.nbytes
+        return tensor
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no value is NaN or infinity.
+
+    A sum is one pass at the speed of memory, 25 times as fast as `isfinite`, and never finite where a value
+    is not. Only where it is not finite, which an overflow may cause, is each value looked at.
+    """
+    if not tensor.is_floating_point():
+        return True
+    values = tensor if tensor.element_size() > 1 else tensor.bfloat16()  # torch adds no float8
+    return math.isfinite(values.sum()) or bool(values.isfinite().all())
+
+
+def _opened(file: Path) -> Callable[[str], Tensor]:
+    if file.suffix != ".safetensors":
+        return read_checkpoint(file).__getitem__
+    return cast(Callable[[str], Tensor], _safe_open(file).get_tensor)
+
+
+def _read(found: Mapping[str, StoredTensor], progress: Progress | None) -> Iterator[tuple[str, Tensor]]:
+    read = TensorReader(found)
+    all_values, done = sum(map(_values, found.values())), 0
+    for name, stored in found.items():
+        yield name, read(name)
+        done += _values(stored)
+        if progress is not None:
+            progress(done / all_values if all_values else 1.0)
+
+
+def read_checkpoint(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .pt checkpoint, mapped, not read. BundleError unless it holds nothing but tensors.
+
+    Nothing in the file is run.
+    """
+    try:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # written in torch's format before 1.6, which cannot be mapped
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise BundleError(f"{file} is missing. {_AGAIN}") from error
+    except pickle.UnpicklingError as error:
+        raise BundleError(
+            f"{file} holds more than tensors and was not loaded, because such a file can run code. "
+            "Convert it to safetensors where you trust its origin."
+        ) from error
+    except Exception as error:  # damage leads to whatever the library meets: KeyError, AttributeError, ...
+        raise BundleError(f"{file} cannot be read ({type(error).__name__}: {error}). {_AGAIN}") from error
+    return _only_tensors(content, file)
+
+
+def _only_tensors(content: object, file: Path) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping):
+        raise BundleError(f"{file} holds a {type(content).__name__} where named tensors were expected.")
+    weights = {str(name): value for name, value in content.items() if name not in _NO_WEIGHTS}
+    tensors = {name: value for name, value in weights.items() if _is_plain(value)}
+    others = weights.keys() - tensors.keys()
+    if others or not tensors:
+        raise BundleError(f"{file} holds {_listed(others) or 'no tensor'} where tensors were expected.")
+    return tensors
+
+
+def _is_plain(value: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor with values of its own: not sparse, not quantized, not without storage."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+        and not value.is_nested
+    )
+
+
+def _safe_open(file: Path) -> Any:
+    try:
+        return safetensors.safe_open(file, framework="pt", device="cpu")
+    except FileNotFoundError as error:
+        raise BundleError(f"{file} is missing. {_AGAIN}") from error
+    except safetensors.SafetensorError as error:
+        raise BundleError(f"{file} is damaged ({error}). {_AGAIN}") from error
+    except (OSError, RuntimeError) as error:
+        raise BundleError(f"{file} cannot be read: {error}. {_AGAIN}") from error
+
+
+def _in_style_of(expected: Iterable[str], stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Rename weight-norm tensors to the style that is expected."""
+    names = set(expected)
+    renamed = {}
+    for name, tensor in stored.items():
+        if name not in names:
+            for old, new in _WEIGHT_NORM_STYLES:
+                for have, want in ((old, new), (new, old)):
+                    if name.endswith(have) and name.removesuffix(have) + want in names:
+                        name = name.removesuffix(have) + want
+        renamed[name] = tensor
+    return renamed
+
+
+def _check(
+    expected: Mapping[str, tuple[int, ...]],
+    stored: Mapping[str, StoredTensor],
+    partial: bool,
+    source: str,
+) -> None:
+    problems = []
+    if missing := expected.keys() - stored.keys():
+        problems.append(f"missing: {_listed(missing)}")
+    if not partial and (unexpected := stored.keys() - expected.keys()):
+        problems.append(f"unexpected: {_listed(unexpected)}")
+    shapes = [
+        f"{name} is {list(stored[name].shape)}, expected {list(expected[name])}"
+        for name in sorted(expected.keys() & stored.keys())
+        if stored[name].shape != expected[name]
+    ]
+    if shapes:
+        problems.append(f"wrong shape: {_listed(shapes)}")
+    if problems:
+        raise BundleError(
+            f"The weights in {source} do not fit the network that the manifest describes.\n  "
+            + "\n  ".join(problems)
+            + "\nUse the weights and the bundle.toml of one model."
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The names, or the first of very many."""
+    ordered = sorted(names)
+    more = len(ordered) - _LISTED_AT_MOST
+    return ", ".join(ordered[:_LISTED_AT_MOST]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _values(tensor: StoredTensor) -> int:
+    return torch.Size(tensor.shape).numel()
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    """NOTE: a file that is missing counts nothing here; reading it says what is wrong."""
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,0 +1,1 @@
+"""Codes to mel, packet by packet."""

@@ -1,0 +1,77 @@
+"""The flow chunk by chunk on caches that grow: what a CPU runs, and the plain twin of `static_flow`.
+
+In: codes. Out: mel of one attention chunk at a time, as soon as its look-ahead is there. Runs in the thread
+of its caller; streams do not share state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine_runtime.codec.flow.encoder import EncoderState
+from engine_runtime.codec.flow.estimator import EstimatorState
+from engine_runtime.codec.flow.parts import FlowParts
+from engine_runtime.models.flow.cfm import check_frames
+from engine_runtime.types import Codes
+
+
+@dataclass(slots=True)
+class GrowingState:
+    """What a stream keeps."""
+
+    encoder: EncoderState
+    estimator: EstimatorState
+    position: int
+
+    def copy(self) -> GrowingState:
+        """An independent state."""
+        return GrowingState(self.encoder.copy(), self.estimator.copy(), self.position)
+
+
+class GrowingFlow:
+    """Implements `FlowPath`. The state behind the prompt is made once and copied for every stream."""
+
+    def __init__(self, parts: FlowParts) -> None:
+        self._parts = parts
+        self._starts: dict[int, GrowingState] = {}
+
+    @torch.inference_mode()
+    def start(self, steps: int) -> GrowingState:
+        """See `FlowPath`."""
+        parts = self._parts
+        if steps not in self._starts:
+            state = GrowingState(parts.encoder.new_state(), parts.estimator.new_state(steps), 0)
+            self.push(state, parts.prompt_codes)
+            while count := self.ready(state, len(parts.prompt_codes), finishing=False):
+                self.advance(state, count)
+            self._starts[steps] = state
+        return self._starts[steps].copy()
+
+    def push(self, state: GrowingState, codes: Codes) -> None:
+        """See `FlowPath`."""
+        if codes.size:
+            self._parts.encoder.push(state.encoder, torch.from_numpy(codes).to(self._parts.device))
+
+    def ready(self, state: GrowingState, packet_end: int, finishing: bool) -> int:
+        """See `FlowPath`: up to the next chunk border, whatever the packet, so that work is spread evenly."""
+        config, waiting = self._parts.config, state.encoder.waiting.shape[1]
+        to_border = config.chunk_codes - state.position // config.upsample % config.chunk_codes
+        if waiting >= to_border + config.look_ahead_codes:
+            return to_border
+        return min(waiting, to_border) if finishing else 0
+
+    def advance(self, state: GrowingState, count: int) -> Tensor:
+        """See `FlowPath`."""
+        parts, start = self._parts, state.position
+        end = start + count * parts.config.upsample
+        check_frames(end, parts.config)
+        mu = parts.encoder.encode(state.encoder, count)
+        cond = parts.prompt_mel[:, start:end]
+        if cond.shape[1] < end - start:
+            cond = F.pad(cond, (0, 0, 0, end - start - cond.shape[1]))
+        state.position = end
+        return parts.estimator.sample(state.estimator, parts.noise[None, start:end], mu, parts.speaker, cond)

@@ -1,0 +1,310 @@
+"""The flow packet by packet on buffers of a fixed size, so that a CUDA graph can hold a whole packet.
+
+In: codes. Out: mel of a packet of some chunks at once: encoder and all Euler steps in one recorded call.
+Positions, validity and noise are computed on the device from two numbers (where the packet starts, where the
+codes end), and caches and convolution rows are changed in place. Nothing is read back, so a packet can be
+started and left to itself. On a CPU the same code runs eagerly; `growing_flow` is its plain twin, equal
+within rounding until the cache is full (see `ring_cache` for what is kept then).
+
+A stream borrows a slot (a set of buffers) from a pool with one budget for all streams, until it is forgotten.
+Where the budget allows two ample slots, two are made and warmed up from the start, so that the second of two
+replies at once is as fast as the first; further ones are made when they are wanted, as far as the budget
+reaches. Runs in the thread of its caller; on CUDA all streams must be used from one CUDA stream at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from engine_runtime.codec.flow.encoder import EncoderState, RunBlocks
+from engine_runtime.codec.flow.estimator import PAST, EstimatorState, cache_shape
+from engine_runtime.codec.flow.parts import FlowParts
+from engine_runtime.codec.flow.ring_cache import RingCache
+from engine_runtime.codec.flow.slot_pool import SlotPool
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.errors import BundleError
+from engine_runtime.models.flow import FlowConfig
+from engine_runtime.models.flow.cfm import check_frames
+from engine_runtime.types import Codes
+
+FIRST_BUCKET = 64
+"""Codes of the smallest bucket; each further one is twice as wide."""
+
+AMPLE_CODES = 256
+"""Codes of a reply, behind the voice prompt, that a slot should see before the budget is divided among two
+replies: one at a time is the rule."""
+
+_OTHER_ROWS = 3
+"""Rows of a slot that are not those of an Euler step; they come first."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """The buffers of one stream. `rows` are the convolution rows of both states, `behind_prompt` their values
+    where a reply starts."""
+
+    index: int
+    steps: int
+    encoder: EncoderState
+    estimator: EstimatorState
+    rows: list[Tensor]
+    behind_prompt: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(slots=True, weakref_slot=True)
+class StaticState:
+    """What a stream keeps besides its slot."""
+
+    slot: Slot
+    position: int
+    waiting: list[int] = field(default_factory=list)
+    """Codes from `position` on."""
+
+
+class StaticFlow:
+    """Implements `FlowPath`.
+
+    `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks, as far as the
+    caches have room for them); `budget` is how many bytes the caches of all streams may have together,
+    `steps` the usual number of Euler steps, for which they are divided; `triton` runs the estimator with
+    kernels. Raises BundleError where the prompt does not fit.
+    """
+
+    def __init__(
+        self,
+        parts: FlowParts,
+        packets: Sequence[int],
+        budget: int,
+        steps: int,
+        calls: GraphedCalls | None = None,
+        *,
+        triton: bool = False,
+    ) -> None:
+        config = parts.config
+        chunk, prompt = config.chunk_codes, len(parts.prompt_codes)
+        self._parts = parts
+        self._calls = GraphedCalls(parts.device, enabled=False) if calls is None else calls
+        self._run_blocks: RunBlocks | None = None
+        self._sample = parts.estimator.sample
+        if triton and config.chunk_frames >= PAST:
+            from engine_runtime.codec.flow.triton_encoder import run_blocks
+            from engine_runtime.codec.flow.triton_estimator import TritonEstimator
+
+            self._run_blocks = run_blocks
+            self._sample = TritonEstimator(parts.estimator).sample
+        self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
+        self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
+        """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""
+        most = config.max_frames // config.upsample + self.shapes[-1]
+        all_codes = budget // self._bytes_per_code(steps)
+        ample = min(most, max(prompt + AMPLE_CODES, least_codes(prompt, self.shapes[-1])))
+        self.prepared_slots = 2 if all_codes >= 2 * ample else 1
+        """Slots that are made and warmed up before the first reply."""
+        self.cache_codes = min(all_codes // self.prepared_slots, most)
+        """Codes that the caches of a stream hold, prompt included."""
+        # Large packets are made in several calls where memory is short.
+        while len(self.shapes) > 1 and self.cache_codes < least_codes(prompt, self.shapes[-1]):
+            self.shapes.pop()
+        least = least_codes(prompt, self.shapes[-1])
+        if self.cache_codes < least:
+            raise BundleError(
+                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
+                f"is memory for {self.cache_codes}; use a smaller weight format, --kv fp8, fewer flow steps, "
+                "--codec-dtype float16, a shorter voice prompt or more GPU memory"
+            )
+        self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))
+        self._notes[:-1] = parts.prompt_mel[0]
+        self._count = 0
+        for block in parts.encoder.blocks:
+            block.reach(self.cache_codes)
+        for block in parts.encoder.up_blocks:
+            block.reach(self.cache_codes * config.upsample)
+        self._model: dict[int, Slot] = {}
+        """A slot for a number of steps, whose prompt further ones copy."""
+        self.pool: SlotPool[Slot] = SlotPool(
+            budget,
+            size_of=lambda steps: self.cache_codes * self._bytes_per_code(steps),
+            make=self._new_slot,
+            drop=self._drop_slot,
+        )
+        self.pool.reserve(steps, self.prepared_slots)
+
+    @torch.inference_mode()
+    def start(self, steps: int) -> StaticState:
+        """See `FlowPath`. Raises FlowCacheError where the streams at work leave no room for another."""
+        slot = self.pool.take(steps)
+        state = StaticState(slot, self.prompt_done * self._parts.config.upsample)
+        state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
+        torch._foreach_copy_(slot.rows, slot.behind_prompt)
+        self.pool.lend(steps, slot, state)
+        return state
+
+    def push(self, state: StaticState, codes: Codes) -> None:
+        """See `FlowPath`."""
+        state.waiting.extend(codes.tolist())
+
+    def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
+        """See `FlowPath`: the packet as soon as all of it has its look-ahead, in as few calls as can be."""
+        config, waiting = self._parts.config, len(state.waiting)
+        missing = packet_end - state.position // config.upsample
+        if not finishing:
+            if waiting < missing + config.look_ahead_codes:
+                return 0
+            return max(shape for shape in self.shapes if shape <= missing)
+        return min(waiting, self.shapes[-1])
+
+    @torch.inference_mode()
+    def advance(self, state: StaticState, count: int) -> Tensor:
+        """See `FlowPath`. A count that is no shape is filled up with padding, and must be the last."""
+        config = self._parts.config
+        shape = min(size for size in self.shapes if size >= count)
+        start = state.position // config.upsample
+        check_frames(state.position + count * config.upsample, config)
+        window = state.waiting[: shape + config.look_ahead_codes]
+        filled = window + [0] * (shape + config.look_ahead_codes - len(window))
+        numbers = torch.tensor([start, start + len(window), *filled], dtype=torch.int64)
+        if self._parts.device.type == "cuda":
+            numbers = numbers.pin_memory()  # so that the copy to the device does not wait for it
+        mel = self._packet(state.slot, shape, self._bucket(start + shape), numbers)
+        del state.waiting[:count]
+        state.position += count * config.upsample
+        return mel[:, : count * config.upsample].clone()
+
+    def buckets(self) -> list[int]:
+        """Codes of each bucket, the last being the whole cache."""
+        sizes = [FIRST_BUCKET]
+        while sizes[-1] < self.cache_codes:
+            sizes.append(2 * sizes[-1])
+        return [*sizes[:-1], self.cache_codes]
+
+    @torch.inference_mode()
+    def warm_up(self, steps: int) -> None:
+        """Run every shape in every bucket of the prepared slots once, so that no reply waits for a
+        recording."""
+        look_ahead = self._parts.config.look_ahead_codes
+        for state in [self.start(steps) for _ in range(self.prepared_slots)]:
+            for bucket in self.buckets():
+                for shape in self.shapes:
+                    if shape <= bucket - self.prompt_done:
+                        start = max(bucket - shape, self.prompt_done)
+                        numbers = [start, start + shape + look_ahead, *[0] * (shape + look_ahead)]
+                        self._packet(state.slot, shape, bucket, torch.tensor(numbers, dtype=torch.int64))
+
+    def _bucket(self, end: int) -> int:
+        return next((size for size in self.buckets() if size >= end), self.cache_codes)
+
+    def _packet(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:
+        return self._calls.run(
+            (self, slot.index, shape, bucket),
+            lambda given: self._compute(slot, shape, bucket, given),
+            numbers,
+            changes=slot.rows,
+        )
+
+    def _compute(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:
+        """Mel [1, shape * upsample, n_mels] of a packet. `numbers`: its start and the end of the codes that
+        are there, in codes and prompt included, then its codes with their look-ahead."""
+        parts, rate = self._parts, self._parts.config.upsample
+        start, end, codes = numbers[0], numbers[1], numbers[2:]
+        encoder, estimator = slot.encoder, slot.estimator
+        assert isinstance(encoder.codes, RingCache)
+        assert isinstance(encoder.frames, RingCache)
+        assert isinstance(estimator.cache, RingCache)
+        encoder.codes.place(start, end, shape, bucket)
+        encoder.frames.place(start * rate, end * rate, shape * rate, bucket * rate)
+        estimator.cache.place_as(encoder.frames)
+        ahead = parts.encoder.embedded(codes)
+        is_there = start + torch.arange(codes.shape[0], device=codes.device) < end
+        ahead = ahead * is_there[None, :, None].to(ahead.dtype)
+        mu = parts.encoder.encode_ahead(encoder, ahead, self._run_blocks)
+        frames = start * rate + torch.arange(shape * rate, device=codes.device)
+        noise = parts.noise[frames.clamp(max=len(parts.noise) - 1)]
+        cond = self._notes[frames.clamp(max=len(self._notes) - 1)]
+        mel = self._sample(estimator, noise[None], mu, parts.speaker, cond[None])
+        rows = _rows(encoder, estimator)
+        # apart, since only tensors that all lie alike in memory are copied by a few kernels
+        torch._foreach_copy_(slot.rows[:_OTHER_ROWS], rows[:_OTHER_ROWS])
+        torch._foreach_copy_(slot.rows[_OTHER_ROWS:], rows[_OTHER_ROWS:])
+        _put_rows(encoder, estimator, slot.rows)
+        return mel
+
+    def _bytes_per_code(self, steps: int) -> int:
+        estimator, parts = self._parts.estimator, self._parts
+        return bytes_per_code(parts.config, steps, estimator.cfg_rate, estimator.prepare.dtype)
+
+    @torch.inference_mode()
+    def _new_slot(self, steps: int) -> Slot:
+        """Buffers with the prompt in them."""
+        parts, config = self._parts, self._parts.config
+        prepare, chunk = parts.encoder.prepare, config.chunk_codes
+        head_dim = config.encoder_dim // config.encoder_heads
+
+        def ring(lead: tuple[int, ...], head_dim: int, rate: int) -> RingCache:
+            shape = (*lead, self.cache_codes * rate, head_dim)
+            return RingCache(shape, self.prompt_done * rate, chunk * rate, prepare.dtype, prepare.device)
+
+        encoder = parts.encoder.new_state()
+        encoder.codes = ring((config.encoder_blocks, 2, 1, config.encoder_heads), head_dim, 1)
+        encoder.frames = ring(
+            (config.encoder_up_blocks, 2, 1, config.encoder_heads), head_dim, config.upsample
+        )
+        shape = parts.estimator.cache_shape(steps, 0)
+        estimator = parts.estimator.new_state(steps, ring(shape[:4], shape[5], config.upsample))
+        rows = [row.clone() for row in _rows(encoder, estimator)]
+        slot = Slot(self._count, steps, encoder, estimator, rows)
+        self._count += 1
+        _put_rows(encoder, estimator, slot.rows)
+        if (model := self._model.setdefault(steps, slot)) is not slot:
+            for own, other in zip(_rings(slot), _rings(model), strict=True):
+                own.take_prompt_of(other)
+            slot.behind_prompt = model.behind_prompt
+            return slot
+        state = StaticState(slot, 0, parts.prompt_codes.tolist())
+        while missing := self.prompt_done - state.position // config.upsample:
+            self.advance(state, max(size for size in self.shapes if size <= missing))
+        slot.behind_prompt = [row.clone() for row in slot.rows]
+        return slot
+
+    def _drop_slot(self, slot: Slot) -> None:
+        """Nobody will use it again: its recordings go, and with them its buffers."""
+        self._calls.forget(lambda key: isinstance(key, tuple) and key[:2] == (self, slot.index))
+        if self._model.get(slot.steps) is slot:
+            del self._model[slot.steps]
+
+
+def bytes_per_code(config: FlowConfig, steps: int, cfg_rate: float, dtype: torch.dtype) -> int:
+    """Memory of the caches for one code."""
+    estimator = prod(cache_shape(config, cfg_rate, steps, config.upsample))
+    encoder = 2 * config.encoder_dim * (config.encoder_blocks + config.encoder_up_blocks * config.upsample)
+    return (estimator + encoder) * dtype.itemsize
+
+
+def least_codes(prompt: int, packet: int) -> int:
+    """The fewest codes that the caches may hold, with packets of so many behind the prompt."""
+    return prompt + 2 * packet
+
+
+def _rings(slot: Slot) -> list[RingCache]:
+    """The caches of a slot, in a fixed order."""
+    rings = (slot.encoder.codes, slot.encoder.frames, slot.estimator.cache)
+    return [ring for ring in rings if isinstance(ring, RingCache)]
+
+
+def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:
+    """The convolution rows of both states, in a fixed order."""
+    return [
+        encoder.ahead, encoder.before_up, estimator.condition, *(row for step in estimator.rows for row in
+        step)
+    ]  # fmt: skip
+
+
+def _put_rows(encoder: EncoderState, estimator: EstimatorState, rows: list[Tensor]) -> None:
+    """Make the states refer to these rows; the opposite of `_rows`."""
+    encoder.ahead, encoder.before_up, estimator.condition, *others = rows
+    each = len(others) // len(estimator.rows)
+    estimator.rows[:] = [others[first : first + each] for first in range(0, len(others), each)]

@@ -1,0 +1,127 @@
+"""What both halves of the flow have in common as Triton kernels: pre-norm attention on a ring of keys and
+values, and feed-forward, in five launches.
+
+In: rows [B, n, C], weights prepared for the plain twins (`flow_encoder_steps`, `flow_estimator_steps`). Out:
+the rows changed in place. Imported only where Triton is there. Runs in the thread of its caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from engine_runtime.codec.flow.packed_weights import Affine, Norm
+from engine_runtime.codec.flow.ring_cache import RingCache
+from engine_runtime.cuda.kernels.flow_estimator import attend_rows, inner_rows, linear_add_rows, project_rows
+from engine_runtime.cuda.kernels.pdl import early
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How rows times a matrix are cut: rows and columns of the result per program, warps; `block`: inputs (of
+    the attention: keys) at a time in two bytes, half as many in four, with the next `stages` on their way."""
+
+    rows: int
+    columns: int
+    warps: int = 4
+    block: int = 256
+    stages: int = 4
+
+
+LAUNCHES = {
+    "project": Launch(16, 32),
+    "attend": Launch(16, 64, block=128, stages=2),
+    "out": Launch(16, 16),
+    "inner": Launch(16, 32),
+    "outer": Launch(16, 16),
+    "conv": Launch(16, 16),
+    "skip": Launch(16, 16),
+    "step": Launch(16, 16),
+}
+"""Small pieces: a packet has 40 rows or a little more, and it counts how many multiprocessors take part."""
+
+_WHOLE = 2048
+"""Bytes of a row up to which a program takes all of its weights at once, before the row is there."""
+
+
+def project(
+    x: Tensor, norm: Norm, linear: Affine, entry: Tensor, cache: RingCache, queries: int = 1
+) -> Tensor:
+    """linear(norm(x)): its queries [queries, B, n, H * d]; its keys and values go to the layer `entry` of
+    the cache."""
+    batch, count, width = x.shape
+    heads, capacity, dim = entry.shape[2:]
+    q = x.new_empty((queries, batch, count, heads * dim))
+    launch = LAUNCHES["project"]
+    project_rows[grid(launch, batch * count, len(linear.weight))](
+        x, norm.weight, norm.bias, linear.weight, x if linear.bias is None else linear.bias, cache.slots,
+        q, entry, batch * count, count, capacity, norm.eps, IN=width, HEADS=heads, DIM=dim,
+        QUERIES=queries, HAS_BIAS=linear.bias is not None, TILE=tile(width), **cut(launch, x),
+    )  # fmt: skip
+    return q
+
+
+def attend(
+    q: Tensor, entry: Tensor, cache: RingCache, scale: float, distances: Tensor | None = None
+) -> Tensor:
+    """Attention of q [B, n, H * d] over the bucket of a layer, of the same shape; `distances` [B * H, n,
+    columns] are scores that `cache.distance_of` finds its way in."""
+    batch, count, _ = q.shape
+    heads, capacity, dim = entry.shape[2:]
+    launch, out = LAUNCHES["attend"], torch.empty_like(q)
+    attend_rows[(batch * heads, triton.cdiv(count, launch.rows))](
+        q, entry, cache.mask, q if distances is None else distances, cache.distance_of, out, batch, count,
+        cache.bucket, capacity, 0 if distances is None else distances.shape[2], scale, HEADS=heads,
+        DIM=dim, HAS_DISTANCES=distances is not None, DIM_TILE=tile(dim), ROWS=launch.rows,
+        KEYS=_block(launch, q), num_warps=launch.warps, num_stages=launch.stages, **early(q.device),
+    )  # fmt: skip
+    return out
+
+
+def linear_add(kind: str, value: Tensor, linear: Affine, x: Tensor) -> None:
+    """x [B, n, C] += linear(value)."""
+    launch, (outputs, inputs) = LAUNCHES[kind], linear.weight.shape
+    num_rows, width = x.shape[0] * x.shape[1], tile(inputs)
+    linear_add_rows[grid(launch, num_rows, outputs)](
+        value, linear.weight, linear.bias, x, x, num_rows, IN=inputs, OUT=outputs,
+        BLOCK=width if width * x.element_size() <= _WHOLE else min(_block(launch, x), width),
+        **cut(launch, x),
+    )  # fmt: skip
+
+
+def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu: bool) -> None:
+    """x [B, n, C] += outer(GELU, else SiLU, of inner(norm(x)))."""
+    batch, count, width = x.shape
+    launch, wide = LAUNCHES["inner"], x.new_empty((batch, count, len(inner.weight)))
+    inner_rows[grid(launch, batch * count, wide.shape[2])](
+        x, norm.weight, norm.bias, inner.weight, inner.bias, wide, batch * count, norm.eps, IN=width,
+        OUT=wide.shape[2], IS_GELU=is_gelu, TILE=tile(width), **cut(launch, x),
+    )  # fmt: skip
+    linear_add("outer", wide, outer, x)
+
+
+def cut(launch: Launch, like: Tensor) -> dict[str, object]:
+    """The arguments that all products have."""
+    return early(like.device) | {
+        "ROWS": launch.rows,
+        "COLUMNS": launch.columns,
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+    }
+
+
+def grid(launch: Launch, num_rows: int, outputs: int) -> tuple[int, int]:
+    """Programs for so many rows and columns of a result."""
+    return triton.cdiv(num_rows, launch.rows), triton.cdiv(outputs, launch.columns)
+
+
+def tile(width: int) -> int:
+    """Columns of a tile that holds all of a row; a product takes 16 at least."""
+    return max(16, int(triton.next_power_of_2(width)))
+
+
+def _block(launch: Launch, like: Tensor) -> int:
+    return launch.block * 2 // like.element_size()

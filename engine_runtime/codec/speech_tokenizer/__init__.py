@@ -1,0 +1,1 @@
+"""Speech to codes, while it is spoken."""

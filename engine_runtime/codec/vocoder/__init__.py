@@ -1,0 +1,1 @@
+"""Mel to samples, packet by packet."""

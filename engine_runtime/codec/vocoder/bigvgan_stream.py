@@ -1,0 +1,224 @@
+"""BigVGAN on windows of the mel: seamless chunks without state inside the network.
+
+In: mel chunks. Out: the samples of every frame whose right context is there. A window is cut down after
+every stage to what the wanted samples still depend on (`stage_intervals`), so that the expensive late
+stages work on the new frames alone. With the structural context the result is that of one call over the
+whole mel; at the true start and end of the signal nothing is padded. Runs in the thread of its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine_runtime.codec.graphed import RecordedFrames
+from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
+from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBlock2, BigVGAN
+from engine_runtime.types import Mel, Pcm
+
+EDGE = 8
+"""Samples of an activation that the mirroring of its filters at an end of the signal reaches (6, rounded
+up)."""
+
+
+class _Activation:
+    """An anti-aliased activation without copies for padding: up by two, snake, down by two.
+
+    The package repeats the edge samples before both filters. Here the filters see zeros instead, and the
+    few samples that this changes are made as the package makes them, if they are an end of the signal; else
+    they are cut off later.
+    """
+
+    def __init__(self, module: Activation1d) -> None:
+        self._plain = module
+        act = module.act
+        channels = act.alpha.shape[0]
+        frequency, magnitude = act.alpha.detach(), getattr(act, "beta", act.alpha).detach()
+        if act.alpha_logscale:
+            frequency, magnitude = frequency.exp(), magnitude.exp()
+        self._frequency, self._gain = frequency[None, :, None], 1.0 / (magnitude + 1e-9)[None, :, None]
+        self._up = (module.up_ratio * module.upsample.filter).expand(channels, -1, -1).contiguous()
+        self._down = module.downsample.lowpass.filter.expand(channels, -1, -1).contiguous()
+        self._channels, self._pad = channels, FILTER_KERNEL // 2 - 1
+
+    def __call__(self, x: Tensor, at_start: bool, at_end: bool) -> Tensor:
+        """[1, C, T] -> [1, C, T]."""
+        if x.shape[2] < 4 * EDGE:
+            return self._plain(x)  # type: ignore[no-any-return]
+        y = F.conv_transpose1d(x, self._up, stride=2, padding=self._pad, groups=self._channels)
+        y = torch.addcmul(y, (y * self._frequency).sin_().square_(), self._gain)
+        y = F.conv1d(y, self._down, stride=2, padding=self._pad, groups=self._channels)
+        if at_start:
+            start = self._plain(x[:, :, : 3 * EDGE])[:, :, :EDGE]
+            if torch.compiler.is_exporting():  # a graph holds no assignment
+                return torch.cat((start, y[:, :, EDGE:]), dim=2)
+            y[:, :, :EDGE] = start
+        if at_end:
+            y[:, :, -EDGE:] = self._plain(x[:, :, -3 * EDGE :])[:, :, -EDGE:]
+        return y
+
+
+class _Block:
+    """An AMP block of either kind: pairs of activation and convolution, summed with the input after one or
+    two."""
+
+    def __init__(self, block: AMPBlock1 | AMPBlock2) -> None:
+        activations = [_Activation(module) for module in block.activations]
+        if isinstance(block, AMPBlock1):
+            convs = [conv for pair in zip(block.convs1, block.convs2, strict=True) for conv in pair]
+            self._pairs_per_sum = 2
+        else:
+            convs, self._pairs_per_sum = list(block.convs), 1
+        self._pairs = list(zip(activations, convs, strict=True))
+
+    def __call__(self, x: Tensor, at_start: bool, at_end: bool) -> Tensor:
+        """[1, C, T] -> [1, C, T]."""
+        for first in range(0, len(self._pairs), self._pairs_per_sum):
+            h = x
+            for activation, conv in self._pairs[first : first + self._pairs_per_sum]:
+                h = conv(activation(h, at_start, at_end))
+            x = h.add_(x)
+        return x
+
+
+class Windows(Protocol):
+    """What a stream calls."""
+
+    def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
+        """Samples [(end - first) * hop] of the frames [first, end) of the window mel [1, n_mels, frames].
+
+        `at_start` and `at_end` say whether the window starts or ends where the signal does.
+        """
+
+
+class BigVGANWindows:
+    """The network with its final weights, run on a window for a part of its frames. No state of a stream."""
+
+    def __init__(self, network: BigVGAN) -> None:
+        self._network, self._config = network, dict(network.h)
+        self._rates: list[int] = list(network.h.upsample_rates)
+        kinds = network.num_kernels
+        blocks = [_Block(block) for block in network.resblocks]
+        self._stages = [blocks[index : index + kinds] for index in range(0, len(blocks), kinds)]
+        self._last = _Activation(network.activation_post)
+        self.hop = prod(self._rates)
+
+    @torch.inference_mode()
+    def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
+        """See `Windows`."""
+        return self.run(mel, self.cuts(mel.shape[2], first, end, at_start, at_end))
+
+    def run(self, mel: Tensor, cuts: Sequence[Cut]) -> Tensor:
+        """Samples of a window that is cut level by level."""
+        network, (before, *levels, after) = self._network, cuts
+        x = network.conv_pre(before.of(mel))
+        for stage, (before_up, behind_up) in enumerate(zip(levels[:-1:2], levels[1:-1:2], strict=True)):
+            x = behind_up.of(network.ups[stage][0](before_up.of(x)))
+            total, *others = (block(x, behind_up.at_start, behind_up.at_end) for block in self._stages[stage])
+            for other in others:
+                total += other
+            x = total / network.num_kernels
+        last = levels[-1]
+        x = network.conv_post(self._last(last.of(x), last.at_start, last.at_end))
+        x = torch.tanh(x) if network.use_tanh_at_final else x.clamp(-1.0, 1.0)
+        return after.of(x)[0, 0]
+
+    def cuts(self, frames: int, first: int, end: int, at_start: bool, at_end: bool) -> list[Cut]:
+        """What a window of so many frames loses on its way: at every level of `stage_intervals` all but what
+        the samples of the frames [first, end) depend on, as far as it is there, and behind the network all
+        but these samples."""
+        mel, *levels = stage_intervals(self._config, first, end)
+        # the signal behind a transposed convolution is `rate` times as long
+        factors = [1, *(factor for rate in self._rates for factor in (1, rate)), 1, 1]
+        samples = (first * self.hop, end * self.hop - 1)
+        offset, length, cuts = 0, frames, []
+        for factor, (low, high) in zip(factors, (mel, *levels, samples), strict=True):
+            offset, length = offset * factor, length * factor
+            left, right = max(low - offset, 0), max(offset + length - 1 - high, 0)
+            at_start, at_end = at_start and left == 0, at_end and right == 0
+            cuts.append(Cut(left, right, at_start, at_end))
+            offset, length = offset + left, length - left - right
+        return cuts
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How much of a level's signal is dropped on both sides, and whether what is left starts or ends where
+    the signal does."""
+
+    left: int
+    right: int
+    at_start: bool
+    at_end: bool
+
+    def of(self, x: Tensor) -> Tensor:
+        """[1, C, T] -> [1, C, T - left - right]."""
+        return x[:, :, self.left : x.shape[2] - self.right]
+
+
+class BigVGANStream:
+    """One reply. Keeps the frames that are context of what comes next."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        n_mels: int,
+        context: tuple[int, int],
+        check: Callable[[Tensor], None],
+        like: Tensor,
+        calls: RecordedFrames | None = None,
+    ) -> None:
+        self._windows, self._check, self._calls = windows, check, calls
+        self._left, self._right = context
+        self._empty = like.new_zeros((1, n_mels, 0))
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the next frame is the first of a signal."""
+        self._frames = self._empty
+        self._done = 0  # frames of `_frames` whose samples are out
+        self._dropped = False  # whether `_frames` no longer starts with the signal
+
+    def push(self, mel: Mel) -> Pcm:
+        """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
+        return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
+
+    def finish(self) -> Pcm:
+        """The samples that were held back for their right context; the stream is as new afterwards."""
+        return self.finish_tensor().cpu().numpy()
+
+    @torch.inference_mode()
+    def push_tensor(self, mel: Tensor) -> Tensor:
+        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        self._check(mel)
+        self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
+        return self._emit(self._frames.shape[2] - self._right, at_end=False, pushed=mel.shape[1])
+
+    @torch.inference_mode()
+    def finish_tensor(self) -> Tensor:
+        """As `finish`, but a tensor on the device."""
+        pcm = self._emit(self._frames.shape[2], at_end=True, pushed=0)
+        self.reset()
+        return pcm
+
+    def _emit(self, end: int, at_end: bool, pushed: int) -> Tensor:
+        if end <= self._done:
+            return self._empty.new_zeros(0, dtype=torch.float32)
+        done, at_start, windows = self._done, not self._dropped, self._windows
+        if self._calls is not None and pushed in self._calls.frames and not at_end:
+            key = (windows, self._frames.shape[2], done, end, at_start)
+            samples = self._calls.calls.run(
+                key, lambda frames: windows(frames, done, end, at_start, False), self._frames
+            )
+        else:
+            samples = windows(self._frames, done, end, at_start, at_end)
+        drop = max(end - self._left, 0)
+        self._frames, self._done = self._frames[:, :, drop:], end - drop
+        self._dropped = self._dropped or drop > 0
+        return samples.float() if self._calls is None else samples.float().clone()

@@ -1,0 +1,1 @@
+"""The voice to speak with, made of a recording."""

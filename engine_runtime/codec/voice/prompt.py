@@ -1,0 +1,138 @@
+"""Voice prompt: a recording that the user chose, as what the flow needs to speak in its voice.
+
+In: mono PCM at any rate. Out: its codes, its mel and its x-vector, cut to whole chunks of the flow so that
+the first chunk of a reply starts at a chunk border. Silence before and after the speech is left out. Made
+once a recording and bundle and kept in a folder under a hash of all it depends on. Runs when an engine is
+loaded, in its thread.
+
+The rates are those of the released codec: codes from the recording at the speech encoder's rate, mel at the
+flow's, x-vector from the latter once more resampled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+from numpy.typing import NDArray
+
+from engine_runtime.bundle.bundle import Bundle, VoiceSection
+from engine_runtime.codec.resample import resample
+from engine_runtime.codec.speech_tokenizer.features import CodecMel
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, check_pcm
+from engine_runtime.codec.voice.recording import VoiceSource, cut_speech, voice_section
+from engine_runtime.codec.voice.speaker_encoder import SpeakerEncoder
+from engine_runtime.errors import BundleError
+from engine_runtime.types import Pcm, VoicePrompt
+
+_log = logging.getLogger(__name__)
+_VERSION = 1
+"""Of the way from a recording to a prompt; a change makes what is kept void."""
+
+
+def make_voice_prompt(source: VoiceSource, bundle: Bundle, tokenizer: SpeechTokenizer) -> VoicePrompt:
+    """The prompt of a recording, from the cache where it is there.
+
+    Raises BundleError for a bundle without a speaker encoder, AudioInputError for a recording that is silent
+    or too short.
+    """
+    section = voice_section(bundle)
+    speech = cut_speech(replace(source, pcm=check_pcm(source.pcm)), bundle)
+    kept = None if source.cache is None else source.cache / f"{_key(source, bundle, section)}.safetensors"
+    if kept is not None and (prompt := _read(kept)) is not None:
+        return prompt
+    prompt = _make(speech, source.sample_rate, bundle, section, tokenizer)
+    if kept is not None:
+        _keep(prompt, kept)
+    return prompt
+
+
+def _make(
+    speech: Pcm, rate: int, bundle: Bundle, section: VoiceSection, tokenizer: SpeechTokenizer
+) -> VoicePrompt:
+    mel = bundle.flow.mel
+    heard = resample(speech, rate, tokenizer.sample_rate)
+    count = round(heard.size / tokenizer.samples_per_code)
+    codes = tokenizer.encode(_exactly(heard, count * tokenizer.samples_per_code))
+    said = _exactly(resample(speech, rate, mel.sample_rate), count * bundle.samples_per_code)
+    with torch.inference_mode():
+        frames = CodecMel(mel)(torch.from_numpy(said)).numpy()
+    speaker = SpeakerEncoder(section.speaker_encoder, section.sample_rate, section.n_mels)
+    xvector = speaker.xvector(resample(said, mel.sample_rate, section.sample_rate))
+    wanted = bundle.flow.config.get("xvector_dim", xvector.size)
+    if xvector.size != wanted:
+        raise BundleError(
+            f"{section.speaker_encoder} gives x-vectors of {xvector.size} values, and the flow takes "
+            f"{wanted}. Use the parts of one model."
+        )
+    return VoicePrompt(codes, frames, xvector)
+
+
+def _exactly(pcm: Pcm, size: int) -> Pcm:
+    """Rounding of rates may have left a sample too many or too few."""
+    return np.pad(pcm, (0, max(0, size - pcm.size)))[:size]
+
+
+def _key(source: VoiceSource, bundle: Bundle, section: VoiceSection) -> str:
+    """Hash of everything that the prompt depends on."""
+
+    def hashes(files: tuple[Path, ...]) -> list[str]:
+        return [bundle.files[file.relative_to(bundle.path).as_posix()].sha256 for file in files]
+
+    encoder = bundle.speech_encoder
+    about = {
+        "version": _VERSION,
+        "sample_rate": source.sample_rate,
+        "encoder": [
+            hashes(encoder.weights),
+            encoder.config,
+            encoder.normalisation,
+            encoder.ceiling_prior,
+            encoder.sample_rate,
+        ],
+        "speaker": [*hashes((section.speaker_encoder,)), section.sample_rate, section.n_mels],
+        "seconds": [section.least_s, section.most_s],
+        "chunk_codes": bundle.flow.chunk_codes,
+        "frames": [bundle.flow.config["upsample"], asdict(bundle.flow.mel)],
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(source.pcm, dtype=np.float32).tobytes())
+    return digest.hexdigest()
+
+
+def _read(file: Path) -> VoicePrompt | None:
+    """What was kept, or None; a file that cannot be used is made anew."""
+    try:
+        kept = safetensors.numpy.load_file(file)
+        return VoicePrompt(kept["codes"], kept["mel"], kept["xvector"])
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        _log.warning("the kept voice %s cannot be used and is made anew: %s", file, error)
+        return None
+
+
+def _keep(prompt: VoicePrompt, file: Path) -> None:
+    """Write it whole or not at all; without room for it, it is made again the next time."""
+    assert prompt.xvector is not None
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, NDArray[Any]] = {
+            "codes": prompt.codes,
+            "mel": np.ascontiguousarray(prompt.mel),
+            "xvector": prompt.xvector,
+        }
+        safetensors.numpy.save_file(tensors, unfinished)
+        unfinished.replace(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        _log.warning("the voice cannot be kept in %s: %s", file.parent, error)

@@ -1,0 +1,1 @@
+"""A conversation: its history, the user's turn, the reply."""

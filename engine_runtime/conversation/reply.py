@@ -1,0 +1,238 @@
+"""Reply: one reply while it is made, one decode step at a time.
+
+In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
+its characters are whole, speech as soon as token2mel and vocoder can make a chunk. `rows` is what it is made
+of (reply_rows.py), `given` how much of it was handed out. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from engine_runtime.codec.speech_decoder import ReplyVoice
+from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.lm.chat_template import IncrementalText
+from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
+from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import Tails
+from engine_runtime.loading import Stages
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import (
+    FinishReason,
+    Modality,
+    Pcm,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+)
+
+
+def prefill(
+    stages: Stages,
+    sequence: Sequence,
+    rows: list[Row],
+    tails: Tails,
+    timing: TimingBus,
+    turn_id: int,
+    *,
+    phase: Literal["listen", "commit"],
+) -> Logits:
+    """Prefill what `sequence` lacks of `rows`, with its span in the trace; logits of the last row."""
+    with timing.span("prefill", turn_id, phase=phase) as attributes:
+        logits, num_new = stages.sequences.prefill(sequence, rows, tails)
+        attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
+        if phase == "commit":
+            attributes["rows_at_commit"] = num_new
+    return logits
+
+
+@dataclass(slots=True)
+class _Clock:
+    """What the latency figures of a reply are made of. Work is time inside `advance`, in ns."""
+
+    committed_ns: int
+    work_ns: int = 0
+    work_at_first_chunk_ns: int = 0
+    work_at_last_chunk_ns: int = 0
+    ttfa_ns: int = 0
+    first_chunk_samples: int = 0
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class Reply:
+    """Makes the rows of one reply and what is heard or read of them.
+
+    `prompt` is all rows before the reply, which its first step prefills into `sequence`; `limit` is how many
+    rows the context can hold.
+    """
+
+    stages: Stages
+    timing: TimingBus
+    turn_id: int
+    modality: Modality
+    generation: Generation
+    prompt: list[Row]
+    sequence: Sequence
+    limit: int
+    committed_ns: int
+    rows: ReplyRows = field(init=False)
+    given: ReplyPosition = field(default_factory=ReplyPosition)
+    """How much was handed out."""
+    finish_reason: FinishReason | None = None
+    _clock: _Clock = field(init=False)
+    _text: IncrementalText = field(init=False)
+    _voice: ReplyVoice | None = None
+    _leaving: ReplyVoice | None = None
+    """A voice that got its last code; None once all it makes has arrived."""
+    _has_begun: bool = False
+    """Whether the codec is at work, or was, on this reply."""
+    _ending: FinishReason | None = None
+    """Why no row follows."""
+    _chunk_index: int = 0
+
+    def __post_init__(self) -> None:
+        special = self.stages.bundle.lm.special_ids
+        self.rows = ReplyRows(self.modality, special, self.stages.samples_per_code)
+        self._clock = _Clock(self.committed_ns)
+        self._text = IncrementalText(self.stages.tokenizer)
+
+    def advance(self) -> list[ReplyEvent]:
+        """Make the next row, or, when there is none, wait for speech that is on its way; events that became
+        ready. The last one is a ReplyDone, and `finish_reason` is set."""
+        start_ns = self.timing.clock_ns()
+        if self._ending is None:
+            row = self.generation.pick(self._next_logits())
+            self.rows.append(row)
+            events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
+            self._ending = self.generation.finish_reason
+            if self._ending is None and (
+                self.sequence.num_rows >= self.limit or len(self.rows.codes) >= self.stages.max_codes
+            ):
+                self._ending = "length"
+            if self._ending is not None:
+                events += self._end(start_ns)
+        else:
+            events = list(self._arrivals(start_ns, wait=True))
+        if self._leaving is None:
+            self.finish_reason = self._ending
+        self._clock.work_ns += self.timing.clock_ns() - start_ns
+        if self.finish_reason is not None:
+            events.append(self.done(self.finish_reason))
+        return events
+
+    def done(self, reason: FinishReason) -> ReplyDone:
+        """Close the books: the timing of the whole reply and its last event."""
+        clock, mel = self._clock, self.stages.token2mel.mel
+        audio_s = clock.samples / mel.sample_rate
+        attributes: dict[str, float | int | str] = {"audio_s": audio_s, "finish_reason": reason}
+        if clock.samples:
+            first_s = clock.first_chunk_samples / mel.sample_rate
+            attributes["rtf_total"] = clock.work_ns / 1e9 / audio_s
+            attributes["first_chunk_ratio"] = clock.ttfa_ns / 1e9 / first_s
+            if audio_s > first_s:
+                steady_ns = clock.work_at_last_chunk_ns - clock.work_at_first_chunk_ns
+                attributes["rtf_steady"] = steady_ns / 1e9 / (audio_s - first_s)
+        elapsed_ns = self.timing.clock_ns() - clock.committed_ns
+        self.timing.emit("reply", self.turn_id, clock.committed_ns, elapsed_ns, **attributes)
+        rows = self.rows
+        return ReplyDone(
+            self.turn_id, self.modality, reason, rows.text.strip(), tuple(rows.codes), clock.samples
+        )
+
+    def stop(self) -> None:
+        """Nothing more of it is wanted: let go of the voice, so that its buffers serve the next reply."""
+        self._voice = self._leaving = None
+
+    def note_given(self, event: ReplyEvent) -> None:
+        """The event is about to be handed out."""
+        samples, characters = self.given.samples, self.given.characters
+        if isinstance(event, ReplyAudio):
+            self.given = ReplyPosition(samples + event.pcm.size, characters)
+        elif isinstance(event, ReplyText):
+            self.given = ReplyPosition(samples, characters + len(event.text))
+
+    def _next_logits(self) -> Logits:
+        tails = self.generation.tails
+        if not self.rows.rows:
+            return prefill(
+                self.stages, self.sequence, self.prompt, tails, self.timing, self.turn_id, phase="commit"
+            )
+        # NOTE: not "while the codec is busy": what a step computes shall not depend on how fast something is.
+        if tails.pick is not None and self._has_begun:
+            tails = replace(tails, pick=replace(tails.pick, alone=False))
+        rows = self.rows.rows
+        last = rows[-1]
+        with self.timing.span("step", self.turn_id, index=len(rows), mode=self.generation.mode.value):
+            return self.stages.sequences.decode(self.sequence, last.row, tails)
+
+    def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
+        """What the row adds to the reply."""
+        if row.mode is Mode.TEXT:
+            if not row.is_stop:
+                yield from self._write(row.row.text, is_subtitle=False)
+            return
+        if row.subtitle is not None:
+            yield from self._write(row.subtitle, is_subtitle=True)
+        if self.rows.is_code(row):
+            if self.modality is Modality.SPEECH:
+                if self._voice is None:
+                    while self._leaving is not None:  # what was said before comes first
+                        yield from self._arrivals(start_ns, wait=True)
+                    self._voice = self._new_voice()
+                ready = self._voice.push(row.row.audio)
+                self._has_begun = self._has_begun or self._voice.has_begun
+                yield from self._play(ready, start_ns)
+        else:
+            yield from self._end_speech(start_ns)
+
+    def _write(self, token_id: int, *, is_subtitle: bool) -> Iterator[ReplyText]:
+        text = self._text.push(token_id)
+        if text:
+            yield ReplyText(self.turn_id, text, is_subtitle, self.rows.add_text(text))
+
+    def _end(self, start_ns: int) -> Iterator[ReplyEvent]:
+        """What is left when no row follows."""
+        text = self._text.finish()
+        if text:
+            start = self.rows.add_text(text, is_late=True)
+            yield ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start)
+        yield from self._end_speech(start_ns)
+
+    def _end_speech(self, start_ns: int) -> Iterator[ReplyEvent]:
+        if self._voice is not None:
+            self._leaving, self._voice = self._voice, None
+            pieces = self._leaving.finish()
+            if not self._leaving.is_pending:
+                self._leaving = None
+            yield from self._play(pieces, start_ns)
+
+    def _arrivals(self, start_ns: int, *, wait: bool) -> Iterator[ReplyEvent]:
+        """What arrived of a voice that got its last code, or, on request, at least the next of it."""
+        if self._leaving is not None:
+            pieces = self._leaving.wait() if wait else self._leaving.take()
+            if not self._leaving.is_pending:
+                self._leaving = None
+            yield from self._play(pieces, start_ns)
+
+    def _play(self, pieces: list[Pcm], start_ns: int) -> Iterator[ReplyAudio]:
+        clock, sample_rate = self._clock, self.stages.token2mel.mel.sample_rate
+        for pcm in pieces:
+            now_ns = self.timing.clock_ns()
+            clock.work_at_last_chunk_ns = clock.work_ns + now_ns - start_ns
+            if not clock.samples:
+                clock.work_at_first_chunk_ns = clock.work_at_last_chunk_ns
+                clock.ttfa_ns = now_ns - clock.committed_ns
+                clock.first_chunk_samples = pcm.size
+                self.timing.emit("first_audio", self.turn_id, clock.committed_ns, clock.ttfa_ns)
+            clock.samples += pcm.size
+            yield ReplyAudio(self.turn_id, pcm, sample_rate, self._chunk_index)
+            self._chunk_index += 1
+
+    def _new_voice(self) -> ReplyVoice:
+        stages = self.stages
+        return ReplyVoice(stages.token2mel, stages.vocoder, self.timing, self.turn_id, stages.new_lane)

@@ -1,0 +1,409 @@
+"""Turn: one user turn and its reply, from the first speech to the last sample.
+
+In: PCM (or typed text) as it comes, then a commit. Out: reply events. While the user speaks, new codes are
+prefilled at once, so that at the commit only the few rows that close the turn are left. Codes may change
+while the user speaks (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` once more at the
+commit: rows are prefilled again from the first that differs.
+
+States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Used
+by the engine thread; `cancel` and `truncate` are safe from any thread and take effect after the present
+decode step at the latest.
+
+Policies:
+    A turn cancelled while listening never happened.
+    A reply that is interrupted stays in the history as far as it was heard: `truncate` says how far that is,
+    also for a reply that is complete; `cancel` takes what was handed out for heard. If nothing was heard, the
+    whole exchange never happened. After an error the turn is gone and the conversation is as it was before
+    the turn, unless `truncate` says that some of the reply was heard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+import numpy as np
+import torch
+
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
+from engine_runtime.conversation.context_window import reply_reserve
+from engine_runtime.conversation.history import Conversation, Exchange
+from engine_runtime.conversation.reply import Reply, prefill
+from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.cuda.gpu_memory import too_little_memory
+from engine_runtime.errors import AudioInputError
+from engine_runtime.lm.generation import Generation, Row
+from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.loading import Stages
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+
+
+class _State(Enum):
+    LISTENING = "listening"
+    REPLYING = "replying"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class Turn:
+    """See the module. Made by `Engine.open_turn`; implements `types.TurnHandle`."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        lock: threading.RLock,
+        conversation: Conversation,
+        turn_id: int,
+        reply: Modality,
+        timing: TimingBus,
+    ) -> None:
+        """`lock` is the engine's: whoever holds it works on the stages."""
+        self.turn_id = turn_id
+        self._stages, self._lock, self._conversation = stages, lock, conversation
+        self._timing = timing
+        self._state = _State.LISTENING
+        self._cancelled = threading.Event()
+        self._commit_count = 0
+        """Which commit is wanted; a reply of an earlier one is stale."""
+        self._stream: SpeechTokenizerStream | None = None
+        self._codes: list[int] = []
+        self._speech_maximum: float | None = None
+        options, tokenizer = stages.options, stages.speech_tokenizer
+        self._spoken: list[Pcm] | None = [] if options.exact_encoding and tokenizer.is_revised else None
+        """All of the user's speech, where it is encoded anew at the commit."""
+        self._user_turn: list[Row] = []
+        """All rows of the user's turn, from the commit on."""
+        self._text: str | None = None
+        self._reply: Reply | None = None
+        self._rows: ReplyRows | None = None
+        """What the reply is made of, also when it is over; None until it begins."""
+        self._heard: ReplyPosition | None = None
+        """Up to where the reply was heard, as the latest `truncate` said. Any thread."""
+        self._cut_at: ReplyPosition | None = None
+        """The position that was carried out last."""
+        self._exchange: Exchange | None = None
+        conversation.modality = reply
+        with self._step():
+            self._stream = stages.streams.acquire(conversation.expected_maximum)
+            self._prefill_open_turn()
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether a cancel came before the reply was complete, or a truncate at any time."""
+        return self._heard is not None or (self._cancelled.is_set() and self._state is not _State.DONE)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn is done or cancelled."""
+        return self._state in (_State.DONE, _State.CANCELLED)
+
+    def push(self, pcm: Pcm) -> int:
+        """Encode and prefill more speech [n] at the engine's input rate; returns the number of new codes.
+
+        Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; then the turn is gone.
+        Returns 0 once the turn was cancelled.
+        """
+        with self._lock:
+            if self._is_cancelled():
+                return 0
+            self._require(_State.LISTENING, "take speech")
+            if self._text is not None:
+                raise RuntimeError("a typed question takes no speech; open another turn")
+            with self._step():
+                codes = self._encode(pcm)
+                if self._spoken is not None:
+                    self._spoken.append(pcm.copy())
+                if codes.size:
+                    self._codes = self._stream_of_turn().codes
+                    self._prefill_open_turn()
+            self._is_cancelled()
+            return int(codes.size)
+
+    def push_text(self, text: str) -> None:
+        """Use a typed question instead of speech. Errors as in `push`."""
+        with self._lock:
+            if self._is_cancelled():
+                return
+            self._require(_State.LISTENING, "take text")
+            if self._codes:
+                raise RuntimeError("this turn was spoken to; open another one for a typed question")
+            with self._step():
+                if not text.strip():
+                    raise AudioInputError("The question is empty. Say or type something.")
+                self._text = text
+                self._prefill_open_turn()
+            self._is_cancelled()
+
+    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+        """End the user's turn; the events of the reply, ending with a ReplyDone.
+
+        Each commit of the conversation draws anew. `params` default to the bundle's for this modality. The
+        iterator ends at once after `reopen`; after `cancel` it gives a ReplyDone with "cancelled". Raises
+        AudioInputError if nothing was said or typed.
+        """
+        with self._lock:
+            committed_ns = self._timing.clock_ns()
+            if params is None:
+                lm = self._stages.bundle.lm
+                params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
+            if not self._is_cancelled():
+                self._require(_State.LISTENING, "be committed")
+                self._timing.emit("commit", self.turn_id, committed_ns, 0)
+                with self._step():
+                    self._user_turn = self._close_user_turn()
+                self._state = _State.REPLYING
+                self._commit_count += 1
+                self._reply = self._rows = None
+                params = self._conversation.next_draws(params)
+            return self._run(self._commit_count, reply, params, committed_ns)
+
+    def reopen(self) -> None:
+        """The user continues after all: take the commit and its reply back, keep what was heard.
+
+        Does nothing while listening or after a cancel.
+        """
+        with self._lock:
+            if self._is_cancelled() or self._state is _State.LISTENING:
+                return
+            conversation = self._conversation
+            if conversation.turn is not self:
+                raise RuntimeError("a later turn was opened; only the latest one can be reopened")
+            conversation.replace(self._exchange, None)
+            self._commit_count += 1
+            self._stop_reply()
+            self._reply = self._rows = self._exchange = None
+            self._state = _State.LISTENING
+            rows = [*conversation.history(), *self._open_rows()]
+            self._stages.sequences.roll_back(conversation.sequence, rows)
+
+    def cancel(self) -> None:
+        """Drop the turn, or stop its reply, and give its KV blocks back. Safe from any thread, at any time.
+
+        If the engine is at work on it, the work stops after the present step. A turn that is done stays as it
+        is.
+        """
+        if self._state is _State.DONE and self._heard is None:
+            return
+        self._stop()
+
+    def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
+        """Stop the reply, complete or not, and keep of it what was heard: the codes whose audio had started
+        when `samples_played` samples were played, or the `characters_shown` of a text reply.
+
+        Text and KV cache are cut at the same row. Safe from any thread while the turn is the conversation's
+        latest, else in the engine thread. A later call can only leave less; while listening it is a `cancel`.
+        """
+        self._heard = ReplyPosition(samples_played, characters_shown)
+        self._stop()
+
+    def _stop(self) -> None:
+        self._cancelled.set()
+        if self._lock.acquire(blocking=False):
+            try:
+                self._is_cancelled()
+            finally:
+                self._lock.release()
+
+    def _run(
+        self, commit: int, modality: Modality, params: SamplingParams, committed_ns: int
+    ) -> Iterator[ReplyEvent]:
+        while True:
+            with self._lock:
+                if commit != self._commit_count:
+                    return
+                if self._is_cancelled():
+                    reply = self._reply
+                    events: list[ReplyEvent] = [self._cancelled_done(modality)]
+                else:
+                    with self._step():
+                        reply = self._reply = self._reply or self._new_reply(modality, params, committed_ns)
+                        self._rows = reply.rows
+                        events = reply.advance()
+                        if reply.finish_reason is not None:
+                            self._finish(reply)
+            for event in events:
+                if self._is_stopped and not isinstance(event, ReplyDone):
+                    break
+                if reply is not None:
+                    reply.note_given(event)
+                yield event
+                if commit != self._commit_count or isinstance(event, ReplyDone):
+                    return
+
+    def _new_reply(self, modality: Modality, params: SamplingParams, committed_ns: int) -> Reply:
+        """Everything up to the first row of the reply; the closing rows are prefilled by its first step."""
+        conversation, stages = self._conversation, self._stages
+        conversation.modality = modality
+        lm, config = stages.bundle.lm, stages.lm_config
+        current = [*self._user_turn, *stages.prompt.open_reply(modality)]
+        reserve = reply_reserve(params.max_new, conversation.limit)
+        prompt = conversation.plan(current, reserve)
+        generation = Generation(
+            prompt,
+            params,
+            lm.special_ids,
+            text_vocab=config.text_vocab,
+            audio_vocab=config.audio_vocab,
+            want_subtitles=lm.subtitles,
+            skip_unused_tails=True,
+            picks_on_device=stages.lm.executor.can_pick,
+            device=str(stages.lm.executor.device),
+        )
+        return Reply(
+            stages=stages,
+            timing=self._timing,
+            turn_id=self.turn_id,
+            modality=modality,
+            generation=generation,
+            prompt=prompt,
+            sequence=conversation.sequence,
+            limit=conversation.limit,
+            committed_ns=committed_ns,
+        )
+
+    def _encode(self, pcm: Pcm | None) -> Codes:
+        """New codes of more speech, or, for None, those of its end."""
+        stream = self._stream_of_turn()
+        with self._timing.span("encode", self.turn_id) as attributes:
+            codes = stream.tail() if pcm is None else stream.push(pcm)
+            attributes["codes"] = codes.size
+        return codes
+
+    def _stream_of_turn(self) -> SpeechTokenizerStream:
+        if self._stream is None:
+            raise RuntimeError(f"turn {self.turn_id} has no encoder stream any more")
+        return self._stream
+
+    def _prefill_open_turn(self) -> None:
+        """Prefill what the user said so far."""
+        conversation = self._conversation
+        rows = conversation.plan(self._open_rows(), self._default_reserve(conversation.modality))
+        prefill(
+            self._stages, conversation.sequence, rows, BOTH_TAILS, self._timing, self.turn_id, phase="listen"
+        )
+
+    def _open_rows(self) -> list[Row]:
+        """Rows of the user's turn so far."""
+        prompt = self._stages.prompt
+        if self._text is not None:
+            return prompt.user_text(self._text)
+        return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
+
+    def _close_user_turn(self) -> list[Row]:
+        """Rows of the complete user turn. Raises AudioInputError if it says nothing."""
+        prompt = self._stages.prompt
+        if self._text is not None:
+            return [*prompt.user_text(self._text), *prompt.end_turn()]
+        codes = self._all_codes()
+        if not codes:
+            raise AudioInputError("Nothing was said in this turn. Say or type something.")
+        self._speech_maximum = self._stream_of_turn().maximum
+        rows = [*prompt.open_user_speech(), *prompt.code_rows(codes)]
+        return [*rows, *prompt.end_speech(), *prompt.end_turn()]
+
+    def _all_codes(self) -> list[int]:
+        """Codes of the complete user turn. The stream stays as it is, for more speech after a `reopen`."""
+        if not self._spoken:
+            return [*self._codes, *self._encode(None).tolist()]
+        with self._timing.span("encode", self.turn_id, exact=1) as attributes:
+            codes: list[int] = self._stages.speech_tokenizer.encode(np.concatenate(self._spoken)).tolist()
+            attributes["codes"] = len(codes)
+            changed = (new != old for new, old in zip(codes, self._codes, strict=False))
+            attributes["changed_codes"] = sum(changed)
+        return codes
+
+    def _default_reserve(self, modality: Modality) -> int:
+        """Rows to keep free while listening: what closes the turn, and the reply."""
+        lm, prompt = self._stages.bundle.lm, self._stages.prompt
+        params = lm.sampling_speech if modality is Modality.SPEECH else lm.sampling_text
+        closing = len(prompt.end_speech()) + len(prompt.end_turn()) + len(prompt.open_reply(modality))
+        return closing + reply_reserve(params.max_new, self._conversation.limit)
+
+    def _finish(self, reply: Reply) -> None:
+        """The reply is complete: it becomes history."""
+        self._remember(reply.rows)
+        self._reply, self._state = None, _State.DONE
+
+    def _remember(self, rows: ReplyRows) -> None:
+        """Let the history hold the exchange with this reply."""
+        reply = rows.as_turn(self._stages.prompt)
+        text = rows.text.strip()
+        self._replace_exchange(Exchange(tuple(self._user_turn), tuple(reply), text, self._speech_maximum))
+
+    def _replace_exchange(self, exchange: Exchange | None) -> None:
+        if self._exchange is None and self._conversation.turn is not self:
+            return  # it failed, and a later turn went on without it
+        self._conversation.replace(self._exchange, exchange)
+        self._exchange = exchange
+
+    def _is_cancelled(self) -> bool:
+        """Whether the turn is cancelled; carries the cancel out if it is not yet. The engine's lock is
+        held."""
+        if not self._is_stopped:
+            return False
+        heard = self._heard
+        if self._state is _State.CANCELLED and heard in (None, self._cut_at):
+            return True
+        self._cut_at = heard
+        if heard is None and self._reply is not None:
+            heard = self._reply.given
+        if self._rows is not None and heard is not None:
+            self._rows = self._rows.up_to(heard)
+            if self._rows.rows:
+                self._remember(self._rows)
+            else:
+                self._replace_exchange(None)
+        self._drop()
+        return True
+
+    def _drop(self) -> None:
+        """The turn takes no more; its rows leave the cache as far as they are not history."""
+        self._state = _State.CANCELLED
+        self._cancelled.set()
+        self._stop_reply()
+        if self._conversation.is_resting:  # else a later turn aligns the cache itself
+            conversation = self._conversation
+            self._stages.sequences.roll_back(conversation.sequence, conversation.history())
+        self._release_stream()
+
+    def _stop_reply(self) -> None:
+        # NOTE: turn and reply refer to each other; without this the voice would wait for the collector.
+        if self._reply is not None:
+            self._reply.stop()
+
+    def close(self) -> None:
+        """Another turn begins: this one is over, whatever its state, and can not be reopened."""
+        self.cancel()
+        self._release_stream()
+
+    def _release_stream(self) -> None:
+        """Let the encoder stream serve another turn."""
+        self._spoken = None
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            self._stages.streams.release(stream)
+
+    def _cancelled_done(self, modality: Modality) -> ReplyDone:
+        if self._reply is None:
+            return ReplyDone(self.turn_id, modality, "cancelled", "")
+        return self._reply.done("cancelled")
+
+    def _require(self, state: _State, action: str) -> None:
+        if self._state is not state:
+            raise RuntimeError(f"turn {self.turn_id} is {self._state.value} and can not {action}")
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """A piece of work; if it fails, the turn is gone and the conversation is as before."""
+        try:
+            self._stages.cpu_threads.adapt()
+            yield
+        except torch.OutOfMemoryError as error:
+            self._drop()
+            raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
+        except BaseException:
+            self._drop()
+            raise

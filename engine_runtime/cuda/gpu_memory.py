@@ -1,0 +1,201 @@
+"""How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
+
+In: the sizes of the network, the options, what the codec's weights take. Out: bytes, or an AcceleratorError
+that says what each weight format needs. Called once, before anything is loaded; and where torch found too
+little later on, to say what would fit.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TypeVar, get_args
+
+import torch
+
+from engine_runtime.bundle.bundle import LMSection
+from engine_runtime.hardware import AcceleratorError
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
+from engine_runtime.quantization import bytes_of
+
+T = TypeVar("T")
+
+_RESERVE = 1_350_000_000
+"""Bytes for what has no shape of its own: the encoder's stream, activations, recorded graphs, gaps between
+blocks. So much did the released shape need on an H200 whose memory was bound tighter and tighter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is to be held, apart from the weight format. Sizes of one number in bytes."""
+
+    config: MossLMConfig
+    native_bytes: int
+    kv_bytes: int
+    kv_rows: int
+    codec_bytes: int
+    rounds_tails: bool = False
+    multiplies_fp8: bool = False
+    """Whether weights in fp8 are multiplied as they are, and need no room to be made dense in."""
+
+    def bytes(self, weight_format: WeightFormat) -> int:
+        """Everything, with the trunk in this format."""
+        config, native = self.config, self.native_bytes
+
+        def layer(stored: WeightFormat) -> int:
+            return sum(bytes_of(shape, stored, native) for shape in layer_shapes(config))
+
+        formats = BlockFormats.rounded(weight_format, tails=self.rounds_tails)
+        trunk = config.shared_layers * layer(formats.trunk)
+        tails = (config.text_layers + config.audio_layers) * layer(formats.tails)
+        tables = 2 * (config.text_vocab + config.audio_vocab) * config.hidden_size * native
+        per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
+        kv = self.kv_rows * (per_row + config.hidden_size * native)
+        largest = max(rows * columns for rows, columns in layer_shapes(config)) * native
+        is_kept = weight_format == "native" or (weight_format == "fp8" and self.multiplies_fp8)
+        scratch = 0 if is_kept else largest
+        return trunk + tails + tables + kv + scratch + self.codec_bytes + _RESERVE
+
+
+def demand_of(
+    section: LMSection,
+    config: MossLMConfig,
+    options: EngineOptions,
+    codec_bytes: int,
+    *,
+    multiplies_fp8: bool = False,
+) -> Demand:
+    """What a language model with these options takes, beside a codec of `codec_bytes`."""
+    native = getattr(torch, options.lm_dtype).itemsize
+    return Demand(
+        config=config,
+        native_bytes=native,
+        kv_bytes=1 if options.kv_dtype == "fp8" else native,
+        kv_rows=(options.kv_blocks or section.kv_blocks) * section.tokens_per_block,
+        codec_bytes=codec_bytes,
+        rounds_tails=options.rounds_tails,
+        multiplies_fp8=multiplies_fp8,
+    )
+
+
+def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:
+    """(out, in) of the matrices of one layer: qkv, o, gate_up, down."""
+    wide = config.num_attention_heads * config.head_dim
+    qkv = wide + 2 * config.num_key_value_heads * config.head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return (qkv, hidden), (hidden, wide), (2 * inner, hidden), (hidden, inner)
+
+
+def require(demand: Demand, weight_format: WeightFormat, available: int) -> None:
+    """Raise AcceleratorError if the GPU has not enough; it names the first way that would fit, before all one
+    with the same weight format."""
+    if demand.bytes(weight_format) <= available:
+        return
+    smaller = replace(demand, rounds_tails=True, kv_bytes=1)
+    needs: dict[str, int] = {}
+    for form in get_args(WeightFormat):
+        needs[form] = demand.bytes(form)
+        if smaller.bytes(form) < needs[form]:
+            needs[form + (" --kv fp8" if form == "native" else " --tails --kv fp8")] = smaller.bytes(form)
+    # Rounded up, so that what is shown will do.
+    needed = {way: f"{ceil(need / 1e8) / 10:.1f} GB" for way, need in needs.items()}
+    table = ", ".join(f"{way} {need}" for way, need in needed.items())
+    fitting = [way for way, need in needs.items() if need <= available]
+    advice = (
+        f"Use --weights {max(fitting, key=lambda way: way.startswith(weight_format))}."
+        if fitting
+        else "None of them fits: free memory, give fewer KV blocks, or use another device."
+    )
+    raise AcceleratorError(
+        f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
+        f"{needed[weight_format]}. {advice} (All of it together: {table}.)"
+    )
+
+
+def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOptions) -> T:
+    """What `run` gives; AcceleratorError, with what takes less, where it needs more memory than the GPU, or
+    the computer, has.
+
+    Nothing that `run` held is kept alive by that error, so that something smaller can be tried.
+    """
+    try:
+        return run()
+    except torch.OutOfMemoryError as error:
+        explained = too_little_memory(error, section, options)
+    except RuntimeError as error:  # has no class of its own for the memory of the computer
+        if "DefaultCPUAllocator: can't allocate memory" not in str(error):
+            raise
+        kv_blocks = options.kv_blocks or section.kv_blocks
+        explained = AcceleratorError(
+            f"This computer has too little memory for the model with {kv_blocks:,} KV blocks. Close other "
+            "programs, or lower kv_blocks in the bundle.toml."
+        )
+    gc.collect()
+    torch.cuda.empty_cache()
+    raise explained
+
+
+def too_little_memory(
+    error: torch.OutOfMemoryError, section: LMSection, options: EngineOptions
+) -> AcceleratorError:
+    """What to tell a user in its place."""
+    # The two sentences before torch tells how its allocator is doing.
+    reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
+    if options.engine is not None:
+        return AcceleratorError(
+            f"The GPU has too little memory beside this engine ({reason}). Build one in 8 or 4 bits "
+            "(`moss-voice trt quantize`), use --codec-dtype float16, or free memory."
+        )
+    demand = demand_of(section, MossLMConfig.from_dict(section.config), options, codec_bytes=0)
+    needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
+    saved = {form: needs[options.weight_format] - need for form, need in needs.items()}
+    smaller = [f"{form} {bytes_ / 1e9:.1f} GB" for form, bytes_ in saved.items() if bytes_ > 0]
+    saved_by_tails = needs[options.weight_format] - replace(demand, rounds_tails=True).bytes(
+        options.weight_format
+    )
+    advice = "No weight format is smaller: use --kv fp8 or --codec-dtype float16, or free memory."
+    if smaller:
+        advice = f"Use --weights with a smaller format (less by: {', '.join(smaller)})."
+    if saved_by_tails > 0:
+        advice += f" With --tails it is {saved_by_tails / 1e9:.1f} GB less."
+    return AcceleratorError(
+        f"The GPU has too little memory with --weights {options.weight_format} ({reason}). {advice}"
+    )
+
+
+def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
+    """Let torch take at most `gpu_memory_gb` (None: all there is); returns the bytes that can be had now.
+
+    What is left of an engine before this one goes first: parts of it refer to each other.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+    index = _index(device)
+    free, total = torch.cuda.mem_get_info(device)
+    if gpu_memory_gb is None:
+        torch.cuda.set_per_process_memory_fraction(
+            1.0, index
+        )  # an engine before this one may have had a bound
+        return free
+    limit = int(gpu_memory_gb * 1e9)
+    if limit <= 0:
+        raise AcceleratorError(f"--gpu-memory-gb {gpu_memory_gb} leaves no memory. Give the size in GB.")
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), index)
+    return min(free, limit)
+
+
+def memory_of(device: torch.device) -> tuple[int, int]:
+    """Bytes that torch can still have on this GPU in one piece, and all that it may have, within the bound
+    that is set. What torch holds without a use is given back first."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = int(total * torch.cuda.get_per_process_memory_fraction(_index(device)))
+    return max(0, min(free, allowed - torch.cuda.memory_reserved(device))), allowed
+
+
+def _index(device: torch.device) -> int:
+    """The number of the GPU; the calls about a process's share take no plain "cuda"."""
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -1,0 +1,135 @@
+"""Picks an id from logits in two launches: the best of each stretch of the vocabulary, then one of those.
+
+In: logits [vocab] float32 and the numbers of executors/cuda/inputs.py. Out: one id, by the rules of
+lm/sampler.py, in the result of executors/cuda/sampler.py, whose plain torch is the twin. Nothing is sorted: a
+border is found by halving that parts the highest scores from the rest, and those few are compared with each
+other.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+MOST = tl.constexpr(64)
+"""Scores that are looked at, of a stretch and in the end: MAX_TOP_K of lm/sampling_metadata.py."""
+
+
+@triton.jit
+def _ordered(scores):
+    """float32 as uint32 of the same order."""
+    bits = scores.to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
+
+
+@triton.jit
+def _border(keys):
+    """The largest number that at least MOST of the keys are not below."""
+    border = tl.zeros((), tl.uint32)
+    for place in tl.static_range(32):
+        higher = border | (1 << (31 - place))
+        border = tl.where(tl.sum((keys >= higher).to(tl.int32)) >= MOST, higher, border)
+    return border
+
+
+@triton.jit
+def _keep_highest(scores, ids, to_scores, to_ids):
+    """Write the MOST highest scores and their ids, in the order of the ids but for those at the border."""
+    keys = _ordered(scores)
+    border = _border(keys)
+    is_above, is_at = keys > border, keys == border
+    above = tl.cumsum(is_above.to(tl.int32)) - 1
+    at = tl.sum(is_above.to(tl.int32)) + tl.cumsum(is_at.to(tl.int32)) - 1
+    place = tl.where(is_above, above, at)
+    is_kept = is_above | (is_at & (at < MOST))
+    tl.store(to_scores + place, scores, mask=is_kept)
+    tl.store(to_ids + place, ids, mask=is_kept)
+
+
+@triton.jit
+def _penalised(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB: tl.constexpr,
+               IS_AUDIO: tl.constexpr):  # fmt: skip
+    """Logits of the ids (-inf beyond the vocabulary), and as scores; remembers `seen_id`."""
+    inside = ids < VOCAB
+    plain = tl.load(logits + ids, mask=inside, other=float("-inf"))
+    new_id = tl.load(seen_id)
+    is_new = inside & (ids == new_id)
+    is_seen = is_new | (tl.load(seen + ids, mask=inside, other=0) != 0)
+    tl.store(seen + ids, is_new.to(seen.dtype.element_ty), mask=is_new)
+    scores = plain
+    if IS_AUDIO:
+        is_held = (ids == tl.load(eosp)) & (tl.load(forbid_eosp) != 0)
+        scores = tl.where((ids >= tl.load(forbidden_from)) | is_held, float("-inf"), scores)
+    factor = tl.load(penalty).to(tl.float32)
+    return plain, tl.where(is_seen, tl.where(scores < 0, scores * factor, scores / factor), scores)
+
+
+@triton.jit
+def best_of_stretch(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids, tops,
+                    top_ids, sums, VOCAB: tl.constexpr, STRETCH: tl.constexpr, IS_AUDIO: tl.constexpr,
+                    DO_SAMPLE: tl.constexpr):  # fmt: skip
+    """Grid (stretches). best, best_ids [stretches, MOST]: the highest scores (if DO_SAMPLE; else the highest
+    one, in the first place); tops, top_ids: the highest plain logit; sums: of their sizes."""
+    stretch = tl.program_id(0)
+    ids = stretch * STRETCH + tl.arange(0, STRETCH)
+    plain, scores = _penalised(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB,
+                               IS_AUDIO)  # fmt: skip
+    top, top_at = tl.max(plain, axis=0, return_indices=True)
+    tl.store(tops + stretch, top)
+    tl.store(top_ids + stretch, stretch * STRETCH + top_at)
+    tl.store(sums + stretch, tl.sum(tl.where(ids < VOCAB, tl.abs(plain), 0.0)))
+    if DO_SAMPLE:
+        _keep_highest(scores, ids, best + stretch * MOST, best_ids + stretch * MOST)
+    else:
+        top, top_at = tl.max(scores, axis=0, return_indices=True)
+        tl.store(best + stretch * MOST, top)
+        tl.store(best_ids + stretch * MOST, stretch * STRETCH + top_at)
+
+
+@triton.jit
+def pick_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
+             ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, STRETCHES: tl.constexpr,
+             STRETCH_TILE: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
+    """Grid (1). Puts the id, the id of the highest plain logit and the sum of sizes into `result` float64 at
+    the places ID, TOP (none if negative) and MAGNITUDE. last, last_ids [MOST]: room for the candidates."""
+    stretches = tl.arange(0, STRETCH_TILE)
+    is_stretch = stretches < STRETCHES
+    # One at a time and in float64, so that the sum is the same at every run and none is lost.
+    parts = tl.load(sums + stretches, mask=is_stretch, other=0.0).to(tl.float64)
+    tl.store(result + MAGNITUDE, tl.sum(parts))
+    if TOP >= 0:
+        high = tl.load(tops + stretches, mask=is_stretch, other=float("-inf"))
+        high_ids = tl.load(top_ids + stretches, mask=is_stretch, other=0x7FFFFFFF)
+        tl.store(result + TOP, tl.min(tl.where(high == tl.max(high), high_ids, 0x7FFFFFFF)).to(tl.float64))
+    if not DO_SAMPLE:
+        scores = tl.load(best + stretches * MOST, mask=is_stretch, other=float("-inf"))
+        ids = tl.load(best_ids + stretches * MOST, mask=is_stretch, other=0x7FFFFFFF)
+        tl.store(result + ID, tl.min(tl.where(scores == tl.max(scores), ids, 0x7FFFFFFF)).to(tl.float64))
+        return
+    places = tl.arange(0, STRETCH_TILE * MOST)
+    is_place = places < STRETCHES * MOST
+    scores = tl.load(best + places, mask=is_place, other=float("-inf"))
+    ids = tl.load(best_ids + places, mask=is_place, other=0x7FFFFFFF)
+    _keep_highest(scores, ids, last, last_ids)
+    tl.debug_barrier()
+    some = tl.arange(0, MOST)
+    values, ids = tl.load(last + some), tl.load(last_ids + some)
+    values = values / tl.load(temperature).to(tl.float32)
+    # before[i, j]: candidate i comes before candidate j
+    higher, level = values[:, None] > values[None, :], values[:, None] == values[None, :]
+    before = higher | (level & (ids[:, None] < ids[None, :]))
+    rank = tl.sum(before.to(tl.int32), axis=0)
+    wanted = tl.minimum(tl.maximum(tl.load(top_k), 1), MOST).to(tl.int32) - 1
+    kth = tl.max(tl.where(rank == wanted, values, float("-inf")))
+    values = tl.where(values < kth, float("-inf"), values)
+    weights = tl.exp(values - tl.max(values))
+    shares = weights / tl.sum(weights)
+    mass_before = tl.sum(tl.where(before, shares[:, None], 0.0), axis=0)
+    is_kept = (mass_before < tl.load(top_p).to(tl.float32)) & (values > float("-inf"))
+    kept = tl.where(is_kept, weights, 0.0).to(tl.float64)
+    kept = kept / tl.sum(kept)
+    up_to = tl.sum(tl.where(ids[:, None] <= ids[None, :], kept[:, None], 0.0), axis=0)
+    # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last id that is kept.
+    highest = tl.max(tl.where(is_kept, ids, -1))
+    passed = tl.min(tl.where(is_kept & (up_to > tl.load(draw)), ids, 0x7FFFFFFF))
+    tl.store(result + ID, tl.minimum(passed, highest).to(tl.float64))

@@ -1,0 +1,123 @@
+"""Chooses how each kind of weight is cut into programs, by trying a few ways on the weights themselves.
+
+In: the network on its GPU. Out: the fastest Launch for each kind of matrix. All matrices of a kind are run
+one after the other, as in a step, so that none of them is found in the GPU's cache. Called once at load;
+kernels that were compiled before come from Triton's cache, and it takes a second.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+from engine_runtime.cuda.graphs import recorded
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.triton_operations import (
+    Launch,
+    LaunchKey,
+    TritonOperations,
+    default_launch,
+    rows_of,
+)
+from engine_runtime.executors.cuda.weights import Network
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.quantization import Matrix
+
+_ROUNDS = 3
+_CUTS = (
+    (16384, 4, 3, 3),
+    (16384, 4, 4, 2),
+    (16384, 4, 6, 2),
+    (8192, 4, 4, 3),
+    (8192, 4, 6, 3),
+    (16384, 8, 2, 3),
+    (32768, 8, 2, 3),
+)
+"""Bytes of a tile, warps, programs a multiprocessor, stages: what was fastest for one matrix or another."""
+_AT_MOST = 12
+"""Matrices of a kind that are run: more than a GPU's cache holds of the smallest kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A matrix and what it stands for in a step."""
+
+    matrix: Matrix
+    has_norm: bool
+    is_logits: bool
+
+
+def measured_launches(network: Network) -> Mapping[LaunchKey, Launch]:
+    """The fastest of `candidates` for every kind of matrix in the network."""
+    uses: dict[LaunchKey, list[_Use]] = defaultdict(list)
+    for layer in (*network.trunk, *network.text.layers, *network.audio.layers):
+        for matrix in layer.matrices:
+            is_gated = matrix is layer.gate_up
+            has_norm = is_gated or matrix is layer.qkv
+            uses[LaunchKey(matrix.format, matrix.shape, is_gated)].append(_Use(matrix, has_norm, False))
+    for tail in (network.text, network.audio):
+        key = LaunchKey(tail.head.format, tail.head.shape, False)
+        uses[key].append(_Use(tail.head, True, True))
+    return {key: _fastest(network, key, found[:_AT_MOST]) for key, found in uses.items()}
+
+
+def candidates(key: LaunchKey) -> list[Launch]:
+    """The launch by rule first, then others that keep about as many bytes on their way."""
+    found = [default_launch(key)]
+    for tile_bytes, warps, share, stages in _CUTS:
+        found.append(Launch(rows_of(key, tile_bytes), warps, share, stages))
+    return list(dict.fromkeys(found))
+
+
+def _fastest(network: Network, key: LaunchKey, uses: list[_Use]) -> Launch:
+    times: dict[Launch, float] = {}
+    for launch in candidates(key):
+        # A GPU with less shared memory than it takes is no error: there is always one that fits.
+        with suppress(OutOfResources):
+            times[launch] = _time(_work(network, key, uses, launch))
+    return min(times, key=lambda launch: times[launch]) if times else Launch(1, 4, 2, 2)
+
+
+def _work(network: Network, key: LaunchKey, uses: list[_Use], launch: Launch) -> Callable[[], None]:
+    """All matrices of one kind, one after the other."""
+    embedding, config = network.embedding, network.config
+    none = KVCache(config, 1, 1, dtype=embedding.dtype, device=embedding.device)
+    operations = TritonOperations(network, none, StepInputs(1, embedding.device), launches={key: launch})
+    x, norm = embedding.new_zeros(1, key.shape[1]), embedding.new_ones(key.shape[1])
+    num_out = key.shape[0] // 2 if key.is_gated else key.shape[0]
+    rows = {False: embedding.new_zeros(1, num_out), True: torch.zeros(1, num_out, device=embedding.device)}
+
+    def work() -> None:
+        for use in uses:
+            out: Tensor = rows[use.is_logits]
+            if key.is_gated:
+                operations.norm_gate_up(x, norm, use.matrix, out)
+            elif use.has_norm:
+                operations.norm_linear(x, norm, use.matrix, out)
+            else:
+                operations.linear_add(x, use.matrix, out, out)
+
+    return work
+
+
+def _time(work: Callable[[], None]) -> float:
+    """Milliseconds of the fastest of a few replays."""
+    work()
+    graph = torch.cuda.CUDAGraph()
+    with recorded(graph):
+        work()
+    times: list[float] = []
+    for _ in range(_ROUNDS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return min(times)

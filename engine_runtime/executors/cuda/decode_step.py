@@ -1,0 +1,151 @@
+"""One decode step on static buffers: a row through the trunk and the wanted tails, and the pick.
+
+In: what StepInputs holds. Out: `logits` and the picker's result, in buffers that never move. Sizes depend on
+`StepShape` alone, so that each shape can be recorded as a CUDA graph. Engine thread.
+
+KV length buckets are powers of two from 512 rows on. Plain torch reads every row of its bucket, at most twice
+of what is needed beyond the first bucket; the kernels read only rows that are there and take from the bucket
+into how many pieces the work is cut. So few graphs (five up to 8,192 rows) serve every length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.availability import first_line
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.operations import Operations
+from engine_runtime.executors.cuda.persistent_decode import WholeStep, unsuited
+from engine_runtime.executors.cuda.persistent_ops import StepOutputs
+from engine_runtime.executors.cuda.sampler import DevicePicker
+from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
+from engine_runtime.lm.kv_cache import KVCache
+
+SMALLEST_BUCKET = 512
+RECORDED_ROWS = (16, 64)
+"""Sizes of a recorded prefill: a few rows of speech, or the end of a question with what comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What a recorded step does: rows that it can read, tails it runs, and how it picks (if at all).
+
+    `is_whole`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
+    """
+
+    bucket: int
+    text: bool
+    audio: bool
+    picks: bool = False
+    do_sample: bool = False
+    subtitle: bool = False
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowsShape:
+    """What a recorded prefill of at most `size` rows does.
+
+    `is_whole`: exactly the rows up to `bucket`, where the pieces of a long prompt lie. Which rows see which
+    is known then, so that attention needs no mask and computes none of what is not seen.
+    """
+
+    size: int
+    bucket: int
+    text: bool
+    audio: bool
+    is_whole: bool = False
+
+
+def bucket_of(num_rows: int, longest: int) -> int:
+    """The bucket for a sequence of `num_rows` rows, the new one included; none is above `longest`."""
+    bucket = SMALLEST_BUCKET
+    while bucket < num_rows:
+        bucket *= 2
+    return min(bucket, longest)
+
+
+class DecodeStep:
+    """See the module."""
+
+    def __init__(
+        self,
+        network: Network,
+        cache: KVCache,
+        inputs: StepInputs,
+        operations: Operations,
+        picker: DevicePicker,
+    ) -> None:
+        config, embedding = network.config, network.embedding
+        self._network, self._inputs, self._operations, self._picker = network, inputs, operations, picker
+        self._trunk = cache.trunk.view(-1, config.hidden_size)
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._x = embedding.new_zeros(1, config.hidden_size)
+        self._y = embedding.new_zeros(1, config.hidden_size)
+        self._qkv = embedding.new_zeros(1, (heads + 2 * kv_heads) * config.head_dim)
+        self._attended = embedding.new_zeros(1, heads * config.head_dim)
+        self._gated = embedding.new_zeros(1, config.intermediate_size)
+        device = embedding.device
+        self.text_logits = torch.zeros(1, config.text_vocab, device=device)
+        self.audio_logits = torch.zeros(1, config.audio_vocab, device=device)
+        self.whole: WholeStep | None = None
+
+    def use_whole_step(self, network: Network, cache: KVCache, inputs: StepInputs) -> str | None:
+        """Make steps in one launch possible; why not, where they are not."""
+        reason = unsuited(network, cache)
+        if reason is None:
+            outputs = StepOutputs(self.text_logits, self.audio_logits, self._trunk)
+            try:
+                self.whole = WholeStep(network, cache, inputs, outputs)
+            except (RuntimeError, ImportError, OSError, AttributeError) as error:
+                reason = f"it could not be compiled ({first_line(error)})"
+        return reason
+
+    def run(self, shape: StepShape) -> None:
+        """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
+        self._inputs.take()
+        if shape.is_whole:
+            assert self.whole is not None
+            self.whole.run(text=shape.text, audio=shape.audio)
+        else:
+            self._run_layers(shape)
+        if shape.picks:
+            self.pick(shape)
+
+    def _run_layers(self, shape: StepShape) -> None:
+        torch.index_select(self._network.embedding, 0, self._inputs.token, out=self._x)
+        for layer in self._network.trunk:
+            self._layer(layer, self._x, self._x, shape.bucket)
+        if not (shape.text and shape.audio):
+            self._trunk.index_copy_(0, self._inputs.trunk_row, self._x)
+        if shape.text:
+            self._tail(self._network.text, shape.bucket, self.text_logits)
+        if shape.audio:
+            self._tail(self._network.audio, shape.bucket, self.audio_logits)
+
+    def pick(self, shape: StepShape) -> None:
+        """Pick from the logits that lie in the buffers."""
+        self._picker.run(
+            self.text_logits if shape.text else None,
+            self.audio_logits if shape.audio else None,
+            do_sample=shape.do_sample,
+            subtitle=shape.subtitle,
+        )
+
+    def _tail(self, tail: Tail, bucket: int, logits: Tensor) -> None:
+        x = self._x  # stays as it is: the other tail begins with it, too
+        for layer in tail.layers:
+            self._layer(layer, x, self._y, bucket)
+            x = self._y
+        self._operations.norm_linear(x, tail.norm, tail.head, logits)
+
+    def _layer(self, layer: LayerWeights, x: Tensor, out: Tensor, bucket: int) -> None:
+        operations = self._operations
+        operations.norm_linear(x, layer.input_norm, layer.qkv, self._qkv)
+        operations.attend(self._qkv, layer, bucket, self._attended)
+        operations.linear_add(self._attended, layer.o, x, out)
+        operations.norm_gate_up(out, layer.post_norm, layer.gate_up, self._gated)
+        operations.linear_add(self._gated, layer.down, out, out)

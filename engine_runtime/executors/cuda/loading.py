@@ -1,0 +1,128 @@
+"""Loads the language model onto a GPU: memory checked first, weights fused and rounded on the way.
+
+In: the bundle's section, the options, a source of tensors. Out: a PagedLM over a CudaExecutor. Called once,
+in the thread that will use the engine.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from engine_runtime.bundle.bundle import LMSection
+from engine_runtime.bundle.weights import Progress, TensorReader, find_tensors
+from engine_runtime.cuda.availability import uses_triton
+from engine_runtime.cuda.gpu_memory import bound, demand_of, require
+from engine_runtime.executors.cuda.decode_step import StepShape
+from engine_runtime.executors.cuda.executor import CudaExecutor
+from engine_runtime.executors.cuda.prefill import has_fp8_matmul
+from engine_runtime.executors.cuda.weights import WeightSource, build_network
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.generation import Mode
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sampling_metadata import can_be_picked
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.quantization import FP8
+
+
+def check_memory(
+    section: LMSection, config: MossLMConfig, device: torch.device, options: EngineOptions, codec_bytes: int
+) -> None:
+    """Bound what torch may take, and raise AcceleratorError if that is too little. Before anything is
+    loaded."""
+    dtype: torch.dtype = getattr(torch, options.lm_dtype)
+    multiplies_fp8 = uses_triton(options.kernels, device) and has_fp8_matmul(device, dtype)
+    demand = demand_of(section, config, options, codec_bytes, multiplies_fp8=multiplies_fp8)
+    require(demand, options.weight_format, bound(device, options.gpu_memory_gb))
+
+
+def stored_weights(section: LMSection, model: nn.Module, progress: Progress) -> WeightSource:
+    """The tensors of the bundle's files, read one by one; `model` (on the meta device) says which there are.
+
+    Raises BundleError at once for names and shapes that do not fit. `progress` follows the reading.
+    """
+    sizes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    read = TensorReader(find_tensors(section.weights, sizes))
+    total, done = sum(map(prod, sizes.values())), 0
+
+    def source(name: str) -> Tensor:
+        nonlocal done
+        done += prod(sizes[name])
+        progress(done / total)
+        return read(name)
+
+    return source
+
+
+def load_lm(
+    section: LMSection,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+    source: WeightSource,
+) -> PagedLM:
+    """The language model behind its paged cache, on `device`.
+
+    Raises AcceleratorError where kernels that were asked for by name can not run.
+    """
+    dtype: torch.dtype = getattr(torch, options.lm_dtype)
+    kv_blocks = options.kv_blocks or section.kv_blocks
+    has_kernels = uses_triton(options.kernels, device)
+    network = build_network(
+        config,
+        source,
+        formats=options.formats,
+        dtype=dtype,
+        device=device,
+        max_seq_len=section.context_rows,
+    )
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what rounding the largest weights took
+    kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
+    cache = KVCache(
+        config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
+    )
+    launches = None
+    if has_kernels and device.type == "cuda":
+        from engine_runtime.executors.cuda.autotune import measured_launches  # needs Triton
+
+        with torch.inference_mode(), torch.cuda.device(device):
+            launches = measured_launches(network)
+    executor = CudaExecutor(
+        network,
+        cache,
+        max_seq_len=section.context_rows,
+        uses_triton=has_kernels,
+        launches=launches,
+        uses_graphs=options.graphs,
+        uses_whole_step=options.kernels != "torch",
+    )
+    if options.graphs and device.type == "cuda":
+        executor.record(shapes_of_replies(section))
+    return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
+
+
+def shapes_of_replies(section: LMSection) -> set[StepShape]:
+    """The decode steps that replies with the bundle's own sampling are made of (buckets left open)."""
+    shapes = set()
+    for params, modality in (
+        (section.sampling_speech, Mode.AUDIO),
+        (section.sampling_text, Mode.TEXT),
+    ):
+        is_audio = modality is Mode.AUDIO
+        picks = can_be_picked(params)
+        shapes.add(
+            StepShape(
+                bucket=0,
+                text=section.subtitles or not is_audio,
+                audio=is_audio or params.repetition_penalty != 1.0,
+                picks=picks,
+                do_sample=picks and params.do_sample,
+                subtitle=picks and is_audio and section.subtitles,
+            )
+        )
+    return shapes

@@ -1,0 +1,117 @@
+"""The five operations that a decoder layer is made of in a decode step, as a seam, and in plain torch.
+
+In: one row in static buffers, weights in any format. Out: static buffers. `TorchOperations` is the plain twin
+of the Triton kernels and runs where these do not; both can be recorded in a CUDA graph, since sizes depend on
+the bucket and never on the position, which is read on the device. Engine thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.weights import LayerWeights, Network
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.quantization import FP8, Matrix, to_fp8
+
+
+class Operations(Protocol):
+    """x [1, in] -> out [1, out]; `out` may be `residual` itself, else nothing overlaps."""
+
+    def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
+        """out = rms_norm(x) * norm @ matrix^T."""
+
+    def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
+        """gate, up = rms_norm(x) * norm @ matrix^T; out = silu(gate) * up."""
+
+    def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
+        """out = residual + x @ matrix^T."""
+
+    def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
+        """Norm and turn q and k, write k and v to the pool, attend over rows 0..position (below `bucket`).
+
+        qkv [1, (heads + 2 kv_heads) * head_dim] -> out [1, heads * head_dim].
+        """
+
+
+class TorchOperations:
+    """See the module. `scratch` is the flat buffer for a dense copy of a rounded matrix."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor) -> None:
+        self._network, self._cache, self._inputs, self._scratch = network, cache, inputs, scratch
+        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+
+    def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
+        """See Operations."""
+        out.copy_(F.linear(self._norm(x, norm), self._dense(matrix)))
+
+    def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
+        """See Operations."""
+        gate, up = F.linear(self._norm(x, norm), self._dense(matrix)).chunk(2, dim=-1)
+        torch.mul(F.silu(gate), up, out=out)
+
+    def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
+        """See Operations."""
+        out.copy_(residual + F.linear(x, self._dense(matrix)))
+
+    def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
+        """See Operations."""
+        config, position = self._network.config, self._inputs.position
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        q, k, v = qkv.view(-1, dim).split((heads, kv_heads, kv_heads))
+        cos, sin = (table.index_select(0, position) for table in (self._network.cos, self._network.sin))
+        q, k = (
+            turned(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
+        )
+        size, offset = self._cache.tokens_per_block, 2 * layer.index
+        block = self._inputs.table.index_select(0, position // size).long() + offset
+        write_rows(self._blocks, block, position % size, k[None], v[None])
+        blocks = first_blocks(self._inputs.table, bucket, size) + offset
+        keys, values = read_rows(self._blocks, blocks, bucket, qkv.dtype)
+        mask = torch.arange(bucket, device=qkv.device) <= position
+        grouped = q.reshape(1, kv_heads, heads // kv_heads, dim)
+        attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask[None])
+        out.copy_(attended.reshape(1, -1))
+
+    def _norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        return F.rms_norm(x, norm.shape, norm, self._network.config.rms_norm_eps)
+
+    def _dense(self, matrix: Matrix) -> Tensor:
+        return matrix.dense(self._cache.trunk.dtype, self._scratch)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE by half rotation; the sign of the rotation is in `sin`. The head_dim is the last axis."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def write_rows(blocks: Tensor, block: Tensor, slot: Tensor, k: Tensor, v: Tensor) -> None:
+    """Put k and v [n, kv_heads, head_dim] into the pool: K block `block` [n] of their layer, place `slot`
+    [n]; V lies one block further. `blocks` is the pool as [K or V blocks, kv_heads, tokens, head_dim]."""
+    for rows, index in ((k, block), (v, block + 1)):
+        if blocks.dtype == FP8:
+            # As bytes, because not every build of torch puts 8-bit floats by index.
+            blocks.view(torch.uint8)[index, :, slot] = to_fp8(rows).view(torch.uint8)
+        else:
+            blocks[index, :, slot] = rows
+
+
+def first_blocks(table: Tensor, num_rows: int, tokens_per_block: int) -> Tensor:
+    """K blocks of a sequence's first rows, for layer 0, from StepInputs.table; int64."""
+    return table[: -(-num_rows // tokens_per_block)].long()
+
+
+def read_rows(blocks: Tensor, k_blocks: Tensor, num_rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """K and V [1, kv_heads, num_rows, head_dim] of one layer from its K blocks [count] (int64)."""
+    _, kv_heads, _, dim = blocks.shape
+    both = []
+    stored = blocks.view(torch.uint8) if blocks.dtype == FP8 else blocks
+    for index in (k_blocks, k_blocks + 1):
+        found = stored.index_select(0, index).view(blocks.dtype).to(dtype)
+        both.append(found.transpose(0, 1).reshape(1, kv_heads, -1, dim)[:, :, :num_rows])
+    return both[0], both[1]

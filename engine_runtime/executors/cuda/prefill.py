@@ -1,0 +1,287 @@
+"""Runs many rows at once through the library's matrix products and attention, over the paged pool.
+
+In: merged ids, or kept trunk outputs, of rows of one sequence, whose block table lies in StepInputs. Out: K/V
+of these rows in the pool, and logits of the last one. What lies between the matrix products is a seam,
+`RowOperations`, so that kernels can take it over. A few rows at a time take longer to launch than to compute;
+filled up to a fixed size (`recorded_span`) they can be recorded in a CUDA graph. Engine thread.
+
+A rounded weight is made dense in a scratch buffer right before its product, unless there are so few rows that
+a kernel multiplies it as it is stored; fp8 weights are multiplied as they are where the GPU can
+(`has_fp8_matmul`) and rows are more than a few, which are rounded to fp8 with a scale of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.operations import first_blocks, read_rows, turned, write_rows
+from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.quantization import FP8, FP8_MAX, Matrix, to_fp8
+
+_FP8_ROWS = 17
+"""Rows from which on the library's product of fp8 rows is faster than weights read as they are stored."""
+
+
+class RowOperations(Protocol):
+    """What a layer does with n rows apart from products and attention."""
+
+    def norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        """x [n, H] -> rms_norm(x) * norm."""
+
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+        """Norm and turn q and k of the rows at `positions` [n] int64, write k and v to the pool.
+
+        qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim]. With kernels, a position below 0
+        is a row that is not there: nothing of it is written.
+        """
+
+    def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
+        """Attention of rows whose K and V lie in the pool, and whose sizes alone are fixed.
+
+        q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, which see what lies
+        before them and themselves -> [n, heads * head_dim]. A position below 0 is a row that is not there.
+        """
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """[n, 2 I] -> silu(gate) * up [n, I]."""
+
+    def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [n, K] -> e4m3 [n, K] and the scale of each row [n, 1] float32."""
+
+    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+        """x [n, in] @ weight^T (+ residual [n, out]) by a rounded weight as it is stored; None where that is
+        not worth it."""
+
+    def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+        """The weight [out, in] in `dtype`: itself if it is native, else a copy in the flat buffer."""
+
+
+class TorchRowOperations:
+    """See RowOperations; plain torch on any device."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
+        self._network, self._cache, self._inputs = network, cache, inputs
+        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+
+    def norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        """See RowOperations."""
+        return F.rms_norm(x, norm.shape, norm, self._network.config.rms_norm_eps)
+
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+        """See RowOperations."""
+        config, num_rows, size = self._network.config, qkv.shape[0], self._cache.tokens_per_block
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        q, k, v = qkv.view(num_rows, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
+        cos, sin = (
+            table.index_select(0, positions)[:, None] for table in (self._network.cos, self._network.sin)
+        )
+        q, k = (
+            turned(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
+        )
+        block = self._inputs.table[positions // size].long() + 2 * layer.index
+        write_rows(self._blocks, block, positions % size, k, v)
+        return q
+
+    def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
+        """See RowOperations."""
+        blocks = first_blocks(self._inputs.table, bucket, self._cache.tokens_per_block)
+        keys, values = read_rows(self._blocks, blocks + 2 * layer.index, bucket, q.dtype)
+        mask = torch.arange(bucket, device=q.device) <= positions.clamp_min(0)[:, None]
+        heads: Tensor = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=True
+        )
+        return heads[0].transpose(0, 1).reshape(q.shape[0], -1)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """See RowOperations."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See RowOperations."""
+        wide = x.float()
+        scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp_min(1e-12)
+        return to_fp8(wide / scale), scale
+
+    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+        """See RowOperations."""
+        return None
+
+    def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+        """See RowOperations."""
+        return matrix.dense(dtype, scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of one call, and the rows that they see.
+
+    Attributes:
+        positions: [n] int64 in the sequence; -1 for a row that only fills up a recorded size.
+        num_seen: rows from the beginning of the sequence that are looked at, at most.
+        blocks: offsets of the K blocks of these, for layer 0, and row i of the n sees all but the last
+            n - 1 - i; None: where the n rows lie is known on the device alone.
+        last: [1] int64, the row whose logits are wanted.
+    """
+
+    positions: Tensor
+    num_seen: int
+    blocks: Tensor | None
+    last: Tensor
+
+
+class Prefill:
+    """See the module. `scratch` is the flat buffer for a dense copy of a rounded matrix."""
+
+    def __init__(
+        self,
+        network: Network,
+        cache: KVCache,
+        inputs: StepInputs,
+        operations: RowOperations,
+        scratch: Tensor,
+        *,
+        has_fp8_matmul: bool,
+    ) -> None:
+        self._network, self._cache, self._inputs = network, cache, inputs
+        self._operations, self._scratch, self._has_fp8_matmul = operations, scratch, has_fp8_matmul
+        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+        self._trunk = cache.trunk.view(-1, network.config.hidden_size)
+
+    def span(self, first: int, num_rows: int) -> Span:
+        """Rows [first, first + num_rows) of the sequence whose table lies in StepInputs."""
+        device, total = self._blocks.device, first + num_rows
+        positions = torch.arange(first, total, device=device)
+        last = torch.full((1,), num_rows - 1, device=device)
+        blocks = first_blocks(self._inputs.table, total, self._cache.tokens_per_block)
+        return Span(positions, total, blocks, last)
+
+    def recorded_span(self, where: Tensor, size: int, bucket: int) -> Span:
+        """`size` rows from where[0] on, of which where[1] are there, among at most `bucket` rows.
+
+        `where` [2] int64 lies on the device: nothing but size and bucket is fixed when this is recorded.
+        """
+        rows = torch.arange(size, device=self._blocks.device)
+        positions = torch.where(rows < where[1], where[0] + rows, -1)
+        return Span(positions, bucket, None, where[1:2] - 1)
+
+    def trunk(self, ids: Tensor, span: Span, *, keep: bool) -> Tensor:
+        """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also puts it beside the pool."""
+        x = F.embedding(ids, self._network.embedding)
+        for layer in self._network.trunk:
+            x = self._layer(layer, x, span)
+        if keep:
+            # Rows that are not there do once more what the last one does.
+            rows = torch.minimum(torch.arange(x.shape[0], device=x.device), span.last)
+            self._trunk[self._kept_rows(span.positions[rows])] = x[rows]
+        return x
+
+    def kept(self, span: Span) -> Tensor:
+        """Trunk outputs of rows that were put beside the pool."""
+        return self._trunk[self._kept_rows(span.positions)]
+
+    def tail(self, tail: Tail, x: Tensor, span: Span, *, wants_logits: bool) -> Tensor | None:
+        """Trunk output [n, H] of the span's rows -> logits of the last row [1, vocab] float32.
+
+        The last layer computes only what is asked for: K/V of all rows, and the output of the last one.
+        """
+        *inner, last = tail.layers
+        for layer in inner:
+            x = self._layer(layer, x, span)
+        x = self._layer(last, x, span, all_out=False, last_out=wants_logits)
+        if not wants_logits:
+            return None
+        return self._product(self._operations.norm(x, tail.norm), tail.head).float()
+
+    def _kept_rows(self, positions: Tensor) -> Tensor:
+        size, stride = self._cache.tokens_per_block, 2 * self._cache.num_layers
+        return self._inputs.table[positions // size].long() // stride * size + positions % size
+
+    def _layer(
+        self, layer: LayerWeights, x: Tensor, span: Span, *, all_out: bool = True, last_out: bool = True
+    ) -> Tensor:
+        operations, positions = self._operations, span.positions
+        qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
+        q = operations.turn_and_write(qkv, layer, span.positions)
+        if not all_out:
+            if not last_out:
+                return x[:0]
+            q, x, positions = (value.index_select(0, span.last) for value in (q, x, positions))
+        # A new tensor: both tails begin with the same x.
+        x = self._product(self._attend(q, layer, positions, span), layer.o, x)
+        gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
+        return self._product(gated, layer.down, x, in_place=True)
+
+    def _attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, span: Span) -> Tensor:
+        """q [n, heads, head_dim] of the rows at `positions`, the last n of the span if that is fixed -> [n,
+        heads * head_dim]."""
+        if span.blocks is None:
+            return self._operations.attend(q, layer, positions, span.num_seen)
+        num_rows, _, dim = q.shape
+        keys, values = read_rows(self._blocks, span.blocks + 2 * layer.index, span.num_seen, q.dtype)
+        if num_rows > 1:
+            queries = q.transpose(0, 1)[None]
+            heads: Tensor = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=causal_lower_right(num_rows, span.num_seen), enable_gqa=True
+            )
+            return heads[0].transpose(0, 1).reshape(num_rows, -1)
+        # The query heads of one K/V head stand in for query rows: they see the same keys.
+        grouped = q.view(1, keys.shape[1], -1, dim)
+        return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
+
+    def _product(
+        self, x: Tensor, matrix: Matrix, residual: Tensor | None = None, *, in_place: bool = False
+    ) -> Tensor:
+        """x @ weight^T (+ residual, which may be written over where `in_place`)."""
+        multiplies_fp8 = self._multiplies_fp8(matrix)
+        if not multiplies_fp8 or x.shape[0] < _FP8_ROWS:
+            few = self._operations.few_rows(x, matrix, residual)
+            if few is not None:
+                return few
+        if multiplies_fp8:
+            product = self._fp8_product(x, matrix)
+            return product if residual is None else residual + product
+        dense = self._operations.dense(matrix, x.dtype, self._scratch)
+        if residual is None:
+            return F.linear(x, dense)
+        return residual.addmm_(x, dense.t()) if in_place else torch.addmm(residual, x, dense.t())
+
+    def _multiplies_fp8(self, matrix: Matrix) -> bool:
+        return self._has_fp8_matmul and matrix.weight.dtype == FP8
+
+    def _fp8_product(self, x: Tensor, matrix: Matrix) -> Tensor:
+        assert matrix.scale is not None, matrix.format
+        rows, scale = self._operations.to_fp8(x)
+        return torch._scaled_mm(
+            rows, matrix.weight.t(), scale_a=scale, scale_b=matrix.scale[None], out_dtype=x.dtype
+        )
+
+
+def has_fp8_matmul(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this GPU and this torch multiply e4m3 rows with a scale per row, found by trying."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < (8, 9):
+        return False
+    weight, scale = torch.ones((16, 32), device=device).to(FP8), torch.ones(16, device=device)
+    try:
+        products = [
+            torch._scaled_mm(
+                weight[:rows],
+                weight.t(),
+                scale_a=scale[:rows, None],
+                scale_b=scale[None],
+                out_dtype=dtype,
+            )
+            for rows in (1, 3, 16)
+        ]
+    except RuntimeError:
+        return False
+    return all(bool((product == 32).all()) for product in products)

@@ -1,0 +1,111 @@
+"""Picks the next ids where the logits are: the device's twin of lm/sampler.py.
+
+In: logits in static buffers and the numbers of StepInputs, draws among them. Out: `result` [5] float64, whole
+numbers that it holds exactly: text id, audio id, likeliest text id (for subtitles); and the sums by which
+lm/step_check.py tells whether the text and the audio logits can be a result. The same draws give the same ids
+as the Sampler on the CPU; only a draw within rounding of the border between two ids can tell them apart.
+`run` asks for no host value, so that it can be recorded in a CUDA graph; `read` waits for it. Engine thread.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.lm.sampling_metadata import MAX_TOP_K, PickRequest
+
+TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
+
+
+class DevicePicker:
+    """Remembers, per channel, the ids that the repetition penalty concerns."""
+
+    def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
+        self._inputs = inputs
+        self._seen_text = torch.zeros(text_vocab, dtype=torch.bool, device=device)
+        self._seen_audio = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
+        self._audio_ids = torch.arange(audio_vocab, device=device)
+        self._forbidden_from = torch.zeros(1, dtype=torch.int64, device=device)
+        self._eosp = torch.zeros(1, dtype=torch.int64, device=device)
+        self._owner: object = None
+        self._device = device
+        self._read = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self.result = torch.zeros(5, dtype=torch.float64, device=device)
+
+    def begin(self, request: PickRequest) -> None:
+        """Take over what the reply knows, if it is another one than at the last step."""
+        if request.owner is self._owner:
+            return
+        self._seen_text.copy_(request.seen_text)
+        self._seen_audio.copy_(request.seen_audio)
+        self._forbidden_from.fill_(request.audio_forbidden_from)
+        self._eosp.fill_(request.eosp)
+        self._owner = request.owner
+
+    def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
+        """Fill `result` from logits [1, vocab] float32; None for a tail that did not run."""
+        inputs = self._inputs
+        self._seen_text.index_fill_(0, inputs.seen_text, True)
+        self._seen_audio.index_fill_(0, inputs.seen_audio, True)
+        if text is not None:
+            self.result[TEXT_MAGNITUDE] = text.abs().sum()
+            scores = self._penalised(text[0], self._seen_text)
+            self.result[TEXT] = self._pick(scores, inputs.draw_text, do_sample)
+            if subtitle:
+                self.result[SUBTITLE] = text[0].argmax()
+        if audio is not None:
+            self.result[AUDIO_MAGNITUDE] = audio.abs().sum()
+            scores = audio[0].masked_fill(self._audio_ids >= self._forbidden_from, -torch.inf)
+            held = scores.index_select(0, self._eosp).masked_fill(inputs.forbid_eosp != 0, -torch.inf)
+            scores = scores.index_copy(0, self._eosp, held)
+            scores = self._penalised(scores, self._seen_audio)
+            self.result[AUDIO] = self._pick(scores, inputs.draw_audio, do_sample)
+
+    def read(self) -> list[float]:
+        """`result`, once everything that was started on the current stream is done."""
+        if self.result is not self._read:
+            self._read.copy_(self.result, non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return self._read.tolist()
+
+    def _penalised(self, scores: Tensor, seen: Tensor) -> Tensor:
+        penalty = self._inputs.penalty.float()
+        return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+    def _pick(self, scores: Tensor, draw: Tensor, do_sample: bool) -> Tensor:
+        if not do_sample:
+            return scores.argmax()
+        inputs = self._inputs
+        # The division changes no order, so that only the candidates have to be divided.
+        values, ids = scores.topk(min(MAX_TOP_K, scores.numel()))
+        values = values / inputs.temperature.float()
+        return pick_candidate(values, ids, inputs.top_k, inputs.top_p.float(), draw)
+
+
+def pick_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, draw: Tensor) -> Tensor:
+    """The id at which the cumulative probability in vocabulary order passes `draw`.
+
+    Args:
+        values: the highest scores, highest first [n] float32, with the temperature in them.
+        ids: their ids [n] int64.
+        top_k: every score not below the top_k-th is kept (1..n).
+        top_p: of those, the highest are kept whose probabilities before them sum to less.
+        draw: uniform in [0, 1), float64.
+
+    Nothing is sorted: n is small enough to compare every candidate with every other.
+    """
+    kth = values.index_select(0, (top_k - 1).clamp(0, values.numel() - 1).reshape(1))
+    values = values.masked_fill(values < kth, -torch.inf)
+    higher = values[None, :] > values[:, None]
+    earlier = ids[None, :] < ids[:, None]
+    comes_before = higher | ((values[None, :] == values[:, None]) & earlier)
+    mass_before = (values.softmax(-1)[None, :] * comes_before).sum(-1)
+    is_kept = (mass_before < top_p) & (values > -torch.inf)
+    shares = values.masked_fill(~is_kept, -torch.inf).double().softmax(-1)
+    up_to = (shares[None, :] * (ids[None, :] <= ids[:, None])).sum(-1)
+    # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last id that is kept.
+    last = ids.masked_fill(~is_kept, -1).max()
+    passed = ids.masked_fill(~(is_kept & (up_to > draw)), torch.iinfo(torch.int64).max).min()
+    return torch.minimum(passed, last)

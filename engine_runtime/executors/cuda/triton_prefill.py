@@ -1,0 +1,195 @@
+"""What lies between a prefill's products, as Triton kernels; of a few rows attention and products, too.
+
+In: rows, weights in any format. Out: as `RowOperations` of executors/cuda/prefill.py says, whose plain torch
+is the twin. Imported only where Triton is there. Engine thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from engine_runtime.cuda.kernels.attention import attend_few_rows, join_few_rows
+from engine_runtime.cuda.kernels.prefill_elementwise import (
+    dense_rows,
+    dense_rows_int4,
+    fp8_rows,
+    gate_rows,
+    norm_rows,
+    turn_and_write_rows,
+)
+from engine_runtime.cuda.kernels.small_batch_linear import few_rows, few_rows_int4
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.triton_operations import SEQUENCE_TILE, lacks_fp8
+from engine_runtime.executors.cuda.weights import LayerWeights, Network
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.quantization import FP8, GROUP, Matrix
+
+_MOST_FEW_ROWS = 64
+"""Rows that are multiplied with a rounded weight as it is stored; more are worth a dense copy."""
+_WIDE = 16384
+"""Outputs of a wide matrix, which gives enough programs with larger tiles."""
+_ROWS_TILE, _MOST_ROWS_PIECES = 16, 16
+"""Of a few rows: how many a program takes, and in how many pieces they look at the sequence if it is one
+tile of rows."""
+
+
+class TritonRowOperations:
+    """See prefill.RowOperations."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
+        self._network, self._cache, self._inputs = network, cache, inputs
+        self._fp8_as_bits = lacks_fp8(cache.pool.device)
+
+    def norm(self, x: Tensor, norm: Tensor) -> Tensor:
+        """See RowOperations."""
+        out, width = torch.empty_like(x), x.shape[1]
+        eps = self._network.config.rms_norm_eps
+        norm_rows[(x.shape[0],)](
+            x, norm, out, eps, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8
+        )
+        return out
+
+    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+        """See RowOperations."""
+        config = self._network.config
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        q = qkv.new_empty(qkv.shape[0], heads, dim)
+        turn_and_write_rows[(qkv.shape[0],)](
+            qkv,
+            layer.q_norm,
+            layer.k_norm,
+            self._network.cos,
+            self._network.sin,
+            self._cache.pool,
+            self._inputs.table,
+            q,
+            positions,
+            2 * layer.index,
+            config.rms_norm_eps,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            DIM=dim,
+            TOKENS=self._cache.tokens_per_block,
+            HEAD_TILE=triton.next_power_of_2(heads + 2 * kv_heads),
+            num_warps=8,
+        )
+        return q
+
+    def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
+        """See RowOperations."""
+        config, (num_rows, heads, dim) = self._network.config, q.shape
+        group_tile = triton.next_power_of_2(heads // config.num_key_value_heads)
+        # the matrix units take 16 queries at least
+        rows = max(min(_ROWS_TILE, triton.next_power_of_2(num_rows)), 16 // group_tile)
+        tiles = triton.cdiv(num_rows, rows)
+        pieces = max(1, min(_MOST_ROWS_PIECES // tiles, triton.next_power_of_2(bucket) // SEQUENCE_TILE))
+        out = torch.empty_like(q)
+        partial = q.new_empty(pieces * num_rows, heads, dim if pieces > 1 else 0, dtype=torch.float32)
+        tops, totals = q.new_empty(2, pieces * num_rows, heads, dtype=torch.float32)
+        attend_few_rows[(config.num_key_value_heads, pieces, tiles)](
+            q,
+            self._cache.pool,
+            self._inputs.table,
+            positions,
+            partial,
+            tops,
+            totals,
+            out,
+            num_rows,
+            2 * layer.index,
+            dim**-0.5,
+            HEADS=heads,
+            KV_HEADS=config.num_key_value_heads,
+            DIM=dim,
+            GROUP=heads // config.num_key_value_heads,
+            GROUP_TILE=group_tile,
+            TOKENS=self._cache.tokens_per_block,
+            TILE=SEQUENCE_TILE,
+            PIECES=pieces,
+            ROWS=rows,
+            num_warps=4,
+            num_stages=1,
+        )
+        if pieces > 1:
+            join_few_rows[(num_rows * heads,)](
+                partial, tops, totals, out, num_rows * heads, DIM=dim, PIECES=pieces, num_warps=2
+            )
+        return out.view(num_rows, -1)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """See RowOperations."""
+        num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(num_rows, width)
+        block = min(1024, triton.next_power_of_2(width))
+        gate_rows[(num_rows, triton.cdiv(width, block))](gate_up, out, WIDTH=width, BLOCK=block)
+        return out
+
+    def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See RowOperations."""
+        num_rows, width = x.shape
+        out = torch.empty(x.shape, dtype=FP8, device=x.device)
+        scale = torch.empty(num_rows, 1, device=x.device)
+        fp8_rows[(num_rows,)](x, out, scale, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+        return out, scale
+
+    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+        """See RowOperations."""
+        num_rows, (num_outputs, width) = x.shape[0], matrix.shape
+        if matrix.scale is None or num_rows > _MOST_FEW_ROWS:
+            return None
+        out = x.new_empty(num_rows, num_outputs)
+        rows = max(16, triton.next_power_of_2(num_rows))
+        outputs, block, stages = _few_rows_cut(rows, num_outputs)
+        flags: dict[str, Any] = {
+            "OUT": num_outputs,
+            "COLUMNS": width,
+            "HAS_RESIDUAL": residual is not None,
+            "ROWS": rows,
+            "OUTPUTS": outputs,
+            "num_warps": 4,
+            "num_stages": stages,
+        }
+        grid = (triton.cdiv(num_outputs, outputs),)
+        # A pointer that a flag switches off is never read; any tensor may stand in for it.
+        pointers = (matrix.scale, x if residual is None else residual, out, num_rows)
+        if matrix.format == "int4":
+            few_rows_int4[grid](x, matrix.weight, *pointers, NUM_GROUPS=-(-width // GROUP), **flags)
+            return out
+        as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
+        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        few_rows[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=block, **flags)
+        return out
+
+    def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+        """See RowOperations."""
+        if matrix.scale is None:
+            return matrix.weight.to(dtype)
+        num_rows, width = matrix.shape
+        out = scratch[: num_rows * width].view(matrix.shape)
+        if matrix.format == "int4":
+            groups = -(-width // GROUP)
+            dense_rows_int4[(num_rows, triton.cdiv(groups, 32))](
+                matrix.weight, matrix.scale, out, WIDTH=width, NUM_GROUPS=groups, GROUPS=32
+            )
+            return out
+        as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
+        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        block = min(4096, triton.next_power_of_2(width))
+        dense_rows[(num_rows, triton.cdiv(width, block))](
+            weight, matrix.scale, out, WIDTH=width, FP8_BITS=as_bits, BLOCK=block
+        )
+        return out
+
+
+def _few_rows_cut(rows: int, num_outputs: int) -> tuple[int, int, int]:
+    """Outputs of a program, columns that it takes at a time, and how many of such pieces are under way: what
+    was fastest on an H200 of what was tried. Narrow matrices need many programs, and these large pieces."""
+    if num_outputs >= _WIDE:
+        return (64, 128, 4) if rows == 16 else (64, 64, 5)
+    if rows == 16:
+        return 32, 256, 4
+    return (64, 128, 4) if num_outputs > _WIDE // 4 else (32, 128, 4)

@@ -1,0 +1,125 @@
+"""Picking on the device with kernels: two launches a channel, not some forty, and no copy of the result.
+
+In and out: as executors/cuda/sampler.py says, whose DevicePicker is the plain twin. Imported only where
+Triton is there. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from engine_runtime.cuda.kernels.sampling import MOST, best_of_stretch, pick_one
+from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.sampler import (
+    AUDIO,
+    AUDIO_MAGNITUDE,
+    SUBTITLE,
+    TEXT,
+    TEXT_MAGNITUDE,
+    DevicePicker,
+)
+from engine_runtime.lm.sampling_metadata import MAX_TOP_K
+
+_STRETCH = 2048
+"""Ids that one program looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """What lies between the two launches of one channel."""
+
+    best: Tensor
+    best_ids: Tensor
+    tops: Tensor
+    top_ids: Tensor
+    sums: Tensor
+
+    @classmethod
+    def of(cls, vocab: int, device: torch.device) -> _Buffers:
+        """Room for every stretch of a vocabulary."""
+        count = triton.cdiv(vocab, _STRETCH)
+        return cls(
+            torch.full((count, MAX_TOP_K), -torch.inf, device=device),
+            torch.zeros(count, MAX_TOP_K, dtype=torch.int32, device=device),
+            torch.zeros(count, device=device),
+            torch.zeros(count, dtype=torch.int32, device=device),
+            torch.zeros(count, device=device),
+        )
+
+
+class TritonPicker(DevicePicker):
+    """See the module."""
+
+    def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
+        super().__init__(text_vocab, audio_vocab, inputs, device)
+        assert MOST.value == MAX_TOP_K
+        self.result = self._read  # kernels write to the host's memory themselves
+        self._text_buffers = _Buffers.of(text_vocab, device)
+        self._audio_buffers = _Buffers.of(audio_vocab, device)
+        self._last = torch.zeros(MAX_TOP_K, device=device)
+        self._last_ids = torch.zeros(MAX_TOP_K, dtype=torch.int32, device=device)
+
+    def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
+        """See DevicePicker."""
+        inputs = self._inputs
+        if text is None:
+            self._seen_text.index_fill_(0, inputs.seen_text, True)
+        else:
+            draw = inputs.draw_text
+            top = SUBTITLE if subtitle else -1
+            self._channel(text, self._text_buffers, draw, TEXT, top, TEXT_MAGNITUDE, do_sample)
+        if audio is None:
+            self._seen_audio.index_fill_(0, inputs.seen_audio, True)
+        else:
+            draw = inputs.draw_audio
+            self._channel(audio, self._audio_buffers, draw, AUDIO, -1, AUDIO_MAGNITUDE, do_sample)
+
+    def _channel(
+        self,
+        logits: Tensor,
+        buffers: _Buffers,
+        draw: Tensor,
+        place: int,
+        top: int,
+        magnitude: int,
+        do_sample: bool,
+    ) -> None:
+        inputs, is_audio = self._inputs, place == AUDIO
+        count = buffers.tops.numel()
+        between = (buffers.best, buffers.best_ids, buffers.tops, buffers.top_ids, buffers.sums)
+        best_of_stretch[(count,)](
+            logits,
+            (self._seen_audio if is_audio else self._seen_text).view(torch.uint8),
+            inputs.seen_audio if is_audio else inputs.seen_text,
+            self._forbidden_from,
+            self._eosp,
+            inputs.forbid_eosp,
+            inputs.penalty,
+            *between,
+            VOCAB=logits.numel(),
+            STRETCH=_STRETCH,
+            IS_AUDIO=is_audio,
+            DO_SAMPLE=do_sample,
+            num_warps=8,
+        )
+        pick_one[(1,)](
+            *between,
+            self._last,
+            self._last_ids,
+            inputs.top_k,
+            inputs.top_p,
+            inputs.temperature,
+            draw,
+            self.result,
+            ID=place,
+            TOP=top,
+            MAGNITUDE=magnitude,
+            STRETCHES=count,
+            STRETCH_TILE=max(2, triton.next_power_of_2(count)),
+            DO_SAMPLE=do_sample,
+            num_warps=8,
+        )

@@ -1,0 +1,118 @@
+"""Products of a checkpoint as the torch executor multiplies by them: rounded as the engine rounds.
+
+In: the tensors of one or more modules that share their input. Out: a `Linear`. FP8 rounds the input to e4m3
+by its calibrated scale, multiplies levels with levels and scales the sum, as the engine's product does; int4
+multiplies the input by the AWQ factor first; int8 has what the library makes of plain weights at loading. It
+is as fast and as large as plain numbers: it shows what a format costs, not what it saves. What the engine
+rounds to the checkpoint's dtype before it multiplies is rounded to it here, whatever dtype this runs in. Any
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig
+from engine_runtime.bundle.trtllm_checkpoint.reading import ReadTensor
+from engine_runtime.bundle.trtllm_checkpoint.scales import fp8_levels, int4_dense, int8_rounded, unpack_int4
+from engine_runtime.errors import BundleError
+from engine_runtime.executors.torch.fused_layer import DenseLinear, Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Linear:
+    """e4m3 times e4m3.
+
+    Attributes:
+        levels: [in, out], e4m3 numbers in a dtype that torch multiplies everywhere.
+        input_scale: [1] float32, what one step of the input's levels stands for.
+        weight_scale: [1] float32, likewise for `levels`.
+    """
+
+    levels: Tensor
+    input_scale: Tensor
+    weight_scale: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        rounded = fp8_levels(x, self.input_scale).to(self.levels.dtype)
+        return ((rounded @ self.levels).float() * (self.input_scale * self.weight_scale)).to(x.dtype)
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The product of x [n, in], added to `residual` [n, out]."""
+        return residual + self(x)
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedLinear:
+    """A plain weight for inputs times a factor [in]."""
+
+    dense: DenseLinear
+    factor: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        return self.dense(x * self.factor)
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The product of x [n, in], added to `residual` [n, out]."""
+        return self.dense.added_to(residual, x * self.factor)
+
+
+def read_linear(
+    config: CheckpointConfig,
+    read: ReadTensor,
+    modules: Sequence[str],
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> Linear:
+    """The product of modules that share their input, their outputs one after the other, to run in `dtype`.
+
+    `read` gives tensors of the checkpoint by name.
+    """
+
+    def each(suffix: str) -> list[Tensor]:
+        return [read(f"{module}.{suffix}").to(device) for module in modules]
+
+    algorithm = config.quantization.algorithm
+    if not config.is_quantized(modules[0]) or algorithm == "W8A16":
+        weight = torch.cat(each("weight"))
+        rounded = int8_rounded(weight) if config.is_quantized(modules[0]) else weight
+        return DenseLinear(_columns(rounded.to(dtype)))
+    if algorithm == "FP8":
+        return _fp8(each("weight"), each("weights_scaling_factor"), each("activation_scaling_factor"), dtype)
+    levels = [unpack_int4(packed) for packed in each("weight")]
+    parts = zip(levels, each("weights_scaling_factor"), strict=True)
+    weight = torch.cat([int4_dense(level, scale) for level, scale in parts])
+    factors = each("prequant_scaling_factor")
+    if not all(torch.equal(factor, factors[0]) for factor in factors):
+        raise BundleError(
+            f"{' and '.join(modules)} have different prequant_scaling_factors, but one input. "
+            "Quantise the checkpoint with `moss-voice trt quantize`."
+        )
+    return SmoothedLinear(DenseLinear(_columns(weight.to(dtype))), factors[0].to(dtype))
+
+
+def _fp8(
+    weights: list[Tensor], scales: list[Tensor], input_scales: list[Tensor], dtype: torch.dtype
+) -> Fp8Linear:
+    """Joined as the engine joins a gated MLP: with the largest scale, in whose steps the others are rounded
+    anew."""
+    scale = torch.stack(scales).amax(dim=0)
+    levels = [
+        weight if torch.equal(own, scale) else fp8_levels(weight.float() * own, scale)
+        for weight, own in zip(weights, scales, strict=True)
+    ]
+    # NOTE: sums of unscaled levels go to 448 * 448 * in, which float16 cannot hold.
+    wide = torch.float32 if dtype == torch.float16 else dtype
+    joined = torch.cat([level.to(wide) for level in levels])
+    return Fp8Linear(_columns(joined), torch.stack(input_scales).amax(dim=0), scale)
+
+
+def _columns(weight: Tensor) -> Tensor:
+    # A copy of its own also where nothing changes: what is mapped would change with its file.
+    return weight.t().contiguous()

@@ -1,0 +1,114 @@
+"""A checkpoint, plain or quantised, in the torch executor: its twin of what the engine computes.
+
+In: a checkpoint folder. Out: a `FusedNetwork`, or the language model behind the paged runtime. Tensors go
+from the file to the device one by one, and nowhere twice. Products may be wrapped on the way, which is how
+calibration sees their inputs. Called once, in the thread that will use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from engine_runtime.bundle.sections import LMSection
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.executors.torch.executor import TorchExecutor
+from engine_runtime.executors.torch.fused_layer import FusedLayer, FusedNetwork, Linear, Tail, qk_norms
+from engine_runtime.executors.torch.quantized_linear import read_linear
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.models.moss_lm import MossLMConfig
+
+Wrap = Callable[[str, Linear], Linear]
+"""Takes the module that a product is named after, and the product."""
+
+PRODUCTS = {
+    "attention.qkv": ("attention.qkv",),
+    "attention.dense": ("attention.dense",),
+    "mlp.fc": ("mlp.fc", "mlp.gate"),
+    "mlp.proj": ("mlp.proj",),
+}
+"""The products of a layer, each named after the first of the modules that share its input."""
+
+
+def load_paged(
+    checkpoint: Checkpoint,
+    section: LMSection,
+    config: MossLMConfig,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    num_blocks: int | None = None,
+    wrap: Wrap | None = None,
+) -> PagedLM:
+    """The language model of a checkpoint with a KV pool as the bundle's section says.
+
+    `dtype` None is that of the checkpoint, `num_blocks` None that of the section. Raises BundleError
+    if it is of another model than `config`.
+    """
+    checkpoint.require(config)
+    network = read_network(checkpoint, config, device, dtype, wrap)
+    num_blocks, size = num_blocks or section.kv_blocks, section.tokens_per_block
+    cache = KVCache(config, num_blocks, size, dtype=network.embedding.dtype, device=device)
+    executor = TorchExecutor(network, cache, max_seq_len=section.context_rows)
+    return PagedLM(executor, cache, BlockManager(num_blocks, size))
+
+
+def read_network(
+    checkpoint: Checkpoint,
+    config: MossLMConfig,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    wrap: Wrap | None = None,
+) -> FusedNetwork:
+    """All weights, on the device."""
+    read, dtype = checkpoint.reader(), dtype or checkpoint.config.torch_dtype
+
+    def plain(name: str) -> Tensor:
+        return read(f"{name}.weight").to(device, dtype, copy=True)
+
+    def product(prefix: str, name: str) -> Linear:
+        modules = [f"{prefix}.{module}" for module in PRODUCTS[name]]
+        linear = read_linear(checkpoint.config, read, modules, dtype, device)
+        return wrap(modules[0], linear) if wrap else linear
+
+    def layers(stack: str, count: int, first: int) -> list[FusedLayer]:
+        return [layer(f"{stack}.{index}", first + index) for index in range(count)]
+
+    def layer(prefix: str, index: int) -> FusedLayer:
+        norms = (plain(f"{prefix}.attention.{which}_layernorm") for which in "qk")
+        return FusedLayer(
+            index=index,
+            input_norm=plain(f"{prefix}.input_layernorm"),
+            qkv=product(prefix, "attention.qkv"),
+            qk_norm=qk_norms(config, *norms),
+            o=product(prefix, "attention.dense"),
+            post_norm=plain(f"{prefix}.post_layernorm"),
+            gate_up=product(prefix, "mlp.fc"),
+            down=product(prefix, "mlp.proj"),
+        )
+
+    shared, text = config.shared_layers, config.text_layers
+    with torch.inference_mode():
+        return FusedNetwork(
+            config=config,
+            embedding=plain("vocab_embedding"),
+            trunk=layers("shared_layers", shared, 0),
+            tails={
+                "logits": Tail(
+                    layers("text_layers", text, shared), plain("text_norm"), _columns(plain("lm_head"))
+                ),
+                "audio_logits": Tail(
+                    layers("audio_layers", config.audio_layers, shared + text),
+                    plain("audio_norm"),
+                    _columns(plain("audio_lm_head")),
+                ),
+            },
+        )
+
+
+def _columns(weight: Tensor) -> Tensor:
+    return weight.t().contiguous()

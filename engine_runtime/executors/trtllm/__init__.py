@@ -1,0 +1,1 @@
+"""Runs steps of the language model as an engine of TensorRT-LLM."""

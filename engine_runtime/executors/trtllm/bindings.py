@@ -1,0 +1,141 @@
+"""The memory that an engine reads and writes: buffers that stay where they are from step to step.
+
+In: the tensors of a step (lm/executor.py) in host memory. Out: the same values where the engine looks for
+them, on the device or on the host, and its outputs back on the host. Everything is allocated once: an address
+that was given to TensorRT must hold until the step is done, and a recorded step keeps it for good. What goes
+to the device goes there in one copy. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from engine_runtime.executors.trtllm.contract import Contract, Shape
+from engine_runtime.lm.executor import ExecutorLimits, StepTensors, TensorSpec
+
+_ALIGNMENT = 256
+"""TensorRT wants every address to be a multiple of this."""
+
+
+class Memory:
+    """Allocates bytes, all of them zero, on the device and on the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def on_device(self, size: int) -> Tensor:
+        """[size] uint8 on the device."""
+        return torch.zeros(size, dtype=torch.uint8, device=self.device)
+
+    def on_host(self, size: int) -> Tensor:
+        """[size] uint8 on the host, pinned where there is a GPU that copies from it."""
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One tensor as an engine is given it."""
+
+    name: str
+    shape: Shape
+    address: int
+
+
+class StepInputs:
+    """The inputs of an engine.
+
+    The order of a step is `write`, `send`, then an enqueue of what `bindings` says, on the stream of `send`.
+    The stream must have come to its end before the next `write`.
+    """
+
+    def __init__(self, contract: Contract, limits: ExecutorLimits, memory: Memory) -> None:
+        specs = contract.inputs(limits)
+        on_device = {spec.name: _largest(spec, limits) for spec in specs if spec.place == "device"}
+        on_host = {spec.name: _largest(spec, limits) for spec in specs if spec.place == "host"}
+        dtypes = {spec.name: spec.dtype for spec in specs}
+        size = _size(on_device, dtypes)
+        self._contract = contract
+        self._staged_bytes, self._device_bytes = memory.on_host(size), memory.on_device(size)
+        staged = _cut(self._staged_bytes, on_device, dtypes)
+        device = _cut(self._device_bytes, on_device, dtypes)
+        host = _cut(memory.on_host(_size(on_host, dtypes)), on_host, dtypes)
+        self._written = staged | host
+        self._bound = device | host
+        self._shapes = {spec.name: tuple(self._bound[spec.name].shape) for spec in specs}
+
+    def write(self, tensors: StepTensors) -> None:
+        """Take over the values of a step that was checked."""
+        for name, value in self._contract.adapt(tensors).items():
+            buffer = self._written.get(name)
+            if buffer is None:  # an optional tensor, which no engine takes
+                continue
+            shape = tuple(value.shape)
+            self._shapes[name] = shape
+            (buffer if shape == buffer.shape else buffer[: shape[0]]).copy_(value)
+
+    def set_past(self, rows: int) -> None:
+        """State another number of rows in the cache on the host, as a recorded step does."""
+        self._written["host_past_key_value_lengths"].fill_(rows)
+
+    def send(self) -> None:
+        """Copy to the device, on the current stream."""
+        self._device_bytes.copy_(self._staged_bytes, non_blocking=True)
+
+    def bindings(self) -> list[Binding]:
+        """Every input with its shape in this step."""
+        return [Binding(name, self._shapes[name], buffer.data_ptr()) for name, buffer in self._bound.items()]
+
+
+class StepOutputs:
+    """The outputs of an engine, [1, width] each, in the number format that it gives them in."""
+
+    def __init__(self, widths: Mapping[str, int], dtypes: Mapping[str, torch.dtype], memory: Memory) -> None:
+        shapes: dict[str, Shape] = {name: (1, width) for name, width in widths.items()}
+        size = _size(shapes, dtypes)
+        device, host = memory.on_device(size), memory.on_host(size)
+        self._device_bytes, self._host_bytes = device, host
+        self._device, self._host = _cut(device, shapes, dtypes), _cut(host, shapes, dtypes)
+
+    def spoil(self) -> None:
+        """Fill with NaN, on the current stream: a step that writes nothing can not pass for one that did."""
+        for buffer in self._device.values():
+            buffer.fill_(torch.nan)
+
+    def fetch(self) -> None:
+        """Copy to the host, on the current stream."""
+        self._host_bytes.copy_(self._device_bytes, non_blocking=True)
+
+    def values(self) -> dict[str, Tensor]:
+        """What was fetched, as float32 of its own. The stream must have come to its end."""
+        return {name: buffer.to(torch.float32, copy=True) for name, buffer in self._host.items()}
+
+    def bindings(self) -> list[Binding]:
+        """Every output with the shape that it must have."""
+        return [Binding(name, tuple(b.shape), b.data_ptr()) for name, b in self._device.items()]
+
+
+def _largest(spec: TensorSpec, limits: ExecutorLimits) -> Shape:
+    return tuple(limits.max_num_tokens if size is None else size for size in spec.shape)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _size(shapes: Mapping[str, Shape], dtypes: Mapping[str, torch.dtype]) -> int:
+    return sum(_aligned(prod(shape) * dtypes[name].itemsize) for name, shape in shapes.items())
+
+
+def _cut(memory: Tensor, shapes: Mapping[str, Shape], dtypes: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
+    """One tensor after the other out of `memory`, each where an aligned address is."""
+    cut, start = {}, 0
+    for name, shape in shapes.items():
+        size = prod(shape) * dtypes[name].itemsize
+        cut[name] = memory[start : start + size].view(dtypes[name]).view(shape)
+        start += _aligned(size)
+    return cut

@@ -1,0 +1,180 @@
+"""TrtllmExecutor: the forward step as a TensorRT-LLM engine runs it, on a GPU.
+
+In: the named tensors of lm/executor.py, in host memory, and the KV pool they address. Out: `logits` and
+`audio_logits` of the last row, in host memory. Its plain twin is torch_executor.py: the same pool, the same
+refusal of a step that is not as declared. The engine computes both tails at every step, so none is ever left
+out. Decode steps are recorded, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime
+rounds them; a graph keeps what the host said when it was recorded, so that is the most that its bucket needs,
+and kernels read the true length on the device. Engine thread; inference only.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.executors.trtllm.bindings import Memory, StepInputs, StepOutputs
+from engine_runtime.executors.trtllm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for
+from engine_runtime.executors.trtllm.engine import EngineContext, Session
+from engine_runtime.executors.trtllm.graphed_decode import RecordedDecode
+from engine_runtime.executors.trtllm.stream import EngineStream
+from engine_runtime.lm.executor import GENERATION, StepTensors, step_spec
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.step_check import StepMemory, check_outputs, check_step
+from engine_runtime.models.moss_lm import MossLMConfig
+
+_log = logging.getLogger(__name__)
+
+
+class TrtllmExecutor:
+    """Runs steps of one engine over one KV pool.
+
+    Args:
+        session: the engine; it is closed with the executor.
+        config: sizes of the language model that the engine was built from.
+        cache: the pool, in the engine's number format for keys and values.
+        memory: where the buffers of a step lie.
+        max_seq_len: rows of the longest sequence.
+        max_num_tokens: rows of the longest single call.
+        uses_graphs: record decode steps.
+        calls: what records them; None for CUDA graphs on the executor's own stream.
+
+    Raises EngineError if the engine's tensors are not those of such a step.
+    """
+
+    can_defer_tails = False
+    can_pick = False
+
+    def __init__(
+        self,
+        session: Session,
+        config: MossLMConfig,
+        cache: KVCache,
+        memory: Memory,
+        *,
+        max_seq_len: int,
+        max_num_tokens: int,
+        uses_graphs: bool = True,
+        calls: GraphedCalls | None = None,
+    ) -> None:
+        self.device = torch.device("cpu")  # where the tensors of a step lie
+        self.cache = cache
+        self.limits = cache.limits(config, max_seq_len, max_num_tokens)
+        self.contract = choose_contract(session.tensors)
+        self.resumes_on_block = self.contract.resumes_on_block
+        self._widths = {"logits": config.text_vocab, "audio_logits": config.audio_vocab}
+        check_tensors(session.tensors, self.contract, self.limits, self._widths)
+        if self.resumes_on_block and max_num_tokens < cache.tokens_per_block:
+            raise EngineError(
+                f"The engine takes {max_num_tokens} rows at once, fewer than a block of "
+                f"{cache.tokens_per_block}, from whose start it has to go on. {BUILD_ANEW}"
+            )
+        self._spec = tuple(spec for spec in step_spec(self.limits) if not spec.optional)
+        self._known = StepMemory()
+        self._session: Session | None = session
+        self._stream = EngineStream(memory.device)
+        self._inputs = StepInputs(self.contract, self.limits, memory)
+        dtypes = {tensor.name: tensor.dtype for tensor in session.tensors if tensor.dtype is not None}
+        self._outputs = StepOutputs(self._widths, dtypes, memory)
+        self._contexts: dict[int, EngineContext] = {}
+        self.note = ""
+        """Why decode steps are not recorded although they should be."""
+        calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
+        self._recorded: RecordedDecode | None = None
+        if calls.is_recording:
+            self._recorded = RecordedDecode(
+                calls,
+                lambda: self._new_context(1),
+                self._inputs,
+                self._outputs,
+                stream=self._stream.handle,
+                most_past=max_seq_len - 1,
+            )
+
+    @property
+    def last_step_ms(self) -> float | None:
+        """Milliseconds that the engine took for the last step on the device; None without a GPU."""
+        return self._stream.last_ms
+
+    @property
+    def num_graphs(self) -> int:
+        """Decode steps that were recorded."""
+        return 0 if self._recorded is None else self._recorded.num_graphs
+
+    @torch.inference_mode()
+    def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
+        """See lm/executor.py."""
+        if self._session is None:
+            raise ExecutorError("The engine is closed. Load it again.")
+        lengths = check_step(self._spec, self.limits, tensors, self._known)
+        if tensors["host_kv_cache_pool_pointers"].tolist() != [[self.cache.pool.data_ptr(), 0]]:
+            raise ExecutorError(
+                "host_kv_cache_pool_pointers: expected the address of this executor's pool and no second pool"
+            )
+        try:
+            with self._stream.working():
+                self._inputs.write(tensors)
+                self._inputs.send()
+                self._outputs.spoil()
+                with self._stream.timed():
+                    if self._recorded is not None and int(tensors["host_request_types"]) == GENERATION:
+                        self._replay(self._recorded, lengths.past)
+                    else:
+                        self._launch(lengths.num_new)
+                self._outputs.fetch()
+        except torch.OutOfMemoryError:  # who loads an engine says what would fit
+            raise
+        except RuntimeError as error:  # what torch makes of an error of CUDA
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error
+        self._stream.read_time()
+        outputs = self._outputs.values()
+        check_outputs(outputs, self._widths)
+        return outputs
+
+    def close(self) -> None:
+        """Let the engine and its memory go; the pool is the caller's. No step can be run afterwards."""
+        if self._session is None:
+            return
+        if self._stream.stream is not None:
+            self._stream.stream.synchronize()
+        self._recorded = None  # recordings refer to their contexts, and these to the engine
+        self._contexts.clear()
+        self._session.close()
+        self._session = None
+
+    def _launch(self, rows: int) -> None:
+        """Run what was written, launch by launch."""
+        profile = self._profile(rows)
+        if profile not in self._contexts:
+            self._contexts[profile] = self._new_context(rows)
+        context = self._contexts[profile]
+        context.bind(self._inputs.bindings(), self._outputs.bindings())
+        context.enqueue(self._stream.handle)
+
+    def _replay(self, recorded: RecordedDecode, past: int) -> None:
+        """Run the decode step that was written as a recorded one, and as before where that does not go."""
+        try:
+            recorded.run(past)
+        except (RuntimeError, ExecutorError) as error:
+            self.note = (
+                f"Decode steps of this engine can not be recorded as CUDA graphs ({str(error).rstrip('.')}). "
+                "They are launched one by one from now on, as with --no-graphs."
+            )
+            _log.warning("%s", self.note)
+            self._recorded = None
+            self._inputs.set_past(past)
+            self._outputs.spoil()  # the attempt may have written to them
+            self._launch(1)
+
+    def _profile(self, rows: int) -> int:
+        assert self._session is not None
+        return profile_for(self._session.tensors, rows)
+
+    def _new_context(self, rows: int) -> EngineContext:
+        assert self._session is not None
+        return self._session.new_context(self._profile(rows), self._stream.handle)

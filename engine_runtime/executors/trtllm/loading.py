@@ -1,0 +1,248 @@
+"""Loads a TensorRT-LLM engine as the language model of a bundle.
+
+In: the folder of an engine, the bundle it has to belong to, the options. Out: a PagedLM over a
+TrtllmExecutor. The weights are in the engine, so the bundle's own need not be there. What does not belong
+together is refused before anything large is read, with everything that differs. Called once, in the thread
+that will use the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+
+import torch
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig
+from engine_runtime.bundle.trtllm_checkpoint.fingerprint import lm_fingerprint
+from engine_runtime.cuda.gpu_memory import bound
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, tensorrt
+from engine_runtime.errors import EngineError
+from engine_runtime.executors.trtllm.bindings import Memory
+from engine_runtime.executors.trtllm.contract import BUILD_ANEW, capacity_of, choose_contract
+from engine_runtime.executors.trtllm.engine import Session
+from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+from engine_runtime.executors.trtllm.executor import TrtllmExecutor
+from engine_runtime.executors.trtllm.graphed_decode import ROWS_PER_GRAPH
+from engine_runtime.executors.trtllm.library import load_plugins
+from engine_runtime.hardware import AcceleratorError
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import BOTH_TAILS, StepFiller
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.quantization import FP8
+
+_log = logging.getLogger(__name__)
+_RESERVE = 1_500_000_000
+"""Bytes for what the file of an engine does not tell: activations, recorded graphs, libraries."""
+
+
+def open_engine(
+    bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions, codec_bytes: int
+) -> EngineDirectory:
+    """The engine that the options name. EngineError unless it is one for this bundle on this device,
+    AcceleratorError where the GPU has too little memory for it and for `codec_bytes` beside it."""
+    assert options.engine is not None, "EngineOptions sees to that"
+    engine = EngineDirectory.open(options.engine)
+    check_device(device)
+    _check_options(engine, options)
+    _check_build(engine)
+    _check_sizes(engine, bundle, config)
+    if options.random_weights is None:
+        _check_weights(engine, bundle)
+    _check_memory(engine, bundle, device, options, codec_bytes)
+    return engine
+
+
+def _check_memory(
+    engine: EngineDirectory, bundle: Bundle, device: torch.device, options: EngineOptions, codec_bytes: int
+) -> None:
+    """Bound what torch may take, and raise AcceleratorError if the GPU has too little for all of it."""
+    plan_bytes = engine.plan.stat().st_size
+    kv_bytes = _num_blocks(engine, bundle, options) * block_bytes(engine)
+    limit_gb = options.gpu_memory_gb
+    # TensorRT takes the memory of the weights by itself; torch gets what is left of the limit.
+    rest_gb = None if limit_gb is None else max(limit_gb - plan_bytes / 1e9, 0.1)
+    available = bound(device, rest_gb) + (0 if rest_gb is None else plan_bytes)
+    needed = plan_bytes + kv_bytes + codec_bytes + _RESERVE
+    if needed > available:
+        raise AcceleratorError(
+            f"The GPU has {available / 1e9:.1f} GB for the model, and {needed / 1e9:.1f} GB are needed: "
+            f"engine {plan_bytes / 1e9:.1f}, keys and values {kv_bytes / 1e9:.1f}, codec "
+            f"{codec_bytes / 1e9:.1f}, activations and libraries {_RESERVE / 1e9:.1f}. Build an engine in 8 "
+            "or 4 bits (`moss-voice trt quantize`), or free memory."
+        )
+
+
+def load_session(engine: EngineDirectory, device: torch.device) -> tuple[Session, Memory]:
+    """The engine itself, and where its buffers are to lie. Errors as in `load_engine`."""
+    load_plugins()
+    memory = Memory(device)
+    with torch.cuda.device(device if device.type == "cuda" else -1):
+        return Session(engine.plan, RuntimeLibrary(tensorrt(), is_rtx=False), memory), memory
+
+
+def load_engine(
+    engine: EngineDirectory,
+    bundle: Bundle,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+) -> PagedLM:
+    """The language model behind its paged cache, decode steps recorded.
+
+    Raises EngineError or TensorRTError where the libraries are missing or refuse the engine.
+    """
+    session, memory = load_session(engine, device)
+    _log.info(
+        "engine %s: %s, loaded in %.1f s, %.2f GB, %.2f GB for activations",
+        engine.path,
+        engine.precision,
+        session.load_s,
+        engine.plan.stat().st_size / 1e9,
+        session.activation_bytes / 1e9,
+    )
+    choose_contract(session.tensors)  # before sizes are read from a list that may be any
+    capacity = capacity_of(session.tensors)
+    num_blocks = _num_blocks(engine, bundle, options)
+    cache = KVCache(
+        config,
+        num_blocks,
+        engine.tokens_per_block,
+        dtype=engine.model.torch_dtype,
+        kv_dtype=_kv_dtype(engine),
+        device=device,
+        keep_trunk=False,
+    )
+    executor = TrtllmExecutor(
+        session,
+        config,
+        cache,
+        memory,
+        max_seq_len=min(engine.max_seq_len, capacity.seq_len, bundle.lm.context_rows),
+        max_num_tokens=min(engine.max_num_tokens, engine.max_input_len, capacity.num_tokens),
+        uses_graphs=options.graphs,
+    )
+    paged = PagedLM(executor, cache, BlockManager(num_blocks, engine.tokens_per_block))
+    notes = _notes(engine, bundle, executor.limits.max_seq_len)
+    if options.graphs and device.type == "cuda":
+        record_decode(paged)
+        notes += [executor.note] if executor.note else []
+    paged.notes = tuple(notes)
+    return paged
+
+
+def record_decode(paged: PagedLM) -> None:
+    """Run a decode step in every bucket of rows, so that no reply has to wait until one is recorded.
+
+    NOTE: only while no sequence holds a block: what the cache holds there is nobody's.
+    """
+    filler = StepFiller(paged.executor, paged.cache)
+    for past in range(0, paged.max_rows, ROWS_PER_GRAPH):
+        sequence = Sequence(ids=[0] * past, text_rows=past, audio_rows=past, prompt_rows=past)
+        paged.blocks.reserve(sequence, 0, past + 1)
+        try:
+            paged.executor.forward(filler.fill(sequence, [0], BOTH_TAILS, prefill=False))
+        finally:
+            paged.blocks.release(sequence)
+
+
+def block_bytes(engine: EngineDirectory) -> int:
+    """Bytes of one block of the cache, over all layers."""
+    model = engine.model
+    values = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_size
+    return values * engine.tokens_per_block * _kv_dtype(engine).itemsize
+
+
+def _num_blocks(engine: EngineDirectory, bundle: Bundle, options: EngineOptions) -> int:
+    """Blocks of the engine's size for as many rows as the bundle's own blocks hold."""
+    rows = (options.kv_blocks or bundle.lm.kv_blocks) * bundle.lm.tokens_per_block
+    return -(-rows // engine.tokens_per_block)
+
+
+def _kv_dtype(engine: EngineDirectory) -> torch.dtype:
+    return FP8 if engine.model.quantization.kv_cache == "FP8" else engine.model.torch_dtype
+
+
+def _notes(engine: EngineDirectory, bundle: Bundle, max_seq_len: int) -> list[str]:
+    """What is otherwise than the bundle says, or not known."""
+    notes = []
+    if max_seq_len < bundle.lm.context_rows:
+        notes.append(
+            f"The engine holds conversations of {max_seq_len} rows, and bundle {bundle.name} allows "
+            f"{bundle.lm.context_rows}. Build it with a larger max_seq_len for longer ones."
+        )
+    if engine.lm_fingerprint is None:
+        notes.append(
+            f"Nothing beside {engine.plan} says of which weights it was built; `moss-voice trt verify` "
+            f"compares what it says with bundle {bundle.name}."
+        )
+    return notes
+
+
+def check_device(device: torch.device) -> None:
+    """EngineError unless an engine can run there."""
+    if device.type != "cuda":
+        raise EngineError(
+            "A TensorRT-LLM engine runs on an NVIDIA GPU only. Add --device cuda, or leave out "
+            "--backend trtllm."
+        )
+
+
+def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
+    """What an engine was built with can not be chosen any more."""
+    built = {
+        "--weights": options.weight_format if options.weight_format != "native" else None,
+        "--kv": options.kv_dtype if options.kv_dtype != "native" else None,
+        "--dtype": options.dtype if options.dtype != engine.model.dtype else None,
+    }
+    if chosen := [f"{name} {value}" for name, value in built.items() if value is not None]:
+        raise EngineError(
+            f"{' and '.join(chosen)} can not be chosen for an engine; this one has {engine.precision}. "
+            "Leave it out, or build another engine."
+        )
+
+
+def _check_build(engine: EngineDirectory) -> None:
+    """What our runtime needs of a build."""
+    quantization = engine.model.quantization
+    needed = {
+        "a paged KV cache": engine.has_paged_kv_cache,
+        "packed input (remove_input_padding)": engine.removes_input_padding,
+        # without it a prefill behind rows in the cache does not read them, and nothing tells
+        "attention to the cache in a prefill (use_paged_context_fmha)": engine.has_paged_context_fmha,
+        # the library switches that attention off by itself for weights in int8 or int4
+        "FP8 products, which keys and values in FP8 go with": quantization.kv_cache is None
+        or quantization.algorithm == "FP8",
+    }
+    if missing := [what for what, is_there in needed.items() if not is_there]:
+        raise EngineError(f"{engine.path} was built without {' and without '.join(missing)}. {BUILD_ANEW}")
+
+
+def _check_sizes(engine: EngineDirectory, bundle: Bundle, config: MossLMConfig) -> None:
+    built = engine.model
+    wanted = CheckpointConfig.of(config, built.dtype, built.max_position_embeddings)
+    differing = [
+        f"{field.name} is {getattr(built, field.name)} in the engine and {getattr(wanted, field.name)} in "
+        "the bundle"
+        for field in fields(CheckpointConfig)
+        if field.name != "quantization" and getattr(built, field.name) != getattr(wanted, field.name)
+    ]
+    if differing:
+        raise EngineError(
+            f"{engine.path} is no engine of bundle {bundle.name}: {'; '.join(differing)}. Use the engine and "
+            "the bundle of one model."
+        )
+
+
+def _check_weights(engine: EngineDirectory, bundle: Bundle) -> None:
+    if engine.lm_fingerprint not in (None, lm_fingerprint(bundle)):
+        made_of = engine.bundle_name or "another one"
+        raise EngineError(
+            f"{engine.path} was built from other weights (of bundle {made_of}) than bundle {bundle.name} "
+            "has. Convert and build that bundle, or use the one that the engine was built from."
+        )

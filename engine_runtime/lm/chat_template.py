@@ -1,0 +1,211 @@
+"""Prompt: from the turns of a conversation to rows, and from text ids back to text.
+
+In: roles, text, speech codes. Out: rows of (text id, audio id) in the chat layout of the model:
+
+    turn          <|im_start|>{role}\\n content <|im_end|>\\n
+    text row      (id, audio_pad)
+    speech        (sosp, audio_pad), (modality_pad, code) ..., (modality_pad, eosp)
+    reply opens   <|im_start|>{assistant}\\n, and for speech (sosp, audio_pad)
+
+Role and content are tokenized apart, as by MOSS-Speech's own processor. The system text selects the modality
+of the reply, so there is one system turn for each. Text never becomes special ids, whatever it looks like.
+Any thread; no state but the tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from engine_runtime.bundle.bundle import PromptTexts, SpecialIds
+from engine_runtime.errors import BundleError
+from engine_runtime.lm.generation import Row
+from engine_runtime.types import Modality
+
+REPLACEMENT = "\ufffd"
+"""What a tokenizer gives for bytes that are no whole character yet."""
+_TRIED = "".join(map(chr, range(128))) + "é 你好 😀"
+PLACEHOLDERS = ("<|empty|>", "<|end_empty|>")
+"""Tokens that stand where the model has no word to write. MOSS-Speech's own processor shows them as "." and
+":", which nobody said; a tokenizer need not mark them as special, so they are known by their names."""
+
+
+class TextTokenizer:
+    """Text to ids and back, by the bundle's tokenizer.json."""
+
+    def __init__(self, file: Path, special: SpecialIds, text_vocab: int) -> None:
+        """Raises BundleError if the file can not be read or has more ids than the model."""
+        self._file = file
+        with _one_kind_of_error(file):
+            self._tokenizer = _open_tokenizer(file)
+        last = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if last >= text_vocab:
+            raise BundleError(
+                f"{file} has ids up to {last}, and the language model takes {text_vocab}. "
+                "Use the tokenizer and the weights of one model."
+            )
+        ids = (special.endoftext, special.im_start, special.im_end, special.sosp, special.modality_pad)
+        named = (special.empty, *map(self._tokenizer.token_to_id, PLACEHOLDERS))
+        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        marked = (token_id for token_id, token in added.items() if token.special)
+        self._silent = frozenset(token_id for token_id in (*ids, *named, *marked) if token_id is not None)
+        self._reserved = self._silent | added.keys()
+        """Ids that no plain text has."""
+        # Text that looks like an added token stays text. The library leaves alone only those that are marked
+        # as special, and a tokenizer need not mark all (Qwen3's <think>, here the modality pad, is not).
+        self._tokenizer.add_special_tokens([AddedToken(t.content, special=True) for t in added.values()])
+        self._tokenizer.encode_special_tokens = True
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; what looks like a special token is taken for the characters that it is."""
+        ids: list[int] = []
+        while text:
+            with _one_kind_of_error(self._file):
+                found = self._tokenizer.encode(text, add_special_tokens=False)
+            ends = (
+                start + 1
+                for token_id, (start, end) in zip(found.ids, found.offsets, strict=True)
+                if token_id in self._reserved and end - start > 1
+            )
+            # A vocabulary may spell a special token out of ordinary ones: its first character goes apart.
+            end = next(ends, len(text))
+            if end == len(text):
+                return [*ids, *found.ids]
+            ids += self.encode(text[:end])
+            text = text[end:]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; special ids and placeholders say nothing."""
+        said = [token_id for token_id in ids if token_id not in self._silent]
+        with _one_kind_of_error(self._file):
+            text: str = self._tokenizer.decode(said, skip_special_tokens=False)
+        return text
+
+    def is_silent(self, token_id: int) -> bool:
+        """Whether the id is special or a placeholder, so that it adds no text."""
+        return token_id in self._silent
+
+
+@contextmanager
+def _one_kind_of_error(file: Path) -> Iterator[None]:
+    """BundleError for whatever the library raises.
+
+    NOTE: it raises bare Exception for what is wrong with a file, and where its code did not expect that, a
+    panic, which is a BaseException.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise BundleError(
+            f"{file} is no tokenizer that can be used: {str(error)[:200]}. Copy or download the bundle again."
+        ) from error
+
+
+def _open_tokenizer(file: Path) -> Tokenizer:
+    """Read it, and try it: what some files lack is found out only when they are used."""
+    # Not from_file: the library takes a name as UTF-8 only, whatever the encoding of file names is.
+    tokenizer: Tokenizer = Tokenizer.from_buffer(file.read_bytes())
+    # No text is filled up or cut off.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.decode(tokenizer.encode(_TRIED, add_special_tokens=False).ids, skip_special_tokens=True)
+    return tokenizer
+
+
+class IncrementalText:
+    """Text of a growing list of ids, piece by piece; a character whose bytes are not complete is held
+    back."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._shown = 0
+        """Ids whose text is out; the window is decoded from the piece before, since spaces depend on it."""
+        self._window = 0
+        self.text = ""
+
+    def push(self, token_id: int) -> str:
+        """Add an id; returns the text that is new, "" if there is none yet."""
+        if self._tokenizer.is_silent(token_id):
+            return ""
+        self._ids.append(token_id)
+        before, after = self._decode_window()
+        if after.endswith(REPLACEMENT) or len(after) <= len(before):
+            return ""
+        return self._show(after[len(before) :])
+
+    def finish(self) -> str:
+        """Give what was held back; bytes that never became a character are left out."""
+        before, after = self._decode_window()
+        return self._show(after[len(before) :].rstrip(REPLACEMENT))
+
+    def _decode_window(self) -> tuple[str, str]:
+        shown = self._tokenizer.decode(self._ids[self._window : self._shown])
+        return shown, self._tokenizer.decode(self._ids[self._window :])
+
+    def _show(self, text: str) -> str:
+        self._window, self._shown = self._shown, len(self._ids)
+        self.text += text
+        return text
+
+
+class Prompt:
+    """Rows of the chat layout."""
+
+    def __init__(self, tokenizer: TextTokenizer, special: SpecialIds, texts: PromptTexts) -> None:
+        self._tokenizer, self._special, self._texts = tokenizer, special, texts
+        self._end_turn = self._as_rows([special.im_end, *tokenizer.encode("\n")])
+        self._open_reply = self._open(texts.assistant_role)
+        system_texts = {Modality.SPEECH: texts.system_speech, Modality.TEXT: texts.system_text}
+        self._system = {
+            modality: [*self._open("system", text), *self._end_turn]
+            for modality, text in system_texts.items()
+        }
+
+    def text_rows(self, text: str) -> list[Row]:
+        """Rows of plain text."""
+        return self._as_rows(self._tokenizer.encode(text))
+
+    def code_rows(self, codes: Iterable[int]) -> list[Row]:
+        """Rows of speech codes."""
+        return [Row(self._special.modality_pad, int(code)) for code in codes]
+
+    def system(self, modality: Modality) -> list[Row]:
+        """The system turn that asks for replies of this modality."""
+        return list(self._system[modality])
+
+    def user_text(self, text: str) -> list[Row]:
+        """A typed user turn without its end."""
+        return self._open(self._texts.user_role, text)
+
+    def open_user_speech(self) -> list[Row]:
+        """Beginning of a spoken user turn; code rows follow."""
+        return [*self._open(self._texts.user_role), *self._as_rows([self._special.sosp])]
+
+    def end_speech(self) -> list[Row]:
+        """The row after the last code."""
+        return [Row(self._special.modality_pad, self._special.eosp)]
+
+    def end_turn(self) -> list[Row]:
+        """End of any turn."""
+        return list(self._end_turn)
+
+    def open_reply(self, modality: Modality) -> list[Row]:
+        """Beginning of the reply; the model continues from here."""
+        return [
+            *self._open_reply,
+            *(self._as_rows([self._special.sosp]) if modality is Modality.SPEECH else ()),
+        ]
+
+    def _open(self, role: str, content: str = "") -> list[Row]:
+        encode = self._tokenizer.encode
+        return self._as_rows([self._special.im_start, *encode(f"{role}\n"), *encode(content)])
+
+    def _as_rows(self, ids: Iterable[int]) -> list[Row]:
+        return [Row(token_id, self._special.audio_pad) for token_id in ids]

@@ -1,0 +1,233 @@
+"""Stages: the networks of a bundle, loaded and wrapped in their streaming twins.
+
+In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model, and
+flow and vocoder, run in the dtypes chosen; the speech tokenizer stays in float32, since a distance that is
+rounded picks another code. Called once, in the thread that will use the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.random_weights import load_or_fill, random_source
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialised
+from engine_runtime.codec.execution_stream import HostLane, NewLane
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.loading import codec_bytes, load_speech_tokenizer, load_token2mel, load_vocoder
+from engine_runtime.codec.runtime import codec_runtime
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.speech_tokenizer.stream_pool import StreamPool
+from engine_runtime.codec.vocoder.vocoder import Vocoder
+from engine_runtime.codec.voice.prompt import make_voice_prompt
+from engine_runtime.codec.voice.recording import VoiceSource
+from engine_runtime.cpu_threads import CpuThreads, torch_threads
+from engine_runtime.errors import BundleError
+from engine_runtime.executors.cuda.weights import WeightSource
+from engine_runtime.executors.torch.executor import TorchExecutor
+from engine_runtime.executors.torch.quantized_network import load_paged
+from engine_runtime.hardware import usable_device
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.chat_template import Prompt, TextTokenizer
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence_runner import SequenceRunner
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.quantization import FP8
+
+if TYPE_CHECKING:
+    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What the turns of all conversations share."""
+
+    bundle: Bundle
+    lm: PagedLM
+    lm_config: MossLMConfig
+    tokenizer: TextTokenizer
+    prompt: Prompt
+    speech_tokenizer: SpeechTokenizer
+    token2mel: Token2Mel
+    vocoder: Vocoder
+    options: EngineOptions
+    cpu_threads: CpuThreads
+    new_lane: NewLane = HostLane
+    notes: tuple[str, ...] = ()
+    """What the user should know of how it was loaded, one line each."""
+    sequences: SequenceRunner = field(init=False)
+    streams: StreamPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        special = self.bundle.lm.special_ids
+        # frozen, so not by assignment
+        object.__setattr__(self, "sequences", SequenceRunner(self.lm, special, self.lm_config.text_vocab))
+        object.__setattr__(self, "streams", StreamPool(self.speech_tokenizer))
+
+    @property
+    def max_codes(self) -> int:
+        """Speech codes of the longest reply that the flow can say."""
+        return (
+            self.token2mel.config.max_frames // self.token2mel.frames_per_code - self.token2mel.prompt_codes
+        )
+
+    @property
+    def samples_per_code(self) -> int:
+        """Reply samples of one speech code."""
+        return self.token2mel.frames_per_code * self.token2mel.mel.hop
+
+
+def load_stages(
+    bundle: Bundle,
+    options: EngineOptions,
+    *,
+    voice: VoiceSource | None = None,
+    lm: PagedLM | None = None,
+    progress: Progress | None = None,
+) -> Stages:
+    """Load every network; `voice` is what to speak with, if not with the bundle's own voice.
+
+    `lm` is a language model that is there already, in place of the bundle's.
+
+    Raises BundleError for weights that do not fit what the manifest describes, EngineError for an engine that
+    does not, AcceleratorError for a device that is not there, AudioInputError for a recording that gives no
+    voice.
+    """
+    device = usable_device(options.device)
+    runtime = codec_runtime(device, bundle.flow, options)
+    lm_config = MossLMConfig.from_dict(bundle.lm.config)
+    engine = None
+    if options.backend == "trtllm" and lm is None:
+        from engine_runtime.executors.trtllm.loading import open_engine
+
+        engine = open_engine(bundle, lm_config, device, options, codec_bytes(bundle, options))
+    elif device.type == "cuda" and lm is None:
+        from engine_runtime.executors.cuda.loading import check_memory  # the CPU path needs none of it
+
+        check_memory(bundle.lm, lm_config, device, options, codec_bytes(bundle, options))
+    tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
+    lm_files = bundle.lm.weights if engine is None else (engine.plan,)
+    files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
+    loading = LoadProgress(files, progress)
+    # First, since a recording that is no use as a voice should be refused before the large ones are read.
+    speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
+    prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
+    lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
+    if options.trt_codec:
+        runtime.hold_recordings()  # a recording of torch's work would be replayed in the engines' place
+    token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
+    vocoder = load_vocoder(bundle, device, options, runtime, loading)
+    notes = []
+    if options.trt_codec:
+        from engine_runtime.codec.tensorrt.engines import codec_of, is_on_engines, use_engines
+
+        loaded = codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
+        notes.append(use_engines(loaded, options.engine_cache, device))
+        _log.warning("%s", notes[-1])
+        if not is_on_engines(loaded):
+            runtime.allow_recordings(options)
+    return Stages(
+        bundle=bundle,
+        lm=lm,
+        lm_config=lm_config,
+        tokenizer=tokenizer,
+        prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
+        speech_tokenizer=speech_tokenizer,
+        token2mel=token2mel,
+        vocoder=vocoder,
+        options=options,
+        cpu_threads=torch_threads(on_cpu=device.type == "cpu"),
+        new_lane=runtime.new_lane,
+        notes=(*lm.notes, *notes),
+    )
+
+
+def _load_lm(
+    bundle: Bundle,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+    loading: LoadProgress,
+    engine: EngineDirectory | None,
+) -> PagedLM:
+    if engine is not None:
+        from engine_runtime.executors.trtllm.loading import load_engine
+
+        report = loading.next((engine.plan,))
+        lm = load_engine(engine, bundle, config, device, options)
+        report(1.0)
+        return lm
+    section, dtype = bundle.lm, getattr(torch, options.lm_dtype)
+    kv_blocks = options.kv_blocks or section.kv_blocks
+    report = loading.next(section.weights)
+    if bundle.lm.layout == "tensorrt-llm" and options.random_weights is None:
+        checkpoint = _converted(bundle, config)
+        if checkpoint.config.quantization.algorithm is not None:
+            if (options.weight_format, options.kv_dtype) != ("native", "native"):
+                raise BundleError(
+                    f"The language model of bundle {bundle.name} is quantised already. "
+                    "Leave --weights and --kv at native."
+                )
+            return load_paged(checkpoint, section, config, device=device, dtype=dtype, num_blocks=kv_blocks)
+    if device.type == "cuda":
+        from engine_runtime.executors.cuda.loading import load_lm
+
+        source = _lm_source(bundle, config, device, options, report)
+        return load_lm(section, config, device, options, source)
+    model = load_lm_weights(bundle, config, device, options, report)
+    kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
+    cache = KVCache(
+        config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
+    )
+    executor = TorchExecutor(model, cache, max_seq_len=section.context_rows, formats=options.formats)
+    return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
+
+
+def _lm_source(
+    bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions, progress: Progress
+) -> WeightSource:
+    """Gives each tensor of the language model once, when it is asked for."""
+    if options.random_weights is not None:
+        return random_source(config, options.random_weights, getattr(torch, options.lm_dtype), device)
+    if bundle.lm.layout == "tensorrt-llm":
+        return _converted(bundle, config).weight_source(progress)
+    from engine_runtime.executors.cuda.loading import stored_weights
+
+    with torch.device("meta"), Uninitialised():
+        model = MossLM(config)
+    return stored_weights(bundle.lm, model, progress)
+
+
+def load_lm_weights(
+    bundle: Bundle,
+    config: MossLMConfig,
+    device: torch.device,
+    options: EngineOptions,
+    progress: Progress | None = None,
+) -> MossLM:
+    """The plain language model with its weights as they are in the bundle."""
+    with torch.device("meta"), Uninitialised():
+        model = MossLM(config)
+    dtype = getattr(torch, options.lm_dtype)
+    if bundle.lm.layout == "tensorrt-llm" and options.random_weights is None:
+        return _converted(bundle, config).language_model(
+            config.modality_pad, dtype, device, progress=progress
+        )
+    load_or_fill(model, bundle.lm.weights, device, options, progress, dtype=dtype)
+    return model.eval()
+
+
+def _converted(bundle: Bundle, config: MossLMConfig) -> Checkpoint:
+    """The language model of a bundle whose weights were converted for TensorRT-LLM."""
+    checkpoint = Checkpoint.open(bundle.lm.weights[0].parent)
+    checkpoint.require(config)
+    return checkpoint

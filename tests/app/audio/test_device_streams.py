@@ -1,0 +1,178 @@
+"""The real sounddevice path through a PulseAudio daemon, and the callbacks by themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundInput, SoundOutput
+from app.audio.wav import read_wav, write_wav
+from tests.doubles.pulse_server import PulseServer
+
+OK = SimpleNamespace(input_overflow=False, output_underflow=False)
+
+
+def tone(seconds: float) -> np.ndarray:
+    count = round(seconds * DEVICE_RATE_HZ)
+    return (0.3 * np.sin(2 * np.pi * 440 * np.arange(count) / DEVICE_RATE_HZ)).astype(np.float32)
+
+
+def test_captured_garbage_is_tamed_and_counted() -> None:
+    microphone = SoundInput()
+    block = np.full((BLOCK_FRAMES, 1), 0.5, dtype=np.float32)
+    block[:4, 0] = [np.nan, np.inf, -1e31, 1e31]
+    microphone._callback(block, BLOCK_FRAMES, None, OK)
+    assert microphone.ring.read(6).tolist() == [0.0, 1.0, -1.0, 1.0, 0.5, 0.5]
+    microphone._callback(block, BLOCK_FRAMES, None, SimpleNamespace(input_overflow=True))
+    assert microphone.dropped_samples == BLOCK_FRAMES
+
+
+def test_what_finds_no_room_is_counted() -> None:
+    microphone = SoundInput()
+    block = np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
+    blocks = microphone.ring.capacity // BLOCK_FRAMES + 2
+    for _ in range(blocks):
+        microphone._callback(block, BLOCK_FRAMES, None, OK)
+    assert microphone.dropped_samples == blocks * BLOCK_FRAMES - microphone.ring.capacity
+
+
+def test_capture_time_is_the_callbacks_time_less_latency() -> None:
+    microphone = SoundInput()
+    microphone.latency_s = 0.04
+    before_ns = time.perf_counter_ns()
+    microphone._callback(np.zeros((BLOCK_FRAMES, 1), dtype=np.float32), BLOCK_FRAMES, None, OK)
+    after_ns = time.perf_counter_ns()
+    assert before_ns <= microphone.sample_time_ns(BLOCK_FRAMES) + 40_000_000 <= after_ns
+    gap_ns = microphone.sample_time_ns(BLOCK_FRAMES) - microphone.sample_time_ns(0)
+    assert gap_ns == pytest.approx(10_000_000, abs=10)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_the_loudspeaker_plays_the_ring_then_silence(channels: int) -> None:
+    loudspeaker = SoundOutput()
+    loudspeaker.ring.write(np.full(500, 0.25, dtype=np.float32))
+    block = np.ones((BLOCK_FRAMES, channels), dtype=np.float32)
+    loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    assert (block == 0.25).all()
+    loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    assert (block[:20] == 0.25).all()
+    assert not block[20:].any()
+    assert loudspeaker.underruns == 0
+
+
+def test_gaps_are_counted_once_each() -> None:
+    loudspeaker = SoundOutput()
+    loudspeaker.is_expecting = True
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    for _ in range(3):
+        loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    assert loudspeaker.underruns == 1
+    loudspeaker.ring.write(np.ones(BLOCK_FRAMES, dtype=np.float32))
+    loudspeaker._callback(block, BLOCK_FRAMES, None, SimpleNamespace(output_underflow=True))
+    assert loudspeaker.underruns == 2
+
+
+@pytest.mark.slow
+@pytest.mark.pulse
+def test_sound_passes_both_ways(pulse_server: PulseServer, tmp_path: Path) -> None:
+    write_wav(tmp_path / "question.wav", tone(1.0), DEVICE_RATE_HZ)
+    microphone, loudspeaker = SoundInput(), SoundOutput()
+    microphone.open(None, 0.04)
+    loudspeaker.open(None, 0.04)
+    assert (microphone.name, loudspeaker.name) == ("pulse", "pulse")
+    assert 0.0 < loudspeaker.latency_s < 0.2
+    recording = pulse_server.record(tmp_path / "heard.wav")
+    time.sleep(0.5)
+    speaking = pulse_server.speak(tmp_path / "question.wav")
+    first = loudspeaker.ring.written
+    loudspeaker.is_expecting = True
+    loudspeaker.ring.write(tone(1.0))
+    heard: list[np.ndarray] = []
+    while speaking.poll() is None:
+        heard.append(microphone.ring.read(DEVICE_RATE_HZ))
+        if not loudspeaker.ring.available:
+            loudspeaker.is_expecting = False
+        time.sleep(0.005)
+        for stream in (microphone, loudspeaker):
+            stream.service(time.perf_counter_ns())
+            assert not stream.is_lost()
+    time.sleep(0.5)
+    recording.terminate()
+    recording.wait(5)
+    assert loudspeaker.sample_time_ns(first) is not None
+    microphone.close()
+    loudspeaker.close()
+    captured = np.concatenate(heard)
+    assert np.abs(captured).max() == pytest.approx(0.3, abs=0.01)
+    assert (np.abs(captured) > 0.1).sum() > 0.6 * DEVICE_RATE_HZ
+    played, _ = read_wav(tmp_path / "heard.wav")
+    assert np.abs(played).max() == pytest.approx(0.3, abs=0.01)
+    assert microphone.ring.dropped == 0
+
+
+@pytest.mark.slow
+@pytest.mark.pulse
+def test_a_sound_server_that_dies_is_noticed_and_found_again(pulse_server: PulseServer) -> None:
+    from app.audio.devices import rescan
+    from app.audio.supervisor import DeviceSupervisor
+
+    microphone, loudspeaker = SoundInput(), SoundOutput()
+
+    def bounded(action: Callable[[], None], limit_s: float) -> bool:
+        thread = threading.Thread(target=action, daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        return not thread.is_alive()
+
+    supervisor = DeviceSupervisor(microphone, loudspeaker, bounded, rescan)
+    assert supervisor.open(0.04, input_device=None, output_device=None, with_input=True) == []
+    # PortAudio hangs if the server dies within the first hundredths of a second of a stream.
+    end = time.monotonic() + 5
+    while microphone.ring.written < DEVICE_RATE_HZ // 4:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    pulse_server.stop()
+    messages: list[str] = []
+
+    def wait_for(words: str) -> None:
+        end = time.monotonic() + 15
+        while not any(words in message for message in messages):
+            assert time.monotonic() < end, messages
+            messages.extend(notice.message for notice in supervisor.service(time.perf_counter_ns()))
+            time.sleep(0.01)
+
+    wait_for("was lost")
+    assert not supervisor.is_input_open
+    pulse_server.start()
+    wait_for("Sound is back")
+    assert (microphone.name, loudspeaker.name) == ("pulse", "pulse")
+    end = time.monotonic() + 5
+    written = microphone.ring.written
+    while microphone.ring.written == written:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    supervisor.close()
+
+
+def test_a_standstill_is_a_loss_but_not_a_busy_program() -> None:
+    from app.audio.device_streams import _Stall
+
+    stall = _Stall()
+    stall.restart(0, grace_ns=0)
+    now_ns = 0
+    for count in range(10):
+        now_ns += 10_000_000
+        stall.update(count, now_ns)
+    now_ns += 3_000_000_000  # the watching thread itself was held up
+    stall.update(9, now_ns)
+    assert not stall.is_stalled
+    for _ in range(60):
+        now_ns += 10_000_000
+        stall.update(9, now_ns)
+    assert stall.is_stalled

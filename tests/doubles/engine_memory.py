@@ -1,0 +1,94 @@
+"""Memory as an engine sees it: addresses, and behind each of them what was allocated there.
+
+Without a GPU, device and host are the same memory. So every allocation is remembered with its kind as long as
+it lives, and an address can be asked what it is good for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine_runtime.executors.trtllm.bindings import Memory
+
+ALIGNMENT = 256
+
+
+class KnownMemory(Memory):
+    """Memory that knows what lives. On a GPU only tensors that were told (`know`) and its own."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(torch.device(device))
+        self._live: dict[int, tuple[int, str]] = {}
+
+    def on_device(self, size: int) -> Tensor:
+        return self._allocate(size, "device")
+
+    def on_host(self, size: int) -> Tensor:
+        return self._allocate(size, "host")
+
+    def know(self, tensor: Tensor, kind: str) -> None:
+        """A tensor that was allocated elsewhere, and is known for good."""
+        self._live[tensor.data_ptr()] = (tensor.numel() * tensor.element_size(), kind)
+
+    def confuse(self, address: int) -> None:
+        """Take the allocation at `address` for one of the other kind."""
+        ((start, (size, kind)),) = self._around(address)
+        self._live[start] = (size, "host" if kind == "device" else "device")
+
+    def room(self, address: int) -> int:
+        """Bytes from `address` to the end of its allocation; 0 where there is none."""
+        return next((start + size - address for start, (size, _) in self._around(address)), 0)
+
+    def fault(self, address: int, size: int, kind: str) -> str | None:
+        """What is wrong with `size` bytes of `kind` at `address`, None if nothing is."""
+        for start, (length, found) in self._around(address):
+            if found != kind:
+                return f"lies on the {found}, not on the {kind}"
+            if address + size > start + length:
+                return f"has {start + length - address} bytes where {size} are needed"
+            if kind == "device" and address % ALIGNMENT:
+                return f"is no multiple of {ALIGNMENT}"
+            return None
+        return "points to nothing that lives"
+
+    def _around(self, address: int) -> list[tuple[int, tuple[int, str]]]:
+        return [(start, entry) for start, entry in self._live.items() if start <= address < start + entry[0]]
+
+    def _allocate(self, size: int, kind: str) -> Tensor:
+        if self.device.type == "cuda":
+            tensor = super().on_device(size) if kind == "device" else super().on_host(size)
+            self.know(tensor, kind)
+            return tensor
+        block = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+        start = -block.ctypes.data % ALIGNMENT
+        address = block.ctypes.data + start
+        self._live[address] = (size, kind)
+        weakref.finalize(block, self._live.pop, address)
+        return torch.from_numpy(block)[start : start + size]
+
+
+class _OnDevice:
+    """So many bytes at an address of a GPU, for torch to look at."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def look_at(address: int, shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """The tensor that lies at an address; nothing is copied, and nothing keeps it alive."""
+    size = prod(shape) * dtype.itemsize
+    if device != "cpu":
+        return torch.as_tensor(_OnDevice(address, size), device=device).view(dtype).view(shape)
+    buffer = (ctypes.c_char * size).from_address(address)
+    return torch.frombuffer(buffer, dtype=dtype).view(shape)

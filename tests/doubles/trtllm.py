@@ -1,0 +1,288 @@
+"""A double of the Python module `tensorrt`: as much of it as an executor calls, with its rules.
+
+Names, arguments and return values are those of TensorRT 10 (test_session.py holds them against TensorRT for
+RTX where that is installed). What TensorRT refuses is refused: a name that the engine has not, a wrong rank,
+a size out of the profile, an address that is not set. What would be undefined on a GPU is refused as well: an
+address of the wrong kind, of too little memory, or of memory that is gone. An engine computes what
+gpt_attention_double.py says, from the bound addresses and nothing else, on the stream that it is given. On a
+GPU that can be captured in a CUDA graph, as an engine can.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
+from tests.doubles.engine_memory import KnownMemory, look_at
+from tests.doubles.gpt_attention import compute
+from tests.factories.engine_plans import OUTPUTS, VERSION, DataType, Plan, Shape
+
+TensorIOMode = Enum("TensorIOMode", "NONE INPUT OUTPUT")
+ExecutionContextAllocationStrategy = Enum(
+    "ExecutionContextAllocationStrategy", "STATIC ON_PROFILE_CHANGE USER_MANAGED"
+)
+_TORCH = {
+    DataType.FLOAT: torch.float32,
+    DataType.HALF: torch.float16,
+    DataType.BF16: torch.bfloat16,
+    DataType.INT32: torch.int32,
+    DataType.INT64: torch.int64,
+}
+
+
+class ILogger:
+    INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = "INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"
+
+
+class TensorRT:
+    """The module. `plans` are the engines that its files can name.
+
+    `capturing` is a list while a graph is recorded: launches go there instead of being run. `tamper` changes
+    what a launch finds, `refuses` is why none is started, `cycles` is how long a GPU idles in each.
+    """
+
+    __version__ = VERSION
+    ILogger = ILogger
+    TensorIOMode = TensorIOMode
+    ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy
+
+    def __init__(self, memory: KnownMemory) -> None:
+        self.memory = memory
+        self.plans: dict[str, Plan] = {}
+        self.capturing: list[Callable[[], None]] | None = None
+        self.tamper: Callable[[dict[str, Tensor], dict[str, Tensor]], None] | None = None
+        self.refuses: str | None = None
+        self.live_contexts = 0
+        self.num_enqueues = 0
+        self.cycles = 0
+
+    @property
+    def library(self) -> RuntimeLibrary:
+        return RuntimeLibrary(self, is_rtx=False)
+
+    def write(self, file: Path, plan: Plan) -> Path:
+        """A file that this module can deserialise."""
+        self.plans[file.name] = plan
+        file.write_bytes(json.dumps({"engine": file.name, "version": plan.version}).encode())
+        return file
+
+    def Runtime(self, logger: Any) -> Runtime:
+        return Runtime(self, logger)
+
+
+@dataclass
+class Runtime:
+    trt: TensorRT
+    logger: Any
+
+    def deserialize_cuda_engine(self, content: Any) -> Engine | None:
+        try:
+            said = json.loads(bytes(content))
+        except ValueError:
+            self.logger.log(ILogger.ERROR, "Serialization assertion failed: magic tag does not match")
+            return None
+        if said["version"] != VERSION:
+            self.logger.log(ILogger.ERROR, f"expecting library version {said['version']} got {VERSION}")
+            return None
+        return Engine(self.trt, self.trt.plans[said["engine"]], self.logger)
+
+
+class Engine:
+    num_layers = 7
+    device_memory_size_v2 = 4096
+
+    def __init__(self, trt: TensorRT, plan: Plan, logger: Any) -> None:
+        self.trt, self.plan, self.logger = trt, plan, logger
+        self.tensors = plan.tensors()
+        self.rows = tuple(plan.rows_of_profiles) or ((1, plan.max_num_tokens),)
+        self.num_io_tensors, self.num_optimization_profiles = len(self.tensors), len(self.rows)
+
+    def get_tensor_name(self, index: int) -> str:
+        return list(self.tensors)[index]
+
+    def get_tensor_mode(self, name: str) -> TensorIOMode:
+        return TensorIOMode["OUTPUT" if name in OUTPUTS else "INPUT"]
+
+    def get_tensor_dtype(self, name: str) -> DataType:
+        return self.tensors[name].dtype
+
+    def get_tensor_shape(self, name: str) -> Shape:
+        return self.tensors[name].shape
+
+    def get_tensor_profile_shape(self, name: str, profile: int) -> list[Shape]:
+        tensor = self.tensors[name]
+        least, most = tensor.least or tensor.shape, tensor.most or tensor.shape
+        if name in ("input_ids", "position_ids"):
+            least, most = ((rows,) for rows in self.rows[profile])
+        return [least, most, most]
+
+    def create_execution_context(self, strategy: ExecutionContextAllocationStrategy) -> Context:
+        assert strategy is ExecutionContextAllocationStrategy.USER_MANAGED
+        return Context(self)
+
+
+class Context:
+    """An execution context. TensorRT answers True or False, and logs why."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.trt = engine, engine.trt
+        self.profile = -1
+        self.shapes: dict[str, Shape] = {}
+        self.addresses: dict[str, int] = {}
+        self.activations = (0, 0)
+        self.is_recorded = False
+        self.trt.live_contexts += 1
+
+    def __del__(self) -> None:
+        self.trt.live_contexts -= 1
+
+    def set_device_memory(self, memory: int, size: int) -> None:
+        self.activations = (memory, size)
+
+    def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
+        self.profile = profile
+        return 0 <= profile < self.engine.num_optimization_profiles
+
+    def set_input_shape(self, name: str, shape: Shape) -> bool:
+        assert not self.is_recorded, "a context was changed after it was recorded"
+        wanted = self.engine.tensors.get(name)
+        if wanted is None or name in OUTPUTS:
+            return self._refuse(f"Given invalid tensor name: {name}")
+        if len(shape) != len(wanted.shape):
+            return self._refuse(f"{name}: condition: engineDims.nbDims == dims.nbDims")
+        least, _, most = self.engine.get_tensor_profile_shape(name, self.profile)
+        for size, low, high, fixed in zip(shape, least, most, wanted.shape, strict=True):
+            if not low <= size <= high or fixed not in (-1, size):
+                return self._refuse(f"{name}: {shape} does not satisfy profile {least} {most}")
+        self.shapes[name] = tuple(shape)
+        return True
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        assert not self.is_recorded, "a context was changed after it was recorded"
+        if name not in self.engine.tensors:
+            return self._refuse(f"Given invalid tensor name: {name}")
+        self.addresses[name] = address
+        return True
+
+    def infer_shapes(self) -> list[str]:
+        missing = [name for name in self.engine.tensors if name not in OUTPUTS and name not in self.shapes]
+        if not missing and self.shapes["input_ids"] != self.shapes["position_ids"]:
+            raise RuntimeError("num_tokens: dimensions of one name differ")
+        return missing
+
+    def get_tensor_shape(self, name: str) -> Shape:
+        width = self.engine.tensors[name].shape[-1]
+        gathers = self.engine.plan.build.gathers_last_row
+        return ((self.shapes["last_token_ids"] if gathers else self.shapes["input_ids"])[0], width)
+
+    def execute_async_v3(self, stream: int) -> bool:
+        self.trt.num_enqueues += 1
+        if self.trt.refuses is not None:
+            return self._refuse(self.trt.refuses)
+        needed = self.engine.device_memory_size_v2
+        if self.activations[1] < needed or self.trt.memory.fault(*self.activations, "device"):
+            return self._refuse("no device memory was set for activations")
+        if missing := self.infer_shapes():
+            return self._refuse(f"shapes are not set: {missing}")
+        if fault := self._fault():
+            return self._refuse(fault)
+        host = {
+            name: self._view(name).clone() for name, tensor in self.engine.tensors.items() if tensor.is_host
+        }
+        if int(host["host_request_types"][0]) == 1 and self.shapes["input_ids"] != (1,):
+            return self._refuse("Only speculative decoding mode supports input length > 1 in generation")
+        if self.trt.capturing is not None:
+            self.is_recorded = True
+            self.trt.capturing.append(lambda: self._launch(host))
+            return True
+        if self.trt.memory.device.type == "cuda":
+            assert stream != 0, "TensorRT would wait for the whole device on the default stream"
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                self.is_recorded = torch.cuda.is_current_stream_capturing()
+                self._launch(host)
+        else:
+            self._launch(host)
+        return True
+
+    def _fault(self) -> str | None:
+        for name, tensor in self.engine.tensors.items():
+            address = self.addresses.get(name, 0)
+            if address == 0:
+                return f"Address is not set for {'output' if name in OUTPUTS else 'input'} tensor {name}"
+            size = prod(self._shape(name)) * _TORCH[tensor.dtype].itemsize
+            fault = self.trt.memory.fault(address, size, "host" if tensor.is_host else "device")
+            if fault is not None:
+                return f"{name}: the address {fault}"
+        return None
+
+    def _launch(self, host: dict[str, Tensor]) -> None:
+        fault = self._fault()  # again: a recorded launch comes much later
+        assert fault is None, fault
+        device = {
+            name: self._view(name)
+            for name, tensor in self.engine.tensors.items()
+            if not tensor.is_host and name not in OUTPUTS
+        }
+        if self.trt.tamper is not None:
+            device = {name: value.clone() for name, value in device.items()}
+            host = {name: value.clone() for name, value in host.items()}
+            self.trt.tamper(device, host)
+        with torch.inference_mode():
+            if self.trt.cycles:
+                torch.cuda._sleep(self.trt.cycles)
+            computed = compute(self.engine.plan.build, device, host, self._slots(host))
+            for name, value in computed.items():
+                self._view(name).copy_(value)
+
+    def _slots(self, host: dict[str, Tensor]) -> Tensor:
+        """All K and V blocks from where the pool is said to begin to the end of that allocation."""
+        build, config = self.engine.plan.build, self.engine.plan.build.model.config
+        address = int(host["host_kv_cache_pool_pointers"].view(-1)[0])
+        dtype = torch.float32
+        block = (config.num_key_value_heads, build.tokens_per_block, config.head_dim)
+        count = self.trt.memory.room(address) // (prod(block) * dtype.itemsize)
+        return look_at(address, (count, *block), dtype, str(self.trt.memory.device))
+
+    def _shape(self, name: str) -> Shape:
+        return self.get_tensor_shape(name) if name in OUTPUTS else self.shapes[name]
+
+    def _view(self, name: str) -> Tensor:
+        tensor = self.engine.tensors[name]
+        device = "cpu" if tensor.is_host else str(self.trt.memory.device)
+        return look_at(self.addresses[name], self._shape(name), _TORCH[tensor.dtype], device)
+
+    def _refuse(self, reason: str) -> bool:
+        self.engine.logger.log(ILogger.ERROR, reason)
+        return False
+
+
+@dataclass
+class RecordedCalls:
+    """What cuda/graphs.py does on a GPU: the first run of a key is recorded, later ones only launch it."""
+
+    trt: TensorRT
+    is_recording: bool = True
+    recordings: dict[Hashable, list[Callable[[], None]]] = field(default_factory=dict)
+    num_replays: int = 0
+
+    def run(self, key: Hashable, function: Callable[[], None]) -> None:
+        if key not in self.recordings:
+            function()  # warm-up
+            self.trt.capturing = launches = []
+            try:
+                function()
+            finally:
+                self.trt.capturing = None
+            self.recordings[key] = launches
+        self.num_replays += 1
+        for launch in self.recordings[key]:
+            launch()

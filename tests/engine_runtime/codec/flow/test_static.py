@@ -1,0 +1,336 @@
+"""The flow on buffers of a fixed size against its plain twin with growing caches, and its number formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.bundle.random_weights import random_voice
+from engine_runtime.codec.flow.static import StaticFlow, bytes_per_code
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.errors import BundleError, FlowCacheError
+from engine_runtime.models.flow import CausalFlow
+from tests.doubles.graphs import EmulatedCalls
+from tests.engine_runtime.codec.flow.test_token2mel import (
+    SPEC,
+    TOLERANCE,
+    always,
+    codes_of,
+    make_flow,
+    one_shot,
+    prompt_of,
+    run,
+)
+
+AMPLE = 1 << 30
+POLICIES = [(5,), (5, 5, 10, 25), (7, 13), (10, 5)]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def stored() -> tuple[CausalFlow, dict[str, torch.Tensor]]:
+    return make_flow(max_frames=1200)
+
+
+def static(flow: CausalFlow, **options: Any) -> Token2Mel:
+    return Token2Mel(flow, SPEC, **{"steps": 2, "static_bytes": AMPLE} | options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("count", [1, 4, 23, 40, 97])
+def test_any_policy_equals_the_one_shot_flow(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]], policy: tuple[int, ...], count: int
+) -> None:
+    codes = codes_of(count)
+    want = one_shot(stored[0], codes)
+    fixed, growing = (
+        static(stored[0], packet_codes=policy),
+        Token2Mel(stored[0], SPEC, steps=2, packet_codes=policy),
+    )
+    packets = run(fixed.stream(), codes, always(1))
+    assert np.abs(np.concatenate(packets, axis=1) - want).max() <= TOLERANCE
+    twins = run(growing.stream(), codes, always(1))
+    assert np.abs(np.concatenate(twins, axis=1) - want).max() <= TOLERANCE
+    # the last packet may be larger where a whole rest is made in one call
+    shared = min(len(packets), len(twins)) - 1
+    assert [mel.shape for mel in packets[:shared]] == [mel.shape for mel in twins[:shared]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", [7, 10])
+def test_prompt_and_the_next_reply(stored: tuple[CausalFlow, dict[str, torch.Tensor]], prompt: int) -> None:
+    flow, cases = stored
+    voice = prompt_of(cases, prompt)
+    fixed = static(flow, prompt=voice, packet_codes=(5, 5, 10))
+    growing = Token2Mel(flow, SPEC, steps=2, prompt=voice)
+    first, second = codes_of(31, 1), codes_of(44, 2)
+    stream = fixed.stream()
+    for codes in (first, second, first):
+        stream.reset()
+        mel = np.concatenate(run(stream, codes, always(3)), axis=1)
+        assert np.abs(mel - growing.convert(codes)).max() <= TOLERANCE
+
+
+def test_streams_side_by_side_have_their_own_buffers(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    fixed = static(stored[0])
+    first, second = codes_of(23, 1), codes_of(23, 2)
+    one, two = fixed.stream(), fixed.stream()
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for start in range(0, 23, 4):
+        parts[0].extend(one.push(first[start : start + 4]))
+        parts[1].extend(two.push(second[start : start + 4]))
+    for index, (stream, codes) in enumerate(((one, first), (two, second))):
+        mel = np.concatenate(parts[index] + stream.finish(), axis=1)
+        assert np.abs(mel - one_shot(stored[0], codes)).max() <= TOLERANCE
+    slots = {one._state.slot.index, two._state.slot.index}
+    assert slots == {0, 1}
+    del one, two, stream
+    assert {
+        fixed.stream()._state.slot.index,
+        fixed.stream()._state.slot.index,
+    } <= slots  # they were given back
+
+
+def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+    """Of a budget for two streams and a half, the third is refused before it begins; the others are not
+    disturbed, and their buffers serve again."""
+    flow, cases = stored
+    voice, codes, size = prompt_of(cases, 10), codes_of(23), _bytes_per_code(flow)
+    fixed = static(flow, prompt=voice, static_bytes=800 * size)
+    path = fixed._path
+    assert isinstance(path, StaticFlow)
+    assert path.cache_codes == 305  # what the longest reply takes
+    want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
+    streams = [fixed.stream(), fixed.stream()]
+    packets = [stream.push(codes) for stream in streams]
+    with pytest.raises(FlowCacheError, match=r"spoken \(2\) leave"):
+        fixed.stream()
+    held = {
+        id(cache): cache.nbytes
+        for stream in streams
+        for cache in (
+            stream._state.slot.encoder.codes,
+            stream._state.slot.encoder.frames,
+            stream._state.slot.estimator.cache,
+        )
+    }
+    assert path.pool.held == sum(held.values()) == 610 * size <= path.pool.budget
+    for stream, parts in zip(streams, packets, strict=True):
+        mel = np.concatenate([*parts, *stream.finish()], axis=1)
+        assert np.abs(mel - want).max() <= TOLERANCE
+    del stream, streams
+    assert np.abs(fixed.convert(codes) - want).max() <= TOLERANCE
+    assert path.pool.held == 610 * size
+
+
+def test_the_budget_is_divided_where_both_halves_are_ample(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    voice, size = prompt_of(cases, 10), _bytes_per_code(flow)
+    for codes, slots, each in ((531, 1, 305), (532, 2, 266), (609, 2, 304), (700, 2, 305), (200, 1, 200)):
+        path = static(flow, prompt=voice, static_bytes=codes * size)._path
+        assert isinstance(path, StaticFlow)
+        assert (path.prepared_slots, path.cache_codes) == (slots, each)
+        assert path.pool.held == slots * each * size
+
+
+@pytest.mark.slow
+def test_other_numbers_of_steps_take_the_room_of_idle_slots(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    calls, voice, codes = EmulatedCalls(), prompt_of(cases, 10), codes_of(12)
+    fixed = static(flow, prompt=voice, static_bytes=700 * _bytes_per_code(flow), calls=calls)
+    before = fixed.convert(codes)
+    for steps in (3, 1, 2):
+        want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes, steps)
+        assert np.abs(fixed.convert(codes, steps) - want).max() <= TOLERANCE
+        assert fixed._path.pool.held <= fixed._path.pool.budget  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(fixed.convert(codes), before)
+
+
+@pytest.mark.slow
+def test_the_second_of_two_replies_records_nothing(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    calls, codes = EmulatedCalls(), codes_of(40)
+    fixed = static(stored[0], prompt=prompt_of(stored[1], 10), packet_codes=(5, 10), calls=calls)
+    want = fixed.convert(codes)
+    fixed.warm_up()
+    made = calls.num_recordings
+    streams = [fixed.stream(), fixed.stream()]
+    parts = [stream.push(codes[:20]) for stream in streams]
+    parts = [[*done, *stream.push(codes[20:])] for done, stream in zip(parts, streams, strict=True)]
+    for done, stream in zip(parts, streams, strict=True):
+        np.testing.assert_array_equal(np.concatenate([*done, *stream.finish()], axis=1), want)
+    assert calls.num_recordings == made
+
+
+@pytest.mark.slow
+def test_beyond_the_cache_prompt_and_recent_past_are_kept(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    voice, codes = prompt_of(cases, 10), codes_of(90)
+    whole = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
+    small = static(flow, prompt=voice, packet_codes=(5, 10), static_bytes=40 * _bytes_per_code(flow))
+    assert isinstance(small._path, StaticFlow)
+    assert small._path.cache_codes == 40
+    mel = small.convert(codes)
+    # 10 codes of prompt and 25 of reply; the packet of 10 after them writes over the oldest
+    assert np.abs(mel[:, :100] - whole[:, :100]).max() <= TOLERANCE
+    assert np.isfinite(mel).all()
+    assert np.abs(mel[:, 100:] - whole[:, 100:]).max() > TOLERANCE
+    again = small.convert(codes[:20])
+    assert np.abs(again - whole[:, :80])[:, :60].max() <= TOLERANCE  # the prompt was not written over
+
+
+def test_short_memory_makes_packets_smaller_before_it_refuses_a_voice(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    flow, cases = stored
+    voice, codes = prompt_of(cases, 10), codes_of(20)
+    wanted = static(flow, prompt=voice, packet_codes=(5, 10, 25)).convert(codes)
+    for cache_codes, shapes in ((60, [5, 10, 25]), (59, [5, 10]), (30, [5, 10]), (29, [5]), (20, [5])):
+        small = static(
+            flow, prompt=voice, packet_codes=(5, 10, 25), static_bytes=cache_codes * _bytes_per_code(flow)
+        )
+        assert isinstance(small._path, StaticFlow)
+        assert small._path.shapes == shapes
+        held = min(cache_codes - 10 - shapes[-1], 20) * 4
+        assert np.abs(small.convert(codes) - wanted)[:, :held].max() <= TOLERANCE
+    with pytest.raises(BundleError, match="at least 20 codes, and there is memory for 19"):
+        static(flow, prompt=voice, packet_codes=(5, 10, 25), static_bytes=19 * _bytes_per_code(flow))
+
+
+def _bytes_per_code(flow: CausalFlow) -> int:
+    return bytes_per_code(flow.config, 2, flow.config.cfg_rate, torch.float32)
+
+
+def test_bytes_per_code_is_what_a_code_takes(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+    path = static(stored[0])._path
+    assert isinstance(path, StaticFlow)
+    slot = path.start(2).slot
+    held = sum(cache.nbytes for cache in (slot.encoder.codes, slot.encoder.frames, slot.estimator.cache))
+    assert held == path.cache_codes * _bytes_per_code(stored[0])
+
+
+def test_a_cache_too_small_for_the_prompt_is_refused(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    with pytest.raises(BundleError, match=r"voice prompt of 10 codes needs .* at least 20 codes"):
+        static(stored[0], prompt=prompt_of(stored[1], 10), static_bytes=19 * _bytes_per_code(stored[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "mean", "most"), [(torch.float16, 0.01, 0.15), (torch.bfloat16, 0.05, 0.8)]
+)
+def test_number_formats_against_float32(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]], dtype: torch.dtype, mean: float, most: float
+) -> None:
+    codes = codes_of(40)
+    error = np.abs(static(stored[0], steps=10, dtype=dtype).convert(codes) - one_shot(stored[0], codes, 10))
+    assert error.mean() < mean  # standard deviation of the mel: 1.9
+    assert error.max() < most
+
+
+@pytest.mark.slow
+def test_every_packet_goes_through_the_given_calls(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, calls = [], GraphedCalls("cpu")
+    plain = calls.run
+    monkeypatch.setattr(
+        calls, "run", lambda key, *given, **more: keys.append(key) or plain(key, *given, **more)
+    )
+    stage = static(stored[0], packet_codes=(5, 5, 10, 25), calls=calls)
+    run(stage.stream(), codes_of(97), always(1))
+    assert [shape for _, _, shape, _ in keys] == [5, 5, 10, 25, 25, 25, 5]
+    assert [bucket for *_, bucket in keys] == [64, 64, 64, 64, 128, 128, 128]
+    keys.clear()
+    stage.warm_up()
+    path = stage._path
+    assert isinstance(path, StaticFlow)
+    assert path.prepared_slots == 2
+    assert len(set(keys)) == len(keys) == 2 * len(path.shapes) * len(path.buckets())
+
+
+@pytest.mark.slow
+def test_recordings_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+    calls, codes = EmulatedCalls(), codes_of(40)
+    prompts = [random_voice(stored[0].config, SPEC.frame_rate, seed) for seed in (0, 1)]
+    options: dict[str, Any] = {"packet_codes": (5, 10)}
+    recorded = [static(stored[0], prompt=prompt, calls=calls, **options) for prompt in prompts]
+    for _ in range(2):
+        for prompt, stage in zip(prompts, recorded, strict=True):
+            want = static(stored[0], prompt=prompt, **options).convert(codes)
+            np.testing.assert_allclose(stage.convert(codes), want, rtol=0, atol=TOLERANCE)
+    assert calls.num_recordings > 4
+
+
+@pytest.mark.slow
+def test_warm_up_leaves_no_trace(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+    fixed = static(stored[0], prompt=prompt_of(stored[1], 10), packet_codes=(5, 10))
+    codes = codes_of(30)
+    before = fixed.convert(codes)
+    fixed.warm_up()
+    np.testing.assert_array_equal(fixed.convert(codes), before)
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_graphs_equal_eager(stored: tuple[CausalFlow, dict[str, torch.Tensor]], dtype: torch.dtype) -> None:
+    voice, codes = prompt_of(stored[1], 10), codes_of(120)
+    options: dict[str, Any] = {
+        "prompt": voice,
+        "packet_codes": (5, 5, 10, 25),
+        "dtype": dtype,
+        "device": "cuda",
+    }
+    flow = make_flow(max_frames=1200)[0].cuda()
+    eager = static(flow, **options).convert(codes)
+    calls = GraphedCalls("cuda")
+    recorded = static(flow, **options, calls=calls)
+    recorded.warm_up()
+    made = calls.num_recordings
+    for _ in range(2):
+        np.testing.assert_allclose(
+            recorded.convert(codes), eager, atol=2e-3 if dtype == torch.float32 else 0.1
+        )
+    assert calls.num_recordings == made > 0  # a reply records nothing
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_a_second_reply_takes_no_memory_and_no_recording(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    codes, flow, calls = codes_of(60), make_flow(max_frames=1200)[0].cuda(), GraphedCalls("cuda")
+    options: dict[str, Any] = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10), "device": "cuda"}
+    fixed = static(flow, **options, calls=calls, static_bytes=700 * _bytes_per_code(flow))
+    fixed.warm_up()
+    want, made = fixed.convert(codes), calls.num_recordings
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    streams = [fixed.stream(), fixed.stream()]
+    assert torch.cuda.memory_allocated() - held < 1 << 20
+    with pytest.raises(FlowCacheError):
+        fixed.stream()
+    parts = [stream.push(codes) for stream in streams]
+    for done, stream in zip(parts, streams, strict=True):
+        np.testing.assert_allclose(np.concatenate([*done, *stream.finish()], axis=1), want, atol=2e-3)
+    assert calls.num_recordings == made
+    del stream, streams
+    other = fixed.convert(codes, 3)  # the room of an idle slot, whose recordings are forgotten
+    assert np.isfinite(other).all()
+    np.testing.assert_allclose(fixed.convert(codes), want, atol=2e-3)

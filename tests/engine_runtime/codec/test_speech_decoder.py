@@ -1,0 +1,200 @@
+"""The voice of a reply beside the language model: a late device against one thing after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.execution_stream import HostArrival, HostLane, HostSpan, NewLane, StreamLane
+from engine_runtime.codec.speech_decoder import ReplyVoice
+from engine_runtime.engine import Engine
+from engine_runtime.errors import ExecutorError
+from engine_runtime.options import EngineOptions
+from engine_runtime.timing import TimingBus, TimingEvent
+from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
+
+QUESTION = np.random.default_rng(1).normal(0.0, 0.1, 16_000).astype(np.float32)
+
+
+@dataclass
+class LateDevice:
+    """What it is given is ready only after it was asked `patience` times, in order."""
+
+    patience: int
+    waits: int = 0
+    pending: deque[LateArrival] = field(default_factory=deque)
+
+    def lane(self, clock_ns: Callable[[], int]) -> LateLane:
+        return LateLane(self)
+
+
+@dataclass
+class LateArrival:
+    device: LateDevice
+    given: torch.Tensor
+    asked: int = 0
+
+    def is_here(self) -> bool:
+        self.asked += 1
+        return self.asked > self.device.patience
+
+    def value(self) -> np.ndarray:
+        assert self.device.pending.popleft() is self, "taken out of order"
+        if self.asked <= self.device.patience:
+            self.device.waits += 1
+        return self.given.numpy()
+
+
+class LateLane:
+    """Counts its stages as time, so that the durations on the bus can be told from those of the host."""
+
+    def __init__(self, device: LateDevice) -> None:
+        self._device, self._stages = device, 0
+
+    @contextmanager
+    def stage(self) -> Iterator[HostSpan]:
+        self._stages += 1
+        yield HostSpan(1_000 * self._stages, 77)
+
+    def fetch(self, tensor: torch.Tensor) -> LateArrival:
+        arrival = LateArrival(self._device, tensor.clone())
+        self._device.pending.append(arrival)
+        return arrival
+
+
+@pytest.fixture(scope="module")
+def engine(random_bundle: Path) -> Engine:
+    return Engine.load(Bundle.open(random_bundle))
+
+
+def reply(engine: Engine, new_lane: NewLane, codes: int = 24) -> tuple[list[Any], list[TimingEvent]]:
+    """Events of one reply and what the bus said."""
+    bus = TimingBus()
+    heard: list[TimingEvent] = []
+    bus.subscribe(heard.append)
+    other = Engine(replace(engine.stages, new_lane=new_lane), bus)
+    turn = other.open_turn(other.new_conversation(), 1)
+    turn.push(QUESTION)
+    params = replace(engine.bundle.lm.sampling_speech, min_new=codes, max_new=codes)
+    return list(turn.commit(Modality.SPEECH, params)), heard
+
+
+def pcm_of(events: list[Any]) -> np.ndarray:
+    return np.concatenate([event.pcm for event in events if isinstance(event, ReplyAudio)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patience", [0, 1, 4, 1_000])
+def test_a_late_device_says_the_same(engine: Engine, patience: int) -> None:
+    want, want_heard = reply(engine, HostLane)
+    device = LateDevice(patience)
+    events, heard = reply(engine, device.lane)
+    assert not device.pending
+    assert (device.waits > 0) == (patience > 0)
+    np.testing.assert_array_equal(pcm_of(events), pcm_of(want))
+    assert events[-1] == want[-1]
+    assert [event.chunk_index for event in events if isinstance(event, ReplyAudio)] == list(
+        range(sum(isinstance(event, ReplyAudio) for event in want))
+    )
+
+    def texts(found: list[Any]) -> str:
+        return "".join(event.text for event in found if isinstance(event, ReplyText))
+
+    assert texts(events) == texts(want)
+    for name in ("token2mel", "vocoder"):
+        mine, theirs = ([event for event in found if event.name == name] for found in (heard, want_heard))
+        assert [event.attributes for event in mine] == [event.attributes for event in theirs]
+        assert all(0 < event.duration_ns <= 77 for event in mine)  # the lane's clock, not the host's
+
+
+def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engine) -> None:
+    steps_before: dict[str, list[int]] = {}
+    for name, lane in (("host", HostLane), ("late", LateDevice(4).lane)):
+        _, heard = reply(engine, lane)
+        names = [event.name for event in heard]
+        chunks = [index for index, name in enumerate(names) if name == "vocoder"]
+        steps_before[name] = [names[:index].count("step") for index in chunks]
+    assert steps_before["late"][0] == steps_before["host"][0]  # somebody waits to hear it
+    assert steps_before["late"][1] == steps_before["host"][1] + 4
+
+
+def test_a_reply_that_is_dropped_while_speech_is_on_its_way(engine: Engine) -> None:
+    other = Engine(replace(engine.stages, new_lane=LateDevice(1_000).lane))
+    conversation = other.new_conversation()
+    turn = other.open_turn(conversation, 1)
+    turn.push(QUESTION)
+    events = turn.commit(Modality.SPEECH)
+    first = next(events)
+    turn.cancel()
+    rest = list(events)
+    assert isinstance(first, ReplyAudio)
+    assert isinstance(rest[-1], ReplyDone)
+    assert rest[-1].finish_reason == "cancelled"
+    assert len(conversation.exchanges) == 1  # what was handed out was said
+
+
+def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = engine.stages
+
+    class BrokenLane(HostLane):
+        def fetch(self, tensor: torch.Tensor) -> HostArrival:
+            return HostArrival(np.full(tensor.shape, np.nan, dtype=np.float32))
+
+    voice = ReplyVoice(stages.token2mel, stages.vocoder, TimingBus(), 1, BrokenLane)
+    for code in range(7):
+        assert voice.push(code) == []
+    with pytest.raises(ExecutorError, match="--codec-dtype float32"):
+        voice.push(7)  # the last look-ahead of the first chunk
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_codec_options_reach_the_stages(random_bundle: Path, dtype: Any) -> None:
+    options = EngineOptions(codec_dtype=dtype, flow_schedule="quadratic", flow_steps=3)
+    lower = Engine.load(Bundle.open(random_bundle), options)
+    span = lower.stages.token2mel._path.start(3).estimator.schedule.span  # type: ignore[attr-defined]
+    assert [round(t, 4) for t, _ in span] == [0.0, 0.1111, 0.4444]
+    assert lower.stages.vocoder.like.dtype == getattr(torch, dtype)
+    events, _ = reply(lower, HostLane)
+    assert np.isfinite(pcm_of(events)).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_streams_equal_one_thing_after_the_other_on_cuda(random_bundle: Path) -> None:
+    on_device = Engine.load(Bundle.open(random_bundle), EngineOptions(device="cuda"))
+    on_device.warm_up()
+    sequential, _ = reply(on_device, HostLane, codes=90)
+    for _ in range(3):
+        overlapped, heard = reply(on_device, on_device.stages.new_lane, codes=90)
+        np.testing.assert_allclose(pcm_of(overlapped), pcm_of(sequential), atol=1e-5)
+        times = [event for event in heard if event.name == "token2mel"]
+        assert all(0 < event.duration_ms < 5_000 for event in times)
+        assert [event.start_ns for event in times] == sorted(event.start_ns for event in times)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_stream_lane_times_the_device_and_not_the_host() -> None:
+    bus = TimingBus()
+    lane = partial(StreamLane, torch.cuda.Stream())(bus.clock_ns)
+    began = bus.clock_ns()
+    with lane.stage() as span:
+        torch.cuda._sleep(100_000_000)
+        arrival = lane.fetch(torch.ones(5, device="cuda"))
+    enqueued = bus.clock_ns() - began
+    assert not arrival.is_here()
+    assert arrival.value().tolist() == [1.0] * 5
+    start_ns, duration_ns = span.times()
+    assert duration_ns > 2 * enqueued
+    assert abs(start_ns - began) < duration_ns

@@ -1,0 +1,235 @@
+"""Codes of a spoken turn: revised while it is spoken, encoded anew at its commit; how loud to expect it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.turn import Turn
+from engine_runtime.engine import Engine
+from engine_runtime.lm.generation import Row
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.options import EngineOptions
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Modality, Pcm
+from tests.tools.turns import GREEDY, ask, check, done, exchange, speech
+
+FAR_PRIOR = 16.0
+"""So far above any speech that nothing of it is left, and codes made with it are others."""
+SHORT_S = 0.9
+"""Too short for a revision."""
+
+
+def load(random_bundle: Path) -> Engine:
+    """An engine that estimates the maximum of a segment, and is wrong at first."""
+    bundle = Bundle.open(random_bundle)
+    encoder = replace(bundle.speech_encoder, normalisation="segment_max", ceiling_prior=FAR_PRIOR)
+    return Engine.load(replace(bundle, speech_encoder=encoder), EngineOptions(exact_encoding=True))
+
+
+@pytest.fixture(scope="module")
+def loaded(random_bundle: Path) -> Engine:
+    return load(random_bundle)
+
+
+@pytest.fixture
+def exact(loaded: Engine) -> Iterator[Engine]:
+    engine = Engine(loaded.stages)
+    yield engine
+    check(engine)
+    engine.close()
+
+
+@pytest.fixture
+def streamed(loaded: Engine) -> Iterator[Engine]:
+    engine = Engine(replace(loaded.stages, options=EngineOptions()))
+    yield engine
+    engine.close()
+
+
+def with_silence(seconds: float, seed: int = 0) -> Pcm:
+    return np.concatenate((np.zeros(5000, np.float32), speech(seconds - 5000 / 16000, seed)))
+
+
+def user_codes(engine: Engine, conversation: Conversation, index: int = -1) -> list[int]:
+    """Codes of a user turn in the history."""
+    special = engine.bundle.lm.special_ids
+    rows = conversation.exchanges[index].user
+    return [row.audio for row in rows if row.text == special.modality_pad and row.audio < special.eosp]
+
+
+def keys_and_values(engine: Engine, sequence: Sequence) -> torch.Tensor:
+    """What the KV cache holds of a sequence, [.., rows, ..]."""
+    blocks = engine.stages.lm.cache.pool[torch.tensor(sequence.block_table)]
+    rows = blocks.movedim(4, 1).flatten(0, 1)
+    return rows[: sequence.num_rows]
+
+
+@pytest.mark.parametrize("seconds", [SHORT_S, 3.0])
+def test_codes_at_the_commit_are_those_of_the_whole(exact: Engine, seconds: float) -> None:
+    question = with_silence(seconds)
+    conversation = exact.new_conversation()
+    assert done(exchange(exact, conversation, question)).codes
+    assert user_codes(exact, conversation) == exact.stages.speech_tokenizer.encode(question).tolist()
+
+
+def test_a_stream_alone_keeps_its_estimate(streamed: Engine) -> None:
+    question, tokenizer = with_silence(SHORT_S), streamed.stages.speech_tokenizer
+    conversation = streamed.new_conversation()
+    exchange(streamed, conversation, question)
+    found = user_codes(streamed, conversation)
+    assert found == tokenizer.encode_streamed(question).tolist()
+    assert found != tokenizer.encode(question).tolist()
+
+
+def test_codes_that_a_revision_changed_are_prefilled_again(streamed: Engine) -> None:
+    question, tokenizer = with_silence(3.0), streamed.stages.speech_tokenizer
+    seen: list[TimingEvent] = []
+    streamed.timing.subscribe(seen.append)
+    conversation = streamed.new_conversation()
+    turn = streamed.open_turn(conversation, 1)
+    ask(turn, question)
+    rows = [event.attributes["rows"] for event in seen if event.name == "prefill"]
+    assert max(int(count) for count in rows[1:]) > 5  # else as many as there are new codes
+    stream = tokenizer.stream()
+    for start in range(0, question.size, 1280):
+        stream.push(question[start : start + 1280])
+    prompt = streamed.stages.prompt
+    wanted = [*conversation.history(), *prompt.open_user_speech(), *prompt.code_rows(stream.codes)]
+    check_cache(streamed, conversation, wanted)
+
+
+def test_prefill_starts_at_the_first_code_that_differs(random_bundle: Path) -> None:
+    exact = load(random_bundle)  # no block of an earlier conversation can be reused
+    question, tokenizer = with_silence(SHORT_S), exact.stages.speech_tokenizer
+    seen: list[TimingEvent] = []
+    conversation = exact.new_conversation()
+    turn = exact.open_turn(conversation, 1)
+    ask(turn, question)
+    exact.timing.subscribe(seen.append)
+    reply = turn.commit(Modality.SPEECH, GREEDY)
+    next(reply)
+    stream = tokenizer.stream()
+    stream.push(question)
+    old, new = stream.codes, tokenizer.encode(question).tolist()
+    same = next(index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+    assert same < len(old)
+    (encoded,) = [event for event in seen if event.name == "encode"]
+    changed = sum(a != b for a, b in zip(old, new, strict=False))
+    assert encoded.attributes == {"exact": 1, "codes": len(new), "changed_codes": changed}
+    prompt = exact.stages.prompt
+    after = [*prompt.end_speech(), *prompt.end_turn(), *prompt.open_reply(Modality.SPEECH)]
+    commit = next(event for event in seen if "rows_at_commit" in event.attributes)
+    assert commit.attributes["rows_at_commit"] == len(new) - same + len(after)
+    exact.close()
+
+
+def check_cache(engine: Engine, conversation: Conversation, wanted: list[Row]) -> None:
+    """The cache holds these rows, as a prefill of all of them at once leaves it."""
+    ids = engine.stages.sequences.merged_ids(wanted)
+    assert conversation.sequence.num_rows == len(ids)
+    held = keys_and_values(engine, conversation.sequence).clone()
+    fresh, lm = Sequence(), engine.stages.lm
+    lm.prefill(fresh, ids, BOTH_TAILS)
+    whole, config = keys_and_values(engine, fresh), engine.stages.lm_config
+    # The text tail, the layers after the shared ones, is left out of a spoken reply until it is wanted.
+    text, rows = slice(config.shared_layers, config.shared_layers + config.text_layers), conversation.sequence
+    held[rows.text_rows :, text] = whole[rows.text_rows :, text]
+    torch.testing.assert_close(held, whole, atol=1e-5, rtol=1e-4)
+    lm.blocks.release(fresh)
+
+
+def test_the_cache_is_that_of_a_fresh_prefill(exact: Engine) -> None:
+    conversation = exact.new_conversation()
+    exchange(exact, conversation, with_silence(SHORT_S))
+    rows = conversation.history()
+    check_cache(exact, conversation, rows[: conversation.sequence.num_rows])
+
+
+@pytest.mark.parametrize("seconds", [SHORT_S, 2.0])
+def test_the_user_goes_on_after_the_commit(exact: Engine, seconds: float) -> None:
+    whole, place = with_silence(seconds + 1.0), int(seconds * 16000)
+    conversation = exact.new_conversation()
+    turn = exact.open_turn(conversation, 1)
+    ask(turn, whole[:place])
+    next(turn.commit(Modality.SPEECH, GREEDY))
+    turn.reopen()
+    ask(turn, whole[place:])
+    straight = exact.new_conversation()
+    expected = done(exchange(exact, straight, whole)).codes
+    assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
+    assert user_codes(exact, conversation) == exact.stages.speech_tokenizer.encode(whole).tolist()
+
+
+def started_with(turn: Turn) -> float:
+    """Where the ceiling of a turn's stream starts."""
+    return turn._stream_of_turn()._mel._rule.value
+
+
+def test_a_turn_starts_from_the_maximum_of_the_one_before(streamed: Engine) -> None:
+    conversation = streamed.new_conversation()
+    first = streamed.open_turn(conversation, 1)
+    assert started_with(first) == FAR_PRIOR
+    ask(first, with_silence(2.0))
+    list(first.commit(Modality.SPEECH, GREEDY))
+    loud = conversation.expected_maximum
+    assert loud is not None
+    typed = streamed.open_turn(conversation, 2)
+    typed.push_text("two plus three?")
+    list(typed.commit(Modality.SPEECH, GREEDY))
+    assert conversation.exchanges[-1].speech_maximum is None
+    dropped = streamed.open_turn(conversation, 3)
+    ask(dropped, 0.01 * with_silence(2.0))
+    dropped.cancel()
+    assert started_with(streamed.open_turn(conversation, 4)) == loud
+    quiet = streamed.open_turn(conversation, 5)
+    ask(quiet, 0.1 * with_silence(2.0))
+    list(quiet.commit(Modality.SPEECH, GREEDY))
+    assert conversation.expected_maximum == pytest.approx(loud - 2.0, abs=0.01)
+
+
+def test_one_outlier_says_nothing_about_the_next_turn(streamed: Engine) -> None:
+    conversation = streamed.new_conversation()
+    for gain in (0.1, 0.1, 1.0):
+        turn = streamed.open_turn(conversation, 1)
+        ask(turn, gain * with_silence(2.0))
+        list(turn.commit(Modality.SPEECH, GREEDY))
+    maxima = [exchange.speech_maximum for exchange in conversation.exchanges]
+    assert maxima[2] == pytest.approx((maxima[0] or 0.0) + 2.0, abs=0.01)
+    assert started_with(streamed.open_turn(conversation, 4)) == maxima[0]
+
+
+def test_a_turn_that_is_taken_back_says_nothing_about_the_next(streamed: Engine) -> None:
+    conversation = streamed.new_conversation()
+    exchange(streamed, conversation, with_silence(2.0))
+    loud = conversation.expected_maximum
+    turn = streamed.open_turn(conversation, 2)
+    ask(turn, 0.1 * with_silence(2.0))
+    list(turn.commit(Modality.SPEECH, GREEDY))
+    assert conversation.expected_maximum != loud
+    turn.reopen()
+    assert conversation.expected_maximum == loud
+
+
+def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
+    question = with_silence(SHORT_S)
+    alone = streamed.new_conversation()
+    exchange(streamed, alone, question)
+    other = streamed.new_conversation()
+    exchange(streamed, other, 0.05 * with_silence(3.0, 4))
+    streamed.warm_up()
+    streamed.end_conversation(other)
+    later = streamed.new_conversation()
+    turn = streamed.open_turn(later, 1)
+    assert started_with(turn) == FAR_PRIOR
+    ask(turn, question)
+    list(turn.commit(Modality.SPEECH, GREEDY))
+    assert user_codes(streamed, later) == user_codes(streamed, alone)

@@ -1,0 +1,52 @@
+"""Kernels are launched early only where GPU and driver can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton
+
+pytestmark = needs_triton
+if HAS_TRITON:
+    from engine_runtime.cuda.kernels import pdl as module
+    from engine_runtime.cuda.kernels.pdl import early
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    early.cache_clear()
+    yield
+    early.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "is_early"),
+    [((9, 0), 12030, True), ((12, 0), 13000, True), ((8, 9), 13000, False), ((9, 0), 12020, False)],
+)
+def test_gpu_and_driver_decide(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], driver: int, is_early: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(module, "_driver_version", lambda: driver)
+    given = early(torch.device("cuda"))
+    assert given["IS_EARLY"] == is_early
+    assert given.get("launch_pdl", False) == is_early
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_without_a_driver_nothing_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert early(torch.device("cuda")) == {"IS_EARLY": False}
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_driver_tells_its_version() -> None:
+    assert 11000 < module._driver_version() < 100_000
+
+
+def test_a_cpu_launches_one_after_the_other() -> None:
+    assert early(torch.device("cpu")) == {"IS_EARLY": False}

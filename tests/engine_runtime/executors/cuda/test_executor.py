@@ -1,0 +1,240 @@
+"""The executor for GPUs, here on the CPU with plain torch: equal to the torch executor whatever is done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.cuda import prefill
+from engine_runtime.executors.cuda.decode_step import SMALLEST_BUCKET, RowsShape, bucket_of
+from engine_runtime.lm.generation import Generation, merged_id
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.options import BlockFormats
+from engine_runtime.types import SamplingParams
+from tests.doubles.graphs import EmulatedCalls
+from tests.factories.tiny_lm import (
+    LOGIT_TOLERANCE,
+    as_ids,
+    as_rows,
+    load_special_ids,
+    load_tiny,
+    make_cuda_paged,
+    make_paged,
+)
+from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, reply
+
+Tiny = tuple[MossLM, dict[str, torch.Tensor]]
+FP8_KV = torch.float8_e4m3fn
+
+
+def has_scaled_rows() -> bool:
+    """Whether torch multiplies fp8 with a scale for each row on a CPU; 2.9 does so on a GPU only."""
+    ones, scale = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(16, 1)
+    try:
+        torch._scaled_mm(ones, ones.t(), scale_a=scale, scale_b=scale.t(), out_dtype=torch.bfloat16)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    return load_tiny()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: int) -> None:
+    model, _ = tiny
+    sizes = {"num_blocks": 128, "tokens_per_block": [8, 16, 32][seed % 3]}
+    converse(model, make_cuda_paged(model, **sizes), make_paged(model, **sizes), seed, LOGIT_TOLERANCE)
+
+
+def test_whole_pieces_of_a_prompt_are_recorded_once_for_every_sequence(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dense(rows: int, seen: int) -> torch.Tensor:  # torch's own kind of mask can not be made under a mode
+        return torch.ones(rows, seen, dtype=torch.bool).tril(seen - rows)
+
+    monkeypatch.setattr(prefill, "causal_lower_right", dense)
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)[:96]
+    cuda, plain = make_cuda_paged(model, chunk=32, recorded_rows=True), make_paged(model, chunk=32)
+    calls = EmulatedCalls()
+    cuda.executor._graphs = calls
+    kept = []
+    for prompt in (ids, ids[::-1], ids[5:] + ids[:5]):  # each with blocks of its own
+        mine, other = Sequence(), Sequence()
+        assert_same(cuda.prefill(mine, prompt), plain.prefill(other, prompt), LOGIT_TOLERANCE)
+        kept += [mine, other]
+    assert set(calls.keys) == {
+        RowsShape(32, end, text=True, audio=True, is_whole=True) for end in (32, 64, 96)
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
+def test_every_weight_format_computes_the_same_as_the_plain_executor(tiny: Tiny, weight_format: str) -> None:
+    model, _ = tiny
+    cuda = make_cuda_paged(model, formats=BlockFormats(trunk=weight_format))
+    converse(model, cuda, make_paged(model, weight_format=weight_format), 3, LOGIT_TOLERANCE)
+
+
+@pytest.mark.slow
+def test_keys_and_values_in_fp8_are_the_same_as_on_the_plain_executor(tiny: Tiny) -> None:
+    model, _ = tiny
+    cuda, plain = make_cuda_paged(model, kv_dtype=FP8_KV), make_paged(model, kv_dtype=FP8_KV)
+    # A key within rounding of the middle of two fp8 numbers may fall to either side.
+    converse(model, cuda, plain, 5, 0.02)
+
+
+def test_every_block_may_be_rounded(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)
+    rounded = make_cuda_paged(model, formats=BlockFormats("int8", "int8", "int8")).prefill(Sequence(), ids)
+    exact = make_cuda_paged(model).prefill(Sequence(), ids)
+    for mine, other in ((rounded.text, exact.text), (rounded.audio, exact.audio)):
+        assert mine is not None
+        assert other is not None
+        assert not torch.equal(mine, other)
+        assert torch.cosine_similarity(mine, other, dim=0) > 0.99
+
+
+@pytest.mark.skipif(not has_scaled_rows(), reason="this torch has no fp8 product with a scale a row on a CPU")
+def test_products_of_fp8_rows_and_weights_stay_close(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)
+    paged = [
+        make_cuda_paged(model, formats=BlockFormats("fp8"), dtype=torch.bfloat16, multiplies_fp8=multiplies)
+        for multiplies in (True, False)
+    ]
+    both, weights_only = (one.prefill(Sequence(), ids) for one in paged)
+    assert both.audio is not None
+    assert weights_only.audio is not None
+    assert not torch.equal(both.audio, weights_only.audio)
+    assert torch.cosine_similarity(both.audio, weights_only.audio, dim=0) > 0.98
+
+
+def test_stored_logits_of_single_steps(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids, paged, sequence = as_ids(cases["a.rows"], model), make_cuda_paged(model), Sequence()
+    paged.prefill(sequence, ids[:37])
+    for row in range(37, len(ids)):
+        logits = paged.decode(sequence, ids[row])
+        assert logits.text is not None
+        torch.testing.assert_close(logits.text, cases["a.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+
+
+def test_a_sequence_that_grows_through_the_buckets(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids = as_ids(cases["c.rows"], model)
+    paged, sequence = make_cuda_paged(model), Sequence()
+    paged.prefill(sequence, ids[: SMALLEST_BUCKET - 3])
+    for row in range(SMALLEST_BUCKET - 3, SMALLEST_BUCKET + 3):
+        logits = paged.decode(sequence, ids[row])
+        assert logits.audio is not None
+        torch.testing.assert_close(logits.audio, cases["c.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+
+
+def test_buckets_cover_every_length() -> None:
+    for rows in range(1, 5000):
+        assert rows <= bucket_of(rows, 5000) <= max(SMALLEST_BUCKET, 2 * rows)
+    assert bucket_of(100, 300) == 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", SAMPLINGS)
+def test_ids_picked_on_the_device_are_those_of_the_sampler(tiny: Tiny, params: SamplingParams) -> None:
+    model, cases = tiny
+    for prompt in (cases["a.rows"][:50], cases["a.rows"][:33]):
+        mine = reply(model, make_cuda_paged(model), prompt, params)
+        assert mine == reply(model, make_paged(model), prompt, params)
+
+
+def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
+    model, cases = tiny
+    params = SamplingParams(repetition_penalty=1.5, max_new=12)
+    prompts = (cases["a.rows"][:50], cases["a.rows"][20:61])
+    alone = [reply(model, make_paged(model), prompt, params) for prompt in prompts]
+    paged, special = make_cuda_paged(model), load_special_ids()
+    vocab = model.config.text_vocab
+    generations = [
+        Generation(
+            as_rows(prompt),
+            params,
+            special,
+            text_vocab=vocab,
+            audio_vocab=model.config.audio_vocab,
+            want_subtitles=True,
+            skip_unused_tails=True,
+            picks_on_device=True,
+        )
+        for prompt in prompts
+    ]
+    sequences, made = [Sequence(), Sequence()], [[], []]
+    for index in range(12):
+        for which, generation in enumerate(generations):
+            if generation.finish_reason is not None:
+                continue
+            ids = as_ids(prompts[which], model) if not index else []
+            logits = (
+                paged.prefill(sequences[which], ids, generation.tails)
+                if ids
+                else paged.decode(
+                    sequences[which], merged_id(made[which][-1].row, special, vocab), generation.tails
+                )
+            )
+            made[which].append(generation.pick(logits))
+    assert made == alone
+
+
+def test_what_an_executor_can_not_pick_comes_up_as_logits(tiny: Tiny) -> None:
+    model, cases = tiny
+    params = SamplingParams(True, 1.0, 0, 0.9, max_new=5, seed=1)
+    generation = Generation(
+        as_rows(cases["a.rows"]),
+        params,
+        load_special_ids(),
+        text_vocab=model.config.text_vocab,
+        audio_vocab=model.config.audio_vocab,
+        picks_on_device=True,
+    )
+    assert generation.tails.pick is None
+
+
+def test_a_result_that_can_not_be_one_is_refused_when_picked() -> None:
+    model, cases = load_tiny()
+    with torch.no_grad():
+        model.text_lm_head.weight.zero_()
+    with pytest.raises(ExecutorError, match=r"^logits: .* only zeros"):
+        reply(model, make_cuda_paged(model), cases["a.rows"], SamplingParams())
+    with torch.no_grad():
+        model.text_lm_head.weight.fill_(float("nan"))
+    with pytest.raises(ExecutorError, match=r"^logits: .* not finite"):
+        reply(model, make_cuda_paged(model), cases["a.rows"], SamplingParams())
+
+
+def test_a_refused_step_changes_nothing(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids, paged, sequence = as_ids(cases["a.rows"], model), make_cuda_paged(model), Sequence()
+    paged.prefill(sequence, ids[:60])
+    with pytest.raises(ExecutorError, match="input_ids"):
+        paged.decode(sequence, 512 + 160)
+    assert sequence.num_rows == 60
+    assert_same(paged.prefill(sequence, ids[60:]), make_paged(model).prefill(Sequence(), ids))
+
+
+def test_a_table_that_was_changed_in_place_is_looked_at_again(tiny: Tiny) -> None:
+    model, _ = tiny
+    paged, sequence = make_cuda_paged(model), Sequence()
+    paged.prefill(sequence, list(range(40)))
+    paged.blocks.reserve(sequence, 40, 41)
+    tensors = StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    paged.executor.forward(tensors)
+    paged.executor.forward(tensors)
+    tensors["host_kv_cache_block_offsets"][0, 0, :, 1] += 1
+    with pytest.raises(ExecutorError, match=r"^(host_)?kv_cache_block_offsets: "):
+        paged.executor.forward(tensors)

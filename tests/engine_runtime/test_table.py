@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from engine_runtime.table import Section
+
+
+def test_a_table_says_what_its_columns_mean() -> None:
+    section = Section("steps", {"rows": "rows before it", "ms": "median"}, note="8192 rows left out")
+    section.rows += [{"rows": 512, "ms": 3.14159}, {"rows": 4096, "ms": 12345.6}, {"rows": 1}]
+    lines = section.lines()
+    assert lines[1] == "== steps"
+    assert "# ms    median" in lines
+    assert "# 8192 rows left out" in lines
+    cells = [line.split() for line in lines[-4:]]
+    assert cells == [["rows", "ms"], ["512", "3.142"], ["4096", "12346"], ["1", "-"]]
+    assert section.document() == {"rows": section.rows, "note": "8192 rows left out"}
+
+
+def test_without_rows_the_note_stands_alone() -> None:
+    section = Section("device memory", {"gb": "memory"}, note="does not apply on a CPU")
+    assert section.lines()[-1] == "# does not apply on a CPU"

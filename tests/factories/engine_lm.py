@@ -1,0 +1,54 @@
+"""The tiny language model as an engine: behind the paged runtime, on the double of TensorRT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine_runtime.executors.trtllm.engine import Session
+from engine_runtime.executors.trtllm.executor import TrtllmExecutor
+from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.models.moss_lm import MossLM
+from tests.doubles.engine_memory import KnownMemory
+from tests.doubles.trtllm import RecordedCalls, TensorRT
+from tests.factories.engine_plans import Plan, plan_of
+
+
+def make_engine_paged(
+    model: MossLM,
+    folder: Path,
+    contract: str = "1.x",
+    *,
+    plan: Plan | None = None,
+    num_blocks: int = 64,
+    tokens_per_block: int = 16,
+    max_seq_len: int = 1024,
+    chunk: int = 512,
+    records: bool = False,
+    device: str = "cpu",
+    uses_graphs: bool = True,
+    **of_plan: Any,
+) -> tuple[PagedLM, TensorRT]:
+    """An engine of the model, which lies on `device`, and a fresh KV pool.
+
+    On a CPU `records` says whether decode steps are recorded as on a GPU.
+    """
+    trt = TensorRT(KnownMemory(device))
+    of_plan.setdefault("max_seq_len", max_seq_len)
+    plan = plan or plan_of(model, contract, tokens_per_block=tokens_per_block, **of_plan)
+    session = Session(trt.write(folder / "rank0.engine", plan), trt.library, trt.memory)
+    cache = KVCache(model.config, num_blocks, tokens_per_block, keep_trunk=False, device=device)
+    trt.memory.know(cache.pool, "device")
+    executor = TrtllmExecutor(
+        session,
+        model.config,
+        cache,
+        trt.memory,
+        max_seq_len=max_seq_len,
+        max_num_tokens=chunk,
+        uses_graphs=uses_graphs,
+        calls=RecordedCalls(trt) if records else None,  # type: ignore[arg-type]
+    )
+    return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block)), trt

@@ -1,0 +1,89 @@
+"""Engines for the double of TensorRT: how one was built, and the list of tensors that follows from it.
+
+The list is that of the library's prepare_inputs for batch 1 and beam 1, written down from its documents and
+sources and not from our code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from engine_runtime.models.moss_lm import MossLM
+from tests.doubles.gpt_attention import Build
+
+VERSION = "10.14.1"
+Shape = tuple[int, ...]
+DataType = Enum("DataType", "FLOAT HALF BF16 INT32 INT64 FP4")
+OUTPUTS = ("logits", "audio_logits", "hidden_states")
+
+
+@dataclass
+class PlannedTensor:
+    dtype: DataType
+    shape: Shape
+    least: Shape = ()
+    most: Shape = ()
+    is_host: bool = False
+
+
+@dataclass
+class Plan:
+    """What a file of an engine stands for."""
+
+    build: Build
+    max_seq_len: int = 1024
+    max_num_tokens: int = 512
+    rows_of_profiles: Sequence[tuple[int, int]] = ()
+    logits: DataType = DataType.FLOAT
+    version: str = VERSION
+    has_extra_output: bool = False
+    drops: frozenset[str] = frozenset()
+
+    def tensors(self) -> dict[str, PlannedTensor]:
+        """Inputs and outputs, as the library's prepare_inputs declares them for batch 1 and beam 1."""
+        build, config = self.build, self.build.model.config
+        i32, i64 = DataType.INT32, DataType.INT64
+        layers = max(build.layer_indices or [0]) + 1
+        blocks = -(-self.max_seq_len // build.tokens_per_block)
+        one: tuple[Shape, Shape, Shape] = ((-1,), (1,), (1,))
+        rows: tuple[Shape, Shape, Shape] = ((-1,), (1,), (self.max_num_tokens,))
+        pointers: Shape = (1, 2) if build.has_pools else (2,)
+        table: tuple[Shape, Shape, Shape] = ((-1, 2, -1), (1, 2, 1), (1, 2, blocks))
+        if build.has_pools:
+            table = ((1, *table[0]), (1, *table[1]), (1, *table[2]))
+        tensors = {
+            "input_ids": PlannedTensor(i32, *rows),
+            "position_ids": PlannedTensor(i32, *rows),
+            "last_token_ids": PlannedTensor(i32, *one),
+            "sequence_length": PlannedTensor(i32, *one),
+            "context_lengths": PlannedTensor(i32, *one),
+            "host_context_lengths": PlannedTensor(i32, *one, is_host=True),
+            "host_past_key_value_lengths": PlannedTensor(i32, *one, is_host=True),
+            "host_request_types": PlannedTensor(i32, *one, is_host=True),
+            "kv_cache_block_offsets": PlannedTensor(i32, *table),
+            "host_kv_cache_block_offsets": PlannedTensor(i32, *table, is_host=True),
+            "host_kv_cache_pool_pointers": PlannedTensor(i64, pointers, is_host=True),
+            "host_max_attention_window_sizes": PlannedTensor(i32, (layers,), is_host=True),
+            "host_sink_token_length": PlannedTensor(i32, (1,), is_host=True),
+            "cache_indirection": PlannedTensor(i32, (-1, -1, -1), (1, 1, 1), (1, 1, self.max_seq_len)),
+            "host_runtime_perf_knobs": PlannedTensor(i64, (16,), is_host=True),
+        }
+        if build.has_pools:
+            tensors["host_kv_cache_pool_mapping"] = PlannedTensor(i32, (layers, 2), is_host=True)
+            tensors["host_context_progress"] = PlannedTensor(i64, (1,), is_host=True)
+        batch = -1
+        tensors["logits"] = PlannedTensor(self.logits, (batch, config.text_vocab))
+        tensors["audio_logits"] = PlannedTensor(self.logits, (batch, config.audio_vocab))
+        if self.has_extra_output:
+            tensors["hidden_states"] = PlannedTensor(self.logits, (batch, config.hidden_size))
+        return {name: tensor for name, tensor in tensors.items() if name not in self.drops}
+
+
+def plan_of(model: MossLM, contract: str = "1.x", **choices: Any) -> Plan:
+    """An engine of this model by one of the contracts; the other words are those of Build or of Plan."""
+    of_build = {name: choices.pop(name) for name in list(choices) if name in Build.__dataclass_fields__}
+    of_build.setdefault("tokens_per_block", 16)
+    return Plan(Build(model, has_pools=contract == "1.x", **of_build), **choices)

@@ -1,0 +1,72 @@
+"""Checkpoints of the random bundle, plain and quantised, for tests of what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.executors.torch.quantized_network import load_paged
+from engine_runtime.loading import Stages, load_stages
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import Dtype, EngineOptions
+from engine_runtime.trtllm.calibrate import Calibration, Calibrator, Prompt
+from engine_runtime.trtllm.convert import Conversion, find_language_model
+from engine_runtime.trtllm.quantize import Format, Quantizing, identity
+from engine_runtime.types import Modality
+
+PROMPTS = (
+    Prompt(np.random.default_rng(0).normal(0, 0.1, 14_000).astype(np.float32), Modality.SPEECH),
+    Prompt("two plus three", Modality.TEXT),
+)
+REPLY_ROWS = 6
+
+
+def convert(bundle: Path, directory: Path, dtype: Dtype = "float32") -> Checkpoint:
+    """The bundle's language model as a checkpoint."""
+    conversion = Conversion.start(find_language_model(bundle), directory, dtype)
+    conversion.write()
+    conversion.finish()
+    return Checkpoint.open(directory)
+
+
+def watched_stages(
+    bundle: Path, checkpoint: Checkpoint, calibrator: Calibrator, device: str = "cpu"
+) -> Stages:
+    """Stages whose language model is watched."""
+    opened = Bundle.open(bundle)
+    config = MossLMConfig.from_dict(opened.lm.config)
+    lm = load_paged(checkpoint, opened.lm, config, device=device, wrap=calibrator.wrap)
+    return load_stages(opened, EngineOptions(device), lm=lm)
+
+
+def calibrate(
+    bundle: Path, checkpoint: Checkpoint, device: str = "cpu", reply_rows: int = REPLY_ROWS
+) -> Calibration:
+    """What the products see over PROMPTS."""
+    calibrator = Calibrator()
+    stages = watched_stages(bundle, checkpoint, calibrator, device)
+    return calibrator.run(
+        stages, PROMPTS, model=identity(checkpoint), reply_rows=reply_rows, total=len(PROMPTS)
+    )
+
+
+def quantize(
+    checkpoint: Checkpoint,
+    directory: Path,
+    number_format: Format,
+    calibration: Calibration | None,
+    *,
+    tails: bool = False,
+    device: str = "cpu",
+) -> Checkpoint:
+    """The checkpoint in another format."""
+    quantizing = Quantizing.start(
+        checkpoint, directory, number_format, calibration, tails=tails, device=device
+    )
+    quantizing.find_scales()
+    quantizing.write()
+    quantizing.finish()
+    return Checkpoint.open(directory)

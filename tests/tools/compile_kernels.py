@@ -1,0 +1,210 @@
+"""Compiles every kernel for real GPUs at the released model's sizes; no GPU is needed for that.
+
+Run by a test in a process of its own (`python -m tests.tools.compile_kernels 89 90`), since the interpreter,
+under which the other tests run the kernels, does not know what a GPU lacks. Ends with an error if one does
+not compile.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from engine_runtime.cuda.kernels.attention import attend_few_rows, attend_row, join_few_rows
+from engine_runtime.cuda.kernels.flow_estimator import (
+    attend_rows,
+    conv_rows,
+    inner_rows,
+    linear_add_rows,
+    project_rows,
+    skip_rows,
+    step_rows,
+)
+from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
+from engine_runtime.cuda.kernels.prefill_elementwise import (
+    dense_rows,
+    dense_rows_int4,
+    fp8_rows,
+    gate_rows,
+    norm_rows,
+    take_slots,
+    turn_and_write_rows,
+)
+from engine_runtime.cuda.kernels.sampling import best_of_stretch, pick_one
+from engine_runtime.cuda.kernels.small_batch_linear import few_rows, few_rows_int4
+from engine_runtime.cuda.kernels.snake import snake_values
+
+BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
+HIDDEN, INNER, HEADS, KV_HEADS, DIM, TOKENS = 4096, 12288, 32, 8, 128, 16
+ROW = {"x": BF16, "norm": BF16, "residual": BF16, "out": BF16, "num_rows": "i32", "eps": "fp32"}
+FLAGS = {
+    "COLUMNS": HIDDEN,
+    "WIDTH": HIDDEN,
+    "STAGES": 3,
+    "HAS_NORM": True,
+    "IS_GATED": False,
+    "HAS_RESIDUAL": False,
+}
+HEAD_SIZES = {"HEADS": HEADS, "KV_HEADS": KV_HEADS, "DIM": DIM, "TOKENS": TOKENS}
+TABLES = {"q_norm": BF16, "k_norm": BF16, "cos": BF16, "sin": BF16, "table": "*i32"}
+OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
+
+INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances")
+WEIGHTS = ("norm", "norm_bias", "weight", "bias", "q", "q_out", "cache", "seen", "distances")
+STAGES = {"linear_add_rows": 4, "attend_rows": 2, "few_rows": 4, "few_rows_int4": 4, "attend_few_rows": 1}
+"""Of those kernels that are not run with the usual number."""
+SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
+"""Bytes that a program can have."""
+
+WIDE_LOADS = r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10"
+"""To registers, and to shared memory."""
+
+Case = tuple[Any, dict[str, str], dict[str, object], int]
+
+
+def cases() -> Iterator[Case]:
+    """Kernel, types of its arguments, constants, warps."""
+    down = {"COLUMNS": INNER, "WIDTH": 16384, "HAS_NORM": False, "HAS_RESIDUAL": True}
+    for weight in (BF16, FP8, "*u8"):
+        plain = {"HAS_SCALE": weight != BF16, "FP8_BITS": weight == "*u8", "ROWS": 2}
+        types = ROW | {"weight": weight, "scale": FP32}
+        yield row_linear, types, FLAGS | plain, 4
+        yield row_linear, types, FLAGS | plain | {"IS_GATED": True, "ROWS": 1}, 4
+        yield row_linear, types, FLAGS | plain | down, 8
+    for kernel, scale, more in ((row_linear_int8, FP32, {}), (row_linear_int4, "*fp16", {"NUM_GROUPS": 32})):
+        types = ROW | {"weight": "*i32", "scale": scale}
+        whole = FLAGS | {"ROWS": 4, "HAS_ASM": True} | more
+        yield kernel, types, whole, 4
+        yield kernel, types, whole | {"IS_GATED": True, "ROWS": 2}, 8
+        groups = {"NUM_GROUPS": INNER // 128} if more else {}
+        yield kernel, types, whole | down | groups | {"ROWS": 1}, 8
+    between = {"best": FP32, "best_ids": "*i32", "tops": FP32, "top_ids": "*i32", "sums": FP32}
+    whole_number, real = "*i64", "*fp64"
+    types = {"logits": FP32, "seen": "*u8", "penalty": real}
+    types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), whole_number)
+    picks = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
+    picks |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
+    places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "STRETCHES": 75, "STRETCH_TILE": 128}
+    for do_sample in (False, True):
+        flags = {"VOCAB": 16512, "STRETCH": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
+        yield best_of_stretch, types | between, flags, 8
+        yield pick_one, between | picks, places | {"DO_SAMPLE": do_sample}, 8
+    for pool in (BF16, FP8):
+        pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 64}
+        buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
+        types = TABLES | OFFSETS | buffers | {"qkv": BF16, "pool": pool, "position": "*i64", "out": BF16}
+        for has_more in (False, True):
+            yield attend_row, types, HEAD_SIZES | pieces | {"HAS_MORE": has_more}, 4
+        types |= {"q": BF16, "positions": "*i64", "num_rows": "i32"}
+        for rows, count in ((4, 16), (16, 8), (16, 1)):
+            flags = HEAD_SIZES | pieces | {"GROUP_TILE": 4, "PIECES": count, "ROWS": rows}
+            yield attend_few_rows, types, flags, 4
+        types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
+        yield turn_and_write_rows, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
+    types = {"partial": FP32, "tops": FP32, "totals": FP32, "out": BF16, "num_outputs": "i32"}
+    yield join_few_rows, types, {"DIM": DIM, "PIECES": 16}, 2
+    yield take_slots, dict.fromkeys(("host", "device"), whole_number), {"SLOTS": 16}, 1
+    yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4
+    norm = {"x": BF16, "norm": BF16, "out": BF16, "eps": "fp32"}
+    yield norm_rows, norm, {"WIDTH": HIDDEN, "BLOCK": HIDDEN}, 8
+    yield fp8_rows, {"x": BF16, "out": FP8, "scale": FP32}, {"WIDTH": INNER, "BLOCK": 16384}, 8
+    dense = {"WIDTH": HIDDEN, "FP8_BITS": False, "BLOCK": 4096}
+    for weight in (FP8, "*i8"):
+        yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
+    few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
+    for rows, outputs, block in ((16, 32, 256), (16, 64, 128), (64, 32, 128), (64, 64, 128), (64, 64, 64)):
+        cut = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
+        for weight in (FP8, "*i8", "*u8"):
+            flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": block}
+            yield few_rows, few | {"weight": weight, "scale": FP32}, flags, 4
+        yield few_rows_int4, few | {"weight": "*u8", "scale": "*fp16"}, cut | {"NUM_GROUPS": INNER // 128}, 4
+    groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
+    yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
+    # float32 where it is tightest: what keeps several pieces in shared memory
+    for dtype in ("*fp16", FP32):
+        for case in codec_cases(dtype):
+            if dtype != FP32 or case[0].__name__ in STAGES:
+                yield case
+
+
+def codec_cases(dtype: str) -> Iterator[Case]:
+    """The kernels of the codec, at its released sizes."""
+    width, heads, dim, bands = 256, 8, 64, 80
+    counts = dict.fromkeys(INTEGERS, "i32")
+    rows = dict.fromkeys(("x", "other", "past", "new_past", "time", "add", "out", "h", "residual"), dtype)
+    weights = dict.fromkeys(WEIGHTS, dtype)
+    scalars = dict.fromkeys(("eps", "softmax_scale", "guidance", "dt"), "fp32")
+    types = counts | rows | weights | scalars | {"slots": "*i64", "distance_of": "*i64"}
+    sizes: dict[str, object] = {"ROWS": 16, "COLUMNS": 16}
+    plain: dict[str, object] = sizes | {"IN": width, "OUT": width, "TILE": width}
+    heads_of = {"HEADS": heads, "DIM": dim, "COLUMNS": 32}
+    yield project_rows, types, plain | heads_of | {"QUERIES": 1, "HAS_BIAS": False}, 4
+    encoder = {"IN": 2 * width, "TILE": 2 * width, "QUERIES": 2, "HAS_BIAS": True}
+    yield project_rows, types, plain | heads_of | encoder, 4
+    half = 2 if dtype == FP32 else 1
+    attention = {"HEADS": heads, "DIM": dim, "DIM_TILE": dim, "KEYS": 128 // half}
+    for has in (False, True):
+        yield attend_rows, types, attention | {"ROWS": 16, "HAS_DISTANCES": has}, 4
+    yield linear_add_rows, types, plain | {"IN": 4 * width, "BLOCK": 256 // half}, 4
+    yield linear_add_rows, types, plain | {"IN": 4 * width // half, "BLOCK": 1024 // half}, 4
+    yield inner_rows, types, plain | {"OUT": 4 * width, "IS_GELU": True, "COLUMNS": 32}, 4
+    flags = {"IS_SHARED": False, "HAS_NORM": False, "HAS_BIAS": True, "HAS_ADD": False, "PARTS": 1}
+    first = {"IS_SHARED": True, "HAS_BIAS": False, "HAS_ADD": True, "IN": bands, "TILE": 128}
+    for more in (flags, flags | {"HAS_NORM": True}, flags | {"PARTS": 2}, flags | first):
+        noisy = {"x": FP32, "other": FP32} if more["IS_SHARED"] else {}
+        yield conv_rows, types | noisy, plain | {"TAPS": 3} | more, 4
+        if not more["HAS_NORM"]:
+            yield skip_rows, types | noisy, plain | {"OUT_TILE": width} | more, 4
+    yield step_rows, types | {"x": FP32, "out": FP32}, plain | {"OUT": bands, "BATCH": 2}, 4
+    values = dict.fromkeys(("x", "residual", "bias", "alpha", "total_out", "out"), dtype)
+    switches = dict.fromkeys(("HAS_BIAS", "HAS_RESIDUAL", "HAS_TOTAL", "HAS_SNAKE"), True)
+    lengths = dict.fromkeys(("size", "length"), "i32")
+    yield snake_values, values | lengths, {"CHANNELS": 256, "BLOCK": 1024} | switches, 4
+
+
+def compile_for(capability: int, case: Case) -> str:
+    """PTX of one case."""
+    kernel, types, constants, warps = case
+    names = kernel.arg_names
+    options: dict[str, object] = {"num_warps": warps}
+    if "IS_EARLY" in names:
+        constants = constants | {"IS_EARLY": capability >= 90}
+        options["launch_pdl"] = capability >= 90
+    signature = {name: "constexpr" if name in constants else types[name] for name in names}
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(names)
+        if signature[name].startswith("*") or name == "size"
+    }
+    values = {(index,): constants[name] for index, name in enumerate(names) if name in constants}
+    source = ASTSource(kernel, signature, values, aligned)
+    if kernel.__name__ in STAGES:
+        options["num_stages"] = STAGES[kernel.__name__]
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert compiled.asm["cubin"], kernel.__name__
+    if kernel.__module__.endswith(("flow", "few_rows")):
+        assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
+    ptx = str(compiled.asm["ptx"])
+    if constants.get("IS_EARLY"):
+        before = ptx.split("griddepcontrol.wait")[0]
+        assert "st.global" not in before, kernel.__name__
+    return ptx
+
+
+def main(capabilities: list[int]) -> None:
+    """Compile all; one line a kernel: whether it has loads of 16 bytes."""
+    for capability in capabilities:
+        for case in cases():
+            ptx = compile_for(capability, case)
+            is_wide = re.search(WIDE_LOADS, ptx)
+            sys.stdout.write(f"sm_{capability} {case[0].__name__} {'v4.b32' if is_wide else 'narrow'}\n")
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]])

@@ -1,0 +1,51 @@
+"""The window as `moss-voice` opens it, with a user who types a question, plays a sample, and closes it.
+
+    python -m tests.tools.driven_window
+
+For tests that observe the process from outside. Exit status 0 once both are answered.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from app import cli, paths
+from app.gui import run
+from app.gui.main_window import MainWindow
+from app.session.messages import PlaySample, SessionState, StateChanged
+
+
+class DrivenWindow(MainWindow):
+    """Closes itself after two replies."""
+
+    has_asked = False
+    replies = 0
+
+    def begin(self) -> None:
+        """Ask as soon as the engine is loaded."""
+        super().begin()
+        self.bridge.state_changed.connect(self._ask)
+        self.bridge.reply_finished.connect(self._continue)
+
+    def _ask(self, change: StateChanged) -> None:
+        if change.state is SessionState.STOPPED and not DrivenWindow.has_asked:
+            DrivenWindow.has_asked = True
+            self.composer.edit.setPlainText("what is two plus three")
+            self.composer.send()
+
+    def _continue(self) -> None:
+        DrivenWindow.replies += 1
+        if DrivenWindow.replies == 1:
+            self.bridge.send(PlaySample(paths.assets_dir() / "samples" / "01-hello.wav"))
+        else:
+            self.close()
+
+
+def main() -> int:
+    """Run the program with that window."""
+    run.MainWindow = DrivenWindow  # type: ignore[misc]
+    return cli.main([]) or int(DrivenWindow.replies != 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Picture of a real conversation for the README: window, session, engine, nano bundle, sound on null sinks.
+
+    python -m tests.tools.live_picture FOLDER
+
+Nothing in it is scripted but who asks what: sample questions go through the capture path, replies through
+the real output stream. Needs pulseaudio. Writes window-light.png and window-dark.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.doubles.pulse_server import PulseServer
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ("01-hello", "03-three-plus-four", "04-and-plus-two", "05-after-monday")
+TYPED = ("What colour is the sky?", "What is nine minus six?")
+
+
+def hold_conversation(folder: Path) -> None:
+    """Ask the questions and take the pictures."""
+    from PySide6.QtWidgets import QApplication
+
+    from app.gui.main_window import MainWindow
+    from app.gui.preferences import Preferences, PreferenceStore, ThemeChoice
+    from app.main import engine_factory
+    from app.session.messages import EngineReady, PlaybackFinished, PlaySample, Start
+    from app.session.session import Session
+    from app.settings import StartSettings
+
+    application = QApplication([])
+    seen: list[object] = []
+    session = Session(engine_factory(StartSettings(bundle=ROOT / "assets" / "bundles" / "nano")))
+    poll = session.poll
+
+    def listening_poll() -> list[object]:
+        events = poll()
+        seen.extend(events)
+        return events
+
+    session.poll = listening_poll  # type: ignore[method-assign,assignment]
+
+    def wait(condition: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise SystemExit("the conversation did not go on in time")
+            application.processEvents()
+            time.sleep(0.005)
+
+    def pause(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        wait(lambda: time.monotonic() > end, seconds + 1)
+
+    def count(kind: type) -> int:
+        return sum(isinstance(event, kind) for event in seen)
+
+    for theme in (ThemeChoice.LIGHT, ThemeChoice.DARK):
+        store = PreferenceStore(Path(tempfile.mkdtemp()) / "window.ini")
+        store.save(Preferences(theme=theme, language="en"))
+        if theme is ThemeChoice.LIGHT:
+            window = MainWindow(session, None, store)
+            window.resize(1440, 920)
+            window.show()
+            window.begin()
+            wait(lambda: count(EngineReady) > 0, 60)
+            window.bridge.send(Start())
+            pause(1.5)
+            for text in TYPED:
+                answered = count(PlaybackFinished)
+                window.composer.edit.setPlainText(text)
+                window.composer.send()
+                wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
+                pause(0.6)
+            for name in SAMPLES:
+                answered = count(PlaybackFinished)
+                window.bridge.send(PlaySample(ROOT / "assets" / "samples" / f"{name}.wav"))
+                wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
+                pause(1.0)
+        else:
+            window.toggle_theme()
+            pause(0.6)
+        window.grab().save(str(folder / f"window-{theme.value}.png"))
+    window.close()
+    application.processEvents()
+
+
+def main() -> None:
+    """Start the sound server, then talk."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    server = PulseServer()
+    os.environ.update({name: value for name, value in server.environment.items() if name != "HOME"})
+    server.start()
+    try:
+        hold_conversation(folder)
+    finally:
+        server.remove()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

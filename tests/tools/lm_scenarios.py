@@ -1,0 +1,93 @@
+"""What is done to two executors side by side to hold one against the other."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from engine_runtime.lm.generation import GeneratedRow, Generation, merged_id
+from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import Tails
+from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.types import SamplingParams
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_rows, load_special_ids
+
+SAMPLINGS = [
+    SamplingParams(max_new=40),
+    SamplingParams(repetition_penalty=1.3, max_new=40),
+    SamplingParams(True, 0.6, 20, 0.95, 1.1, max_new=40, seed=1),
+    SamplingParams(True, 1.5, 64, 0.8, 1.0, min_new=30, max_new=40, seed=2),
+    SamplingParams(True, 0.9, 1, 1.0, 1.0, max_new=20, seed=3),
+    SamplingParams(True, 2.0, 50, 1.0, 1.2, min_new=10, max_new=60, seed=4),
+]
+
+
+def assert_same(got: Logits, wanted: Logits, tolerance: float = LOGIT_TOLERANCE) -> None:
+    for mine, other in ((got.text, wanted.text), (got.audio, wanted.audio)):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, other, atol=tolerance, rtol=0)
+
+
+def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance: float) -> None:
+    """The same turns on both: prefill in pieces, replies with tails left out, rollback, reuse.
+
+    An executor that leaves no tail out has more rows complete, so that more of them are known again.
+    """
+    choose = random.Random(seed)
+    vocab = model.config.text_vocab + model.config.audio_vocab
+    sequences: list[tuple[Sequence, Sequence]] = [(Sequence(), Sequence())]
+    for _ in range(6):
+        mine, other = choose.choice(sequences)
+        for _ in range(choose.randrange(1, 3)):
+            ids = [choose.randrange(vocab) for _ in range(choose.randrange(1, 40))]
+            tails = Tails(text=choose.random() < 0.7, audio=choose.random() < 0.7)
+            assert_same(cuda.prefill(mine, ids, tails), plain.prefill(other, ids, tails), tolerance)
+        tails = choose.choice([Tails(), Tails(text=False), Tails(audio=False)])
+        for _ in range(choose.randrange(1, 12)):
+            token = choose.randrange(vocab)
+            assert_same(cuda.decode(mine, token, tails), plain.decode(other, token, tails), tolerance)
+        action = choose.randrange(4)
+        if action == 0:
+            kept = choose.randrange(1, mine.num_rows + 1)
+            cuda.blocks.rollback(mine, kept)
+            plain.blocks.rollback(other, kept)
+        elif action == 1:
+            sequences.append((cuda.blocks.fork(mine), plain.blocks.fork(other)))
+        elif action == 2:
+            ids = list(mine.ids)
+            cuda.blocks.release(mine)
+            plain.blocks.release(other)
+            held, known = cuda.align(mine, ids), plain.align(other, ids)
+            assert held == known or (held > known and not cuda.executor.can_defer_tails)
+            rest, other_rest = [*ids[held:], 5], [*ids[known:], 5]
+            assert_same(cuda.prefill(mine, rest), plain.prefill(other, other_rest), tolerance)
+    cuda.blocks.check_integrity([mine for mine, _ in sequences])
+
+
+def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingParams) -> list[GeneratedRow]:
+    """A whole reply; the ids are picked where the executor picks them."""
+    rows, special = as_rows(prompt), load_special_ids()
+    generation = Generation(
+        rows,
+        params,
+        special,
+        text_vocab=model.config.text_vocab,
+        audio_vocab=model.config.audio_vocab,
+        want_subtitles=True,
+        skip_unused_tails=True,
+        picks_on_device=paged.executor.can_pick,
+    )
+    sequence, made = Sequence(), []
+    logits = paged.prefill(
+        sequence, [merged_id(row, special, model.config.text_vocab) for row in rows], generation.tails
+    )
+    while True:
+        assert (logits.picked is not None) == paged.executor.can_pick
+        made.append(generation.pick(logits))
+        if generation.finish_reason is not None:
+            return made
+        token = merged_id(made[-1].row, special, model.config.text_vocab)
+        logits = paged.decode(sequence, token, generation.tails)

@@ -1,0 +1,103 @@
+"""How long the window keeps its thread busy while a conversation runs. Run by hand, not by pytest:
+
+    QT_QPA_PLATFORM=offscreen python -m tests.tools.redraw_bench [seconds]
+
+Full series (600 values each), a conversation at real-time pace, and a thread that computes as an engine does.
+A timer of 5 ms notes every gap between its ticks: that is how late a click would have been served.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+
+from app.gui.main_window import MainWindow
+from app.gui.preferences import PreferenceStore
+from app.session.messages import Event, Levels, PlaybackLevel, Timing
+from engine_runtime.timing import TimingEvent
+from tests.doubles.scripted_session import ScriptedSession, all_timings, conversation, opening
+
+_TICK_MS = 5
+
+
+def main(seconds: float) -> None:
+    """Print percentiles of the gaps and the longest redraw."""
+    application = QApplication.instance() or QApplication([])
+    assert isinstance(application, QApplication)
+    with TemporaryDirectory() as folder:
+        session = ScriptedSession()
+        window = MainWindow(session, store=PreferenceStore(Path(folder) / "window.ini"))
+        window.show()
+        window.begin()
+        session.feed(*opening())
+        window.latency.add_events(all_timings(rounds=12))
+        window.latency.longest_redraw_ms = 0.0
+        application.processEvents()
+        gaps, stop = _watch(seconds, application, session)
+        redraw_ms = window.latency.longest_redraw_ms
+        stop.set()
+        window.close()
+        application.processEvents()
+    late = np.array(gaps) * 1e3 - _TICK_MS
+    p50, p95, p99 = np.percentile(late, (50, 95, 99))
+    sys.stdout.write(
+        f"ticks {len(gaps)}, late by p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, "
+        f"max {late.max():.1f} ms; longest redraw {redraw_ms:.1f} ms\n"
+    )
+
+
+def _watch(
+    seconds: float, application: QApplication, session: ScriptedSession
+) -> tuple[list[float], threading.Event]:
+    gaps: list[float] = []
+    last = time.perf_counter()
+
+    def tick() -> None:
+        nonlocal last
+        now = time.perf_counter()
+        gaps.append(now - last)
+        last = now
+
+    stop = threading.Event()
+    threading.Thread(target=_compute, args=(stop,), daemon=True).start()
+    feeder, watch = QTimer(), QTimer()
+    script = [event for events in conversation() for event in events]
+    feeder.timeout.connect(lambda: session.feed(*_next_events(script)))
+    feeder.start(50)
+    watch.timeout.connect(tick)
+    watch.start(_TICK_MS)
+    QTimer.singleShot(int(seconds * 1e3), application.quit)
+    application.exec()
+    return gaps[2:], stop
+
+
+def _next_events(script: list[Event]) -> list[Event]:
+    """What 50 ms of a conversation bring: some of the script, meters, and a step and a chunk."""
+    taken, script[:12] = script[:12], []
+    now = time.perf_counter_ns()
+    steps = [Timing(TimingEvent("step", 1, now, 4_000_000 + index, "engine")) for index in range(5)]
+    chunk = Timing(TimingEvent("token2mel", 1, now, 70_000_000, "engine", {"audio_ms": 400.0}))
+    level = Timing(
+        TimingEvent("playback_buffer", 1, now, 0, "dialog", {"level_ms": float(now // 10**6 % 900)})
+    )
+    return [*taken, Levels(-20.0, -30.0, 0.7), PlaybackLevel(300.0), *steps, chunk, level]
+
+
+def _compute(stop: threading.Event) -> None:
+    """Matrix products that release the GIL, with Python between them that holds it."""
+    a = np.random.default_rng(0).standard_normal((256, 256))
+    while not stop.is_set():
+        for _ in range(20):
+            a = np.tanh(a @ a * 1e-3)
+        sum(index * index for index in range(2000))
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)

@@ -1,0 +1,124 @@
+"""Drives a session on a virtual clock with WAV streams, and collects its events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from app.audio.devices import DeviceList
+from app.audio.wav import write_wav
+from app.audio.wav_streams import WavSpeaker
+from app.session.clocks import Clock, VirtualClock
+from app.session.messages import Event
+from app.session.session import Session
+from app.session.session_settings import SessionSettings
+from engine_runtime.errors import AudioDeviceError
+from engine_runtime.types import Pcm
+from tests.doubles.scripted_engine import LoudnessVad, ScriptedEngine
+
+RATE = 16_000
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+def speech(seconds: float, rate: int = RATE) -> Pcm:
+    """Something loud."""
+    return (0.3 * np.sin(2 * np.pi * 200 * np.arange(round(seconds * rate)) / rate)).astype(np.float32)
+
+
+def silence(seconds: float, rate: int = RATE) -> Pcm:
+    """Nothing."""
+    return np.zeros(round(seconds * rate), dtype=np.float32)
+
+
+class NoMicrophone:
+    """A machine without a microphone."""
+
+    def __init__(self) -> None:
+        from app.audio.ring import Ring
+
+        self.sample_rate = RATE
+        self.ring = Ring(RATE)
+        self.name = ""
+        self.latency_s = 0.0
+        self.dropped_samples = 0
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        raise AudioDeviceError("No microphone was found. Connect one and look for devices again.")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def service(self, now_ns: int) -> None:
+        """Nothing comes."""
+
+    def is_lost(self) -> bool:
+        return False
+
+    def sample_time_ns(self, index: float) -> int:
+        return 0
+
+
+class Driver:
+    """A running session and everything it said."""
+
+    def __init__(self, session: Session, engine: ScriptedEngine) -> None:
+        self.session = session
+        self.engine = engine
+        self.events: list[Event] = []
+
+    def until(self, condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+        """Collect events until `condition` holds."""
+        end = time.monotonic() + limit_s
+        while True:
+            self.events += self.session.poll()
+            if condition():
+                return
+            assert time.monotonic() < end, f"did not happen; last events: {self.events[-15:]}"
+            time.sleep(0.001)
+
+    def of(self, kind: type[AnyEvent]) -> list[AnyEvent]:
+        """All events of one kind so far."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def await_event(self, kind: type[AnyEvent], count: int = 1) -> AnyEvent:
+        """Wait for the `count`th event of a kind."""
+        self.until(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)[count - 1]
+
+
+@contextmanager
+def running(
+    engine: ScriptedEngine,
+    settings: SessionSettings | None = None,
+    *,
+    clock: Clock | None = None,
+    speaker: WavSpeaker | None = None,
+    microphone: object | None = None,
+) -> Iterator[Driver]:
+    """A started session without sound devices."""
+    session = Session(
+        lambda: engine,
+        settings or SessionSettings(hear_samples=False),
+        microphone or NoMicrophone(),  # type: ignore[arg-type]
+        speaker or WavSpeaker(48_000),
+        clock=clock or VirtualClock(),
+        vad=LoudnessVad(),
+        find_devices=lambda: DeviceList((), (), "none here"),
+        look_for_devices=lambda: None,
+    )
+    session.start()
+    try:
+        yield Driver(session, engine)
+    finally:
+        assert session.stop(), "a thread did not end"
+
+
+def write_question(path: Path, *parts: Pcm) -> Path:
+    """A WAV file of these parts."""
+    write_wav(path, np.concatenate(parts), RATE)
+    return path
