@@ -150,7 +150,7 @@ class Engine:
             self.end_conversation(conversation)
 
     def close(self) -> None:
-        """Stop what is going on and let the memory go. The engine can not be used afterwards."""
+        """Stop what is going on and let the memory go. The engine cannot be used afterwards."""
         for conversation in list(self._conversations):
             if conversation.turn is not None:
                 conversation.turn.cancel()

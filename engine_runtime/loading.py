@@ -16,8 +16,8 @@ import torch
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.random_weights import load_or_fill, random_source
 from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
-from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialised
-from engine_runtime.codec.execution_stream import HostLane, NewLane
+from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
+from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.loading import codec_bytes, load_speech_tokenizer, load_token2mel, load_vocoder
 from engine_runtime.codec.runtime import codec_runtime
@@ -61,7 +61,7 @@ class Stages:
     vocoder: Vocoder
     options: EngineOptions
     cpu_threads: CpuThreads
-    new_lane: NewLane = HostLane
+    new_execution_stream: NewExecutionStream = HostExecution
     notes: tuple[str, ...] = ()
     """What the user should know of how it was loaded, one line each."""
     sequences: SequenceRunner = field(init=False)
@@ -123,7 +123,7 @@ def load_stages(
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
     if options.trt_codec:
-        runtime.hold_recordings()  # a recording of torch's work would be replayed in the engines' place
+        runtime.hold_graphs()  # a recording of torch's work would be replayed in the engines' place
     token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
     vocoder = load_vocoder(bundle, device, options, runtime, loading)
     notes = []
@@ -134,7 +134,7 @@ def load_stages(
         notes.append(use_engines(loaded, options.engine_cache, device))
         _log.warning("%s", notes[-1])
         if not is_on_engines(loaded):
-            runtime.allow_recordings(options)
+            runtime.allow_graphs(options)
     return Stages(
         bundle=bundle,
         lm=lm,
@@ -146,7 +146,7 @@ def load_stages(
         vocoder=vocoder,
         options=options,
         cpu_threads=torch_threads(on_cpu=device.type == "cpu"),
-        new_lane=runtime.new_lane,
+        new_execution_stream=runtime.new_execution_stream,
         notes=(*lm.notes, *notes),
     )
 
@@ -174,7 +174,7 @@ def _load_lm(
         if checkpoint.config.quantization.algorithm is not None:
             if (options.weight_format, options.kv_dtype) != ("native", "native"):
                 raise BundleError(
-                    f"The language model of bundle {bundle.name} is quantised already. "
+                    f"The language model of bundle {bundle.name} is quantized already. "
                     "Leave --weights and --kv at native."
                 )
             return load_paged(checkpoint, section, config, device=device, dtype=dtype, num_blocks=kv_blocks)
@@ -202,7 +202,7 @@ def _lm_source(
         return _converted(bundle, config).weight_source(progress)
     from engine_runtime.executors.cuda.loading import stored_weights
 
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         model = MossLM(config)
     return stored_weights(bundle.lm, model, progress)
 
@@ -215,7 +215,7 @@ def load_lm_weights(
     progress: Progress | None = None,
 ) -> MossLM:
     """The plain language model with its weights as they are in the bundle."""
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         model = MossLM(config)
     dtype = getattr(torch, options.lm_dtype)
     if bundle.lm.layout == "tensorrt-llm" and options.random_weights is None:

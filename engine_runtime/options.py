@@ -83,7 +83,7 @@ class EngineOptions:
 
     exact_encoding: bool = False
     """Whether a spoken turn is encoded anew at its commit, where streamed codes are an estimate (bundles with
-    "segment_max" normalisation); what changes is prefilled again."""
+    "segment_max" normalization); what changes is prefilled again."""
 
     backend: Backend = "torch"
     """What runs the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""

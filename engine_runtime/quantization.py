@@ -63,7 +63,7 @@ class Matrix:
         return target.copy_(self.weight.to(dtype)).mul_(self.scale[:, None])
 
 
-def quantise(weight: Tensor, weight_format: WeightFormat) -> Matrix:
+def quantize(weight: Tensor, weight_format: WeightFormat) -> Matrix:
     """A dense weight [out, in] in the given format, on the device where it lies."""
     shape = (weight.shape[0], weight.shape[1])
     if weight_format == "native":

@@ -1,7 +1,7 @@
 """The part of `moss-voice bench` that measures every stage, for one way to run the language model after the
 other: weight formats under torch, and an engine.
 
-Each variant is loaded alone, since two may not fit. One that can not be measured is said, and the rest goes
+Each variant is loaded alone, since two may not fit. One that cannot be measured is said, and the rest goes
 on.
 """
 
@@ -137,7 +137,7 @@ class StageMeasurements:
 
 
 def _compare(bench: StageBench, engine: Engine, what: str) -> dict[str, Any]:
-    """Print one comparison. Where it can not be made, say so and continue with the rest."""
+    """Print one comparison. Where it cannot be made, say so and continue with the rest."""
     from engine_runtime.bench.transformers_reference import ComparisonError
     from engine_runtime.hardware import AcceleratorError
 

@@ -20,7 +20,7 @@ from app.progress import progress_bar
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
-from engine_runtime.bench import summarise
+from engine_runtime.bench import summarize
 from engine_runtime.errors import AudioInputError
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
@@ -80,8 +80,8 @@ def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
         "turns": len(result["turns"]),
         "reply_s": sum(turn["reply"]["audio_s"] for turn in spoken),
         "underruns": result["underruns"],
-        "voice_to_voice_ms": asdict(summarise([timing["voice_to_voice_ms"] for timing in timings])),
-        "playback_hold_ms": asdict(summarise([timing["playback_hold_ms"] for timing in timings])),
+        "voice_to_voice_ms": asdict(summarize([timing["voice_to_voice_ms"] for timing in timings])),
+        "playback_hold_ms": asdict(summarize([timing["playback_hold_ms"] for timing in timings])),
         "playback_hold_reasons": dict(Counter(timing["playback_hold_reason"] for timing in timings)),
     }
 

@@ -85,7 +85,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         action="store_true",
         default=default(False),
         help="run flow, vocoder and speech encoder on TensorRT engines, built at the first start (see "
-        "`moss-voice trt codec`); in torch where that can not be",
+        "`moss-voice trt codec`); in torch where that cannot be",
     )
     parser.add_argument(
         "--exact-encoding",

@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the subcommand and its own: module trt_<name> declares its options and carries them out."""
     parser = commands.add_parser(
         "trt",
-        help="convert, quantise, build and check a TensorRT-LLM engine",
+        help="convert, quantize, build and check a TensorRT-LLM engine",
         description=__doc__,
     )
     steps = parser.add_subparsers(title="steps", metavar="STEP", dest="step", required=True)

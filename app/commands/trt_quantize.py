@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tails",
         action="store_true",
-        help="quantise the layers of both tails, too (default: the shared ones)",
+        help="quantize the layers of both tails, too (default: the shared ones)",
     )
     parser.add_argument(
         "--bundle",
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Calibrate if need be, quantise, measure; the status says whether the heads are aligned."""
+    """Calibrate if need be, quantize, measure; the status says whether the heads are aligned."""
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.hardware import usable_device
@@ -167,10 +167,10 @@ def _report(
     from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.trtllm.report import heads, layer_errors
 
-    quantised = Checkpoint.open(arguments.to)
-    layers = layer_errors(plain, quantised, calibration, options.device)
-    verdict = heads(bundle, plain, quantised, options, questions)
-    described = f"{arguments.format} with {'quantised' if arguments.tails else plain.config.dtype} tails"
+    quantized = Checkpoint.open(arguments.to)
+    layers = layer_errors(plain, quantized, calibration, options.device)
+    verdict = heads(bundle, plain, quantized, options, questions)
+    described = f"{arguments.format} with {'quantized' if arguments.tails else plain.config.dtype} tails"
     section = verdict.section(f"{bundle.name}: {described} against {plain.config.dtype}")
     print("\n".join([*layers.lines(), *section.lines()]))
     print(f"\n{described}: {'aligned' if verdict.is_aligned else 'not aligned'}")

@@ -187,7 +187,7 @@ class LatencyView(QScrollArea):
         super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
-        """Stop drawing while hidden or minimised; events are still collected."""
+        """Stop drawing while hidden or minimized; events are still collected."""
         self._timer.stop()
         super().hideEvent(event)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from engine_runtime.timing import TimingEvent
 
 MAX_POINTS = 600
-"""Values kept, drawn and summarised per series."""
+"""Values kept, drawn and summarized per series."""
 _MAX_TURNS = 256
 _MAX_SPANS = 4096
 

@@ -11,7 +11,7 @@ from engine_runtime.bench.replies import (
     level_dbfs,
     measure_reply,
     run_bench,
-    summarise,
+    summarize,
 )
 
 __all__ = [
@@ -24,5 +24,5 @@ __all__ = [
     "level_dbfs",
     "measure_reply",
     "run_bench",
-    "summarise",
+    "summarize",
 ]

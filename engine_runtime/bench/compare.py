@@ -101,14 +101,14 @@ class Comparison:
         return f"logits of both heads over {len(pairs)} rows: smallest cosine {min(cosines):.6f}"
 
     def _their_steps(self, theirs: TransformersLM, cached_rows: int) -> list[float]:
-        """Steps of the other side, picks by the same sampler."""
+        """Steps of the other side, samples by the same sampler."""
         history = self.lm.rows_of_speech(cached_rows)
         generation = self.lm.plain_generation(history)
         theirs.reset()
-        picked = [generation.pick(Logits(*theirs.run(self.stages.sequences.merged_ids(history)))).row]
+        sampled = [generation.sample(Logits(*theirs.run(self.stages.sequences.merged_ids(history)))).row]
 
         def run() -> None:
-            picked[0] = generation.pick(Logits(*theirs.run(self.stages.sequences.merged_ids(picked)))).row
+            sampled[0] = generation.sample(Logits(*theirs.run(self.stages.sequences.merged_ids(sampled)))).row
             theirs.crop(cached_rows)
 
         return times_ms(run, self.lm.device, self.repeats, self.lm.warm_up_steps)

@@ -44,7 +44,7 @@ class LMCosts:
 
     def step_bytes(self, cached_rows: int, tails: Tails) -> int:
         """Bytes that one decode step must read: weights once, keys and values of all rows before it once.
-        Heads and norms are not quantised."""
+        Heads and norms are not quantized."""
         config = self.config
         layers = config.shared_layers
         weights = config.shared_layers * self._layer_bytes(self.formats.trunk)

@@ -166,24 +166,24 @@ class LMBench:
         `prefill_times`. BenchError where all of them give the same."""
         lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
         generation = self.generation(history)
-        picked: list[Row] = []
+        sampled: list[Row] = []
         heads: list[Tensor] = []
 
         def run() -> None:
-            token_id = self.stages.sequences.merged_ids(picked[-1:])[0]
+            token_id = self.stages.sequences.merged_ids(sampled[-1:])[0]
             logits = lm.decode(sequence, token_id, generation.tails)
-            picked.append(generation.pick(logits).row)
+            sampled.append(generation.sample(logits).row)
             self._note_device(device_ms)
             if sequence.num_rows == lm.max_rows:
                 lm.blocks.rollback(sequence, cached_rows)
-            if logits.audio is not None:  # None where the executor picks
+            if logits.audio is not None:  # None where the executor samples
                 heads.append(logits.audio)
 
         with self.sequence() as sequence:
             logits = lm.prefill(sequence, self.stages.sequences.merged_ids(history), generation.tails)
-            picked.append(generation.pick(logits).row)
+            sampled.append(generation.sample(logits).row)
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
-        if len({row.audio for row in picked}) < 2:
+        if len({row.audio for row in sampled}) < 2:
             raise BenchError("Every decode step gives the same code. No times are given; check the weights.")
         if len(heads) > 1 and all(torch.equal(heads[0], other) for other in heads[1:]):
             raise BenchError("Every decode step gives the same logits. No times are given; it does not run.")
@@ -191,7 +191,7 @@ class LMBench:
 
     def _run_tails(self, wanted: Tails) -> Tails:
         """The tails that a step runs where these are wanted."""
-        return wanted if self.stages.lm.executor.can_defer_tails else BOTH_TAILS
+        return wanted if self.stages.lm.executor.supports_deferred_tails else BOTH_TAILS
 
     def _note_device(self, device_ms: list[float] | None) -> None:
         executor = self.stages.lm.executor
@@ -201,14 +201,14 @@ class LMBench:
     def generation(self, history: list[Row]) -> Generation:
         """A reply in speech that draws its codes and never ends by itself, made as a turn makes it."""
         executor = self.stages.lm.executor
-        return self._generation(history, str(executor.device), True, executor.can_pick)
+        return self._generation(history, str(executor.device), True, executor.can_sample)
 
     def plain_generation(self, history: list[Row]) -> Generation:
         """The same from the logits of both heads on the device."""
         return self._generation(history, str(self.device), False, False)
 
     def _generation(
-        self, history: list[Row], device: str, skip_unused_tails: bool, picks_on_device: bool
+        self, history: list[Row], device: str, skip_unused_tails: bool, samples_on_device: bool
     ) -> Generation:
         lm, config = self.stages.bundle.lm, self.stages.lm_config
         steps = self.repeats + self.warm_up_steps + 1
@@ -221,7 +221,7 @@ class LMBench:
             audio_vocab=config.audio_vocab,
             want_subtitles=lm.subtitles,
             skip_unused_tails=skip_unused_tails,
-            picks_on_device=picks_on_device,
+            samples_on_device=samples_on_device,
             device=device,
         )
 

@@ -71,7 +71,7 @@ class Summary:
     runs: int
 
 
-def summarise(values: Sequence[float]) -> Summary:
+def summarize(values: Sequence[float]) -> Summary:
     """Summary of at least one value."""
     p50, p95 = np.percentile(values, [50, 95])
     return Summary(
@@ -138,7 +138,7 @@ def run_bench(
         if (found := [value for reply in counted for value in reply.values.get(name, [])])
     }
     return BenchReport(
-        metrics={name: summarise(found) for name, found in values.items()},
+        metrics={name: summarize(found) for name, found in values.items()},
         warm_up_ttfa_ms=[reply.values["ttfa_ms"][0] for reply in replies[:warm_up]],
         replies=len(counted),
         codes_per_reply=len(counted[0].codes),

@@ -17,7 +17,7 @@ from engine_runtime.models.moss_lm import Block, MossLM
 
 
 class ComparisonError(MossVoiceError):
-    """A comparison that can not be made, or whose sides do not agree."""
+    """A comparison that cannot be made, or whose sides do not agree."""
 
 
 class TransformersLM:

@@ -2,8 +2,9 @@
 
 In: two ways to load a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
 threshold and whether it holds. Replies of the native engine are the teacher: both engines are led through the
-same rows, step by step as in a conversation, and their logits are compared, so that one early difference does
-not spoil all that follows. The engines are loaded one after the other, since two may not fit. Engine thread.
+same rows, step by step as in a conversation, and their logits are compared, so that one pdl_launch_args
+difference does not spoil all that follows. The engines are loaded one after the other, since two may not fit.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_runtime.bench.verify_encoder import LeadIn, measure_codes
-from engine_runtime.bench.word_errors import Recogniser, word_errors
+from engine_runtime.bench.word_errors import Recognizer, word_errors
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.lm.generation import Row
 from engine_runtime.lm.paged_lm import Logits
@@ -193,7 +194,7 @@ def _teach(engine: Engine, question: Pcm) -> _Lesson:
 
 
 def _logits(engine: Engine, lesson: _Lesson) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits of both heads before each row of the reply, on the host, what can not be picked left out."""
+    """Logits of both heads before each row of the reply, on the host, what cannot be sampled left out."""
     special, lm = engine.bundle.lm.special_ids, engine.stages.lm
     ids = engine.stages.sequences.merged_ids(lesson.rows)
     sequence = Sequence()
@@ -275,14 +276,14 @@ def _flow_steps(engine: Engine, lessons: list[_Lesson], verdict: Verdict) -> Non
         verdict.notes.append("word errors not checked: the bundle gives no words to its speech")
         return
     try:
-        recogniser = Recogniser(texts)
+        recognizer = Recognizer(texts)
     except ImportError:
         verdict.notes.append("word errors not checked: pocketsphinx is not installed")
         return
     rate = stages.vocoder.sample_rate
     shares = []
     for steps, of_steps in zip((FINE_STEPS, FAST_STEPS), mels, strict=True):
-        heard = [recogniser.words(stages.vocoder.vocode(mel), rate) for mel in of_steps]
+        heard = [recognizer.words(stages.vocoder.vocode(mel), rate) for mel in of_steps]
         errors, words = word_errors(texts, heard)
         shares.append(errors / words)
         verdict.checks.append(Check(f"word errors at {steps}", errors / words, None, words))

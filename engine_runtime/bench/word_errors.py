@@ -19,7 +19,7 @@ EAR_RATE = 16000
 _PEAK, _SILENCE_S, _NOISE = 0.5, 0.25, 3e-4
 
 
-class Recogniser:
+class Recognizer:
     """Hears one of `texts`, as far as they are words of its dictionary. ImportError without pocketsphinx."""
 
     def __init__(self, texts: Sequence[str]) -> None:

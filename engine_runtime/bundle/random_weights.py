@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engine_runtime.bundle.weights import Progress, Uninitialised, load_weights
+from engine_runtime.bundle.weights import Progress, Uninitialized, load_weights
 from engine_runtime.errors import BundleError
 from engine_runtime.models.flow import FlowConfig
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -70,7 +70,7 @@ def random_source(
     config: MossLMConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Callable[[str], Tensor]:
     """Gives each tensor of the language model by its name, made when it is asked for."""
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         shapes = {name: tensor.shape for name, tensor in MossLM(config).state_dict().items()}
     return lambda name: random_tensor(name, shapes[name], seed, dtype, device)
 

@@ -77,12 +77,12 @@ class SpeechEncoderSection:
 
     weights: tuple[Path, ...]
     sample_rate: int
-    normalisation: str
+    normalization: str
     config: dict[str, Any]
     weights_hold_more: bool = False
     """The files hold more than the network: a whole training model, of which the encoder is a part."""
     ceiling_prior: float | None = None
-    """Where the ceiling of a stream starts, as log10 mel power; None is what suits the normalisation
+    """Where the ceiling of a stream starts, as log10 mel power; None is what suits the normalization
     (codec/speech_tokenizer/features.py). A "running_max" model was trained with it."""
     graph: Path | None = None
     """ONNX graph of a streaming step without weights, which come from `weights` (codec/onnx_encoder.py)."""

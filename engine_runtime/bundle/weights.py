@@ -38,8 +38,8 @@ _WEIGHT_NORM_STYLES = (
 )
 
 
-class Uninitialised(TorchFunctionMode):
-    """Inside `with Uninitialised():` modules are built without random values, for weights to be read right
+class Uninitialized(TorchFunctionMode):
+    """Inside `with Uninitialized():` modules are built without random values, for weights to be read right
     after.
 
     NOTE: apart from the work, on the meta device `nn.init.normal_` imports the compiler, which takes a

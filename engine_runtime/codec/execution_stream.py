@@ -1,9 +1,9 @@
 """Where the voice of a reply is made: in step with the language model, or beside it on a CUDA stream.
 
 In: pieces of work, and tensors that they leave. Out: how long each took, and the values on the host, when
-they are there. `HostLane` does the work at once and waits for it; `StreamLane` puts it on a stream of its
-own and comes back, so that the next decode steps run meanwhile; values come through pinned memory. Times on
-the stream are those of CUDA events, on the clock of the timing bus. Used by the engine thread.
+they are there. `HostExecution` does the work at once and waits for it; `StreamExecution` puts it on a stream
+of its own and comes back, so that the next decode steps run meanwhile; values come through pinned memory.
+Times on the stream are those of CUDA events, on the clock of the timing bus. Used by the engine thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Span(Protocol):
     """When a piece of work ran; ask only when what it left has arrived."""
 
     def times(self) -> tuple[int, int]:
-        """Start and duration in ns, on the clock of the lane."""
+        """Start and duration in ns, on the clock of the execution_stream."""
 
 
-class Arrival(Protocol):
+class PendingCopy(Protocol):
     """A tensor on its way to the host."""
 
     def is_here(self) -> bool:
@@ -36,18 +36,18 @@ class Arrival(Protocol):
         """The values; waits for them."""
 
 
-class Lane(Protocol):
+class ExecutionStream(Protocol):
     """See the module."""
 
     def stage(self) -> AbstractContextManager[Span]:
         """Work in a `with` block; everything that touches the device belongs into one. Gives its `Span`."""
 
-    def fetch(self, tensor: Tensor) -> Arrival:
+    def fetch(self, tensor: Tensor) -> PendingCopy:
         """Bring a float32 tensor [n] to the host; called within the stage that made it."""
 
 
-NewLane = Callable[[Callable[[], int]], Lane]
-"""Makes the lane of one reply, given the clock in ns."""
+NewExecutionStream = Callable[[Callable[[], int]], ExecutionStream]
+"""Makes the execution_stream of one reply, given the clock in ns."""
 
 
 @dataclass(slots=True)
@@ -63,21 +63,21 @@ class HostSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class HostArrival:
+class HostCopy:
     """Values that are there."""
 
     pcm: Pcm
 
     def is_here(self) -> bool:
-        """See `Arrival`."""
+        """See `PendingCopy`."""
         return True
 
     def value(self) -> Pcm:
-        """See `Arrival`."""
+        """See `PendingCopy`."""
         return self.pcm
 
 
-class HostLane:
+class HostExecution:
     """One thing after the other."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
@@ -85,15 +85,15 @@ class HostLane:
 
     @contextmanager
     def stage(self) -> Iterator[HostSpan]:
-        """See `Lane`. On an accelerator the time of a stage whose values are not fetched in it counts to the
-        next one."""
+        """See `ExecutionStream`. On an accelerator the time of a stage whose values are not fetched in it
+        counts to the next one."""
         span = HostSpan(self._clock_ns())
         yield span
         span.duration_ns = self._clock_ns() - span.start_ns
 
-    def fetch(self, tensor: Tensor) -> HostArrival:
-        """See `Lane`."""
-        return HostArrival(tensor.cpu().numpy())
+    def fetch(self, tensor: Tensor) -> HostCopy:
+        """See `ExecutionStream`."""
+        return HostCopy(tensor.cpu().numpy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class _StreamSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class _StreamArrival:
+class _StreamCopy:
     host: Tensor  # pinned
     event: torch.cuda.Event
 
@@ -122,7 +122,7 @@ class _StreamArrival:
         return self.host.numpy().copy()  # the pinned memory is lent again as soon as nobody refers to it
 
 
-class StreamLane:
+class StreamExecution:
     """Work on a CUDA stream. Made for one reply: its times count from its making, when the device is waited
     for once."""
 
@@ -136,17 +136,17 @@ class StreamLane:
 
     @contextmanager
     def stage(self) -> Iterator[_StreamSpan]:
-        """See `Lane`."""
+        """See `ExecutionStream`."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
             start.record(self._stream)
             yield _StreamSpan(self._begun_ns, self._origin, start, end)
             end.record(self._stream)
 
-    def fetch(self, tensor: Tensor) -> _StreamArrival:
-        """See `Lane`."""
+    def fetch(self, tensor: Tensor) -> _StreamCopy:
+        """See `ExecutionStream`."""
         host = torch.empty(tensor.shape, dtype=torch.float32, pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         event = torch.cuda.Event()
         event.record(self._stream)
-        return _StreamArrival(host, event)
+        return _StreamCopy(host, event)

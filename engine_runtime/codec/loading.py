@@ -13,12 +13,12 @@ from torch import nn
 
 from engine_runtime.bundle.bundle import Bundle, VocoderSection
 from engine_runtime.bundle.random_weights import VOICE_SECONDS, load_or_fill, random_voice
-from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialised
+from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.runtime import CodecRuntime
-from engine_runtime.codec.speech_tokenizer.features import Normalisation
+from engine_runtime.codec.speech_tokenizer.features import Normalization
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone, and the
     smallest caches with which the flow speaks in the longest voice."""
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
         vocoder = _vocoder_network(bundle.vocoder)
@@ -90,20 +90,20 @@ def load_speech_tokenizer(
 ) -> SpeechTokenizer:
     """The speech encoder, in float32. Raises BundleError for parts that do not belong together."""
     section = bundle.speech_encoder
-    with Uninitialised():
+    with Uninitialized():
         model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
     report = loading.next(section.weights)
     load_or_fill(model, section.weights, device, options, report, partial=section.weights_hold_more)
-    known = get_args(Normalisation)
-    if section.normalisation not in known:
+    known = get_args(Normalization)
+    if section.normalization not in known:
         raise BundleError(
-            f"[speech_encoder] has normalisation {section.normalisation!r}, which is none of "
+            f"[speech_encoder] has normalization {section.normalization!r}, which is none of "
             f"{', '.join(known)}. Correct the bundle's manifest."
         )
-    normalisation = cast(Normalisation, section.normalisation)
+    normalization = cast(Normalization, section.normalization)
     calls = GraphedCalls(device, enabled=options.graphs)
     tokenizer = SpeechTokenizer(
-        model, section.sample_rate, normalisation, device, calls=calls, prior=section.ceiling_prior
+        model, section.sample_rate, normalization, device, calls=calls, prior=section.ceiling_prior
     )
     if device.type == "cpu" and options.kernels != "torch":
         use_onnxruntime(tokenizer, section.graph)
@@ -149,7 +149,7 @@ def load_flow(
     bundle: Bundle, device: torch.device, options: EngineOptions, progress: Progress | None = None
 ) -> tuple[CausalFlow, VoicePrompt | None]:
     """The plain flow in float32, and, for random weights, a voice that fits it."""
-    with Uninitialised():
+    with Uninitialized():
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
     load_or_fill(flow, bundle.flow.weights, device, options, progress)
     seed = options.random_weights
@@ -162,7 +162,7 @@ def load_vocoder(
 ) -> Vocoder:
     """The vocoder. Raises BundleError if it was made for another mel than the flow's."""
     section = bundle.vocoder
-    with Uninitialised():
+    with Uninitialized():
         network = _vocoder_network(section)
     report = loading.next(section.weights)
     is_hift = isinstance(network, HiFT)
@@ -174,7 +174,7 @@ def load_vocoder(
         right_context_frames=section.right_context_frames,
         dtype=getattr(torch, options.voice_dtype),
         device=device,
-        recorded=runtime.recorded,
+        captured=runtime.captured,
         triton=runtime.triton,
         keep_state=runtime.keep_state,
     )

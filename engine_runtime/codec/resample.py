@@ -1,4 +1,4 @@
-"""Sample-rate conversion of a whole recording, for voices and for the recogniser.
+"""Sample-rate conversion of a whole recording, for voices and for the recognizer.
 
 In: mono PCM and two rates. Out: PCM at the other rate, in phase. A polyphase filter with a Kaiser window, the
 design of scipy.signal.resample_poly, without the 140 MB that SciPy adds to an installation. For streams of

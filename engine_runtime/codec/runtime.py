@@ -1,4 +1,4 @@
-"""How the codec runs on a device: as it is on a CPU; on CUDA with fixed buffers, recorded, on a stream of
+"""How the codec runs on a device: as it is on a CPU; on CUDA with fixed buffers, captured, on a stream of
 its own.
 
 In: the device, the bundle's flow and the options of the engine. Out: one `CodecRuntime` that the loading of
@@ -13,8 +13,8 @@ from functools import partial
 import torch
 
 from engine_runtime.bundle.sections import FlowSection
-from engine_runtime.codec.execution_stream import HostLane, NewLane, StreamLane
-from engine_runtime.codec.graphed import RecordedFrames
+from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream, StreamExecution
+from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.gpu_memory import memory_of
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -23,7 +23,7 @@ from engine_runtime.options import EngineOptions
 CACHE_SHARE = 10
 """The flow's caches get at most this part of the device's memory."""
 _RESERVE = 400_000_000
-"""Bytes that they leave for what comes after them: the vocoder, recorded graphs, activations. The
+"""Bytes that they leave for what comes after them: the vocoder, captured graphs, activations. The
 released model takes some 300 MB."""
 
 
@@ -31,12 +31,12 @@ released model takes some 300 MB."""
 class CodecRuntime:
     """What flow, vocoder and replies need to know."""
 
-    new_lane: NewLane = HostLane
+    new_execution_stream: NewExecutionStream = HostExecution
     calls: GraphedCalls | None = None
-    recorded: RecordedFrames | None = None
+    captured: GraphedFrames | None = None
     triton: bool = False
     keep_state: bool = False
-    """Whether a vocoder may keep the state of its levels, which no recording or engine can."""
+    """Whether a vocoder may keep the state of its levels, which no capture or engine can."""
 
     def cache_bytes(self) -> int | None:
         """Bytes for the flow's caches, when it is loaded last of the large parts; None where they grow."""
@@ -45,16 +45,16 @@ class CodecRuntime:
         free, total = memory_of(self.calls.device)
         return max(0, min(total // CACHE_SHARE, free - _RESERVE))
 
-    def hold_recordings(self) -> None:
+    def hold_graphs(self) -> None:
         """Run everything as it is from now on: an engine is launched with one call, and what it changes at
         its first run of a shape must not be part of a CUDA graph."""
         if self.calls is not None:
-            self.calls.is_recording = False
+            self.calls.is_capturing = False
 
-    def allow_recordings(self, options: EngineOptions) -> None:
-        """Record again, if the options want it and a GPU is there."""
+    def allow_graphs(self, options: EngineOptions) -> None:
+        """Capture again, if the options want it and a GPU is there."""
         if self.calls is not None:
-            self.calls.is_recording = options.graphs and self.calls.device.type == "cuda"
+            self.calls.is_capturing = options.graphs and self.calls.device.type == "cuda"
 
 
 def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOptions) -> CodecRuntime:
@@ -67,9 +67,9 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
     calls = GraphedCalls(device, enabled=options.graphs, stream=stream)
     frames = frozenset(packet_frames(flow))
     return CodecRuntime(
-        partial(StreamLane, stream),
+        partial(StreamExecution, stream),
         calls,
-        RecordedFrames(calls, frames),
+        GraphedFrames(calls, frames),
         uses_triton(options.kernels, device),
     )
 

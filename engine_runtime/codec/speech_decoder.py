@@ -1,8 +1,9 @@
-"""ReplyVoice: the codes of one reply to PCM, as early as possible.
+"""ReplyVoice: the codes of one reply to PCM, as pdl_launch_args as possible.
 
 In: speech codes one by one. Out: PCM that is ready to play, in order and without gaps. It runs token2mel and
-the vocoder on a lane: a chunk is begun in the moment in which its last look-ahead code arrives. On the host's
-lane it is finished in that moment too; on a CUDA stream it is handed out by a later call. Engine thread.
+the vocoder on a execution_stream: a chunk is begun in the moment in which its last look-ahead code arrives.
+On the host's execution_stream it is finished in that moment too; on a CUDA stream it is handed out by a later
+call. Engine thread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from engine_runtime.codec.execution_stream import Arrival, HostLane, NewLane, Span
+from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream, PendingCopy, Span
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import ExecutorError
@@ -29,7 +30,7 @@ class _Piece:
     chunk: int
     made: _Made | None
     vocoder: Span
-    arrival: Arrival
+    pending_copy: PendingCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class ReplyVoice:
         vocoder: Vocoder,
         timing: TimingBus,
         turn_id: int,
-        new_lane: NewLane = HostLane,
+        new_execution_stream: NewExecutionStream = HostExecution,
     ) -> None:
         self._mel, self._timing, self._turn_id = token2mel.mel, timing, turn_id
-        self._lane = new_lane(timing.clock_ns)
-        with self._lane.stage():
+        self._execution_stream = new_execution_stream(timing.clock_ns)
+        with self._execution_stream.stage():
             self._to_mel, self._to_pcm = token2mel.stream(), vocoder.stream()
         self._chunk = 0
         self._pieces: deque[_Piece] = deque()
@@ -75,7 +76,7 @@ class ReplyVoice:
         it late. Later ones have time.
         """
         is_first = self._chunk == 0
-        with self._lane.stage() as span:
+        with self._execution_stream.stage() as span:
             mels = self._to_mel.push_tensors(np.array([code], dtype=np.int64))
         self._vocode(mels, span)
         ready = self.take()
@@ -83,18 +84,18 @@ class ReplyVoice:
 
     def finish(self) -> list[Pcm]:
         """No code follows: all PCM that is ready. The rest comes from `wait`, while `is_pending`."""
-        with self._lane.stage() as span:
+        with self._execution_stream.stage() as span:
             mels = self._to_mel.finish_tensors()
         self._vocode(mels, span)
-        with self._lane.stage() as span:
-            arrival = self._lane.fetch(self._to_pcm.finish_tensor())
-        self._pieces.append(_Piece(self._chunk, None, span, arrival))
+        with self._execution_stream.stage() as span:
+            pending_copy = self._execution_stream.fetch(self._to_pcm.finish_tensor())
+        self._pieces.append(_Piece(self._chunk, None, span, pending_copy))
         return self.take()
 
     def take(self) -> list[Pcm]:
         """PCM that became ready since the last call; waits for nothing."""
         pieces = []
-        while self._pieces and self._pieces[0].arrival.is_here():
+        while self._pieces and self._pieces[0].pending_copy.is_here():
             pieces += self._arrived(self._pieces.popleft())
         return pieces
 
@@ -108,17 +109,17 @@ class ReplyVoice:
         """Begin the vocoder of chunks that were made together."""
         all_frames, done = sum(mel.shape[1] for mel in mels), 0
         for mel in mels:
-            with self._lane.stage() as span:
-                arrival = self._lane.fetch(self._to_pcm.push_tensor(mel))
+            with self._execution_stream.stage() as span:
+                pending_copy = self._execution_stream.fetch(self._to_pcm.push_tensor(mel))
             part = _Made(made, done, mel.shape[1], all_frames)
-            self._pieces.append(_Piece(self._chunk, part, span, arrival))
+            self._pieces.append(_Piece(self._chunk, part, span, pending_copy))
             self._chunk += 1
             done += mel.shape[1]
 
     def _arrived(self, piece: _Piece) -> list[Pcm]:
         """The samples of a piece, with its times on the bus; each mel gets its share of what was made
         together."""
-        pcm = piece.arrival.value()
+        pcm = piece.pending_copy.value()
         if not np.isfinite(pcm).all():
             raise ExecutorError(
                 "the speech holds values that are not finite; run the codec in float32 "

@@ -106,7 +106,7 @@ class Reply:
         ready. The last one is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
         if self._ending is None:
-            row = self.generation.pick(self._next_logits())
+            row = self.generation.sample(self._next_logits())
             self.rows.append(row)
             events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
             self._ending = self.generation.finish_reason
@@ -163,8 +163,8 @@ class Reply:
                 self.stages, self.sequence, self.prompt, tails, self.timing, self.turn_id, phase="commit"
             )
         # NOTE: not "while the codec is busy": what a step computes shall not depend on how fast something is.
-        if tails.pick is not None and self._has_begun:
-            tails = replace(tails, pick=replace(tails.pick, alone=False))
+        if tails.sampling is not None and self._has_begun:
+            tails = replace(tails, sampling=replace(tails.sampling, exclusive_gpu=False))
         rows = self.rows.rows
         last = rows[-1]
         with self.timing.span("step", self.turn_id, index=len(rows), mode=self.generation.mode.value):
@@ -235,4 +235,6 @@ class Reply:
 
     def _new_voice(self) -> ReplyVoice:
         stages = self.stages
-        return ReplyVoice(stages.token2mel, stages.vocoder, self.timing, self.turn_id, stages.new_lane)
+        return ReplyVoice(
+            stages.token2mel, stages.vocoder, self.timing, self.turn_id, stages.new_execution_stream
+        )

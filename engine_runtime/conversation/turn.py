@@ -249,7 +249,7 @@ class Turn:
             audio_vocab=config.audio_vocab,
             want_subtitles=lm.subtitles,
             skip_unused_tails=True,
-            picks_on_device=stages.lm.executor.can_pick,
+            samples_on_device=stages.lm.executor.can_sample,
             device=str(stages.lm.executor.device),
         )
         return Reply(
@@ -375,7 +375,7 @@ class Turn:
             self._reply.stop()
 
     def close(self) -> None:
-        """Another turn begins: this one is over, whatever its state, and can not be reopened."""
+        """Another turn begins: this one is over, whatever its state, and cannot be reopened."""
         self.cancel()
         self._release_stream()
 
@@ -393,7 +393,7 @@ class Turn:
 
     def _require(self, state: _State, action: str) -> None:
         if self._state is not state:
-            raise RuntimeError(f"turn {self.turn_id} is {self._state.value} and can not {action}")
+            raise RuntimeError(f"turn {self.turn_id} is {self._state.value} and cannot {action}")
 
     @contextmanager
     def _step(self) -> Iterator[None]:

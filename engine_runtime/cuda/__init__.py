@@ -1,1 +1,1 @@
-"""What only a CUDA device has: kernels, recorded graphs, weight formats. It can be imported anywhere."""
+"""What only a CUDA device has: kernels, captured graphs, weight formats. It can be imported anywhere."""

@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 
 
 def uses_triton(choice: Kernels, device: torch.device) -> bool:
-    """Whether to run the kernels. AcceleratorError if they were asked for by name and can not run."""
+    """Whether to run the kernels. AcceleratorError if they were asked for by name and cannot run."""
     if choice == "torch":
         return False
     reason = why_no_triton(device)
     if reason is None:
         return True
     if choice == "triton":
-        raise AcceleratorError(f"The Triton kernels can not run here: {reason}. Use --kernels torch.")
-    _log.warning("The Triton kernels can not run here (%s). Plain torch runs instead, slower.", reason)
+        raise AcceleratorError(f"The Triton kernels cannot run here: {reason}. Use --kernels torch.")
+    _log.warning("The Triton kernels cannot run here (%s). Plain torch runs instead, slower.", reason)
     return False
 
 

@@ -1,6 +1,6 @@
 """A CUDA C++ kernel whose blocks wait for each other: compiled when it is needed, launched as one.
 
-In: source, sizes as macros, tensors and numbers. Out: a launch on the current stream, which can be recorded
+In: source, sizes as macros, tensors and numbers. Out: a launch on the current stream, which can be captured
 in a CUDA graph. A cooperative launch starts when all blocks have room and not before, so that two such
 kernels never hold up each other. Engine thread.
 """
@@ -19,7 +19,7 @@ from engine_runtime.cuda.nvrtc import compile_program
 
 
 class CooperativeKernel:
-    """See the module. Raises RuntimeError, ImportError or OSError where it can not be compiled or loaded."""
+    """See the module. Raises RuntimeError, ImportError or OSError where it cannot be compiled or loaded."""
 
     def __init__(
         self, source: str, name: str, macros: Mapping[str, int | str], shared_bytes: int, device: torch.device

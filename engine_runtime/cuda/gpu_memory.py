@@ -1,4 +1,4 @@
-"""How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
+"""How much GPU memory a way to run the model needs, from shapes exclusive_gpu, and whether there is as much.
 
 In: the sizes of the network, the options, what the codec's weights take. Out: bytes, or an AcceleratorError
 that says what each weight format needs. Called once, before anything is loaded; and where torch found too
@@ -24,7 +24,7 @@ from engine_runtime.quantization import bytes_of
 T = TypeVar("T")
 
 _RESERVE = 1_350_000_000
-"""Bytes for what has no shape of its own: the encoder's stream, activations, recorded graphs, gaps between
+"""Bytes for what has no shape of its own: the encoder's stream, activations, captured graphs, gaps between
 blocks. So much did the released shape need on an H200 whose memory was bound tighter and tighter."""
 
 

@@ -1,13 +1,13 @@
 """CUDA graphs of functions whose tensors always have the same shapes. Elsewhere: the functions themselves.
 
-In: a key, a function and its tensors. Out: what the function returns. The first call with a key records the
-function, later ones copy their tensors into the buffers of the recording and replay it: one launch instead of
+In: a key, a function and its tensors. Out: what the function returns. The first call with a key captures the
+function, later ones copy their tensors into the buffers of the capture and replay it: one launch instead of
 thousands. A function may change buffers of its own in place (caches); it must not read a tensor back to the
 host, nor depend on a Python value that is not part of the key.
 
 One `GraphedCalls` belongs to one strand of work: its graphs share one memory pool and one cuBLAS workspace,
 so only one of them may run at a time. Calls from another stream wait for the last one. Work that shall
-overlap (language model, codec) needs a `GraphedCalls` with a stream of its own for each. A recording takes
+overlap (language model, codec) needs a `GraphedCalls` with a stream of its own for each. A capture takes
 memory of its own; where the device has none left for it, the function itself runs. Runs in the thread of its
 caller.
 """
@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 Outputs = TypeVar("Outputs")
 
 _WARM_UP_RUNS = 2
-"""Runs before a recording: libraries choose algorithms and allocate workspaces, which it must not do."""
+"""Runs before a capture: libraries choose algorithms and allocate workspaces, which it must not do."""
 
-_recording = threading.Lock()
+_capture_lock = threading.Lock()
 
 
 @contextmanager
-def recorded(
+def captured(
     graph: torch.cuda.CUDAGraph, pool: Any = None, stream: torch.cuda.Stream | None = None
 ) -> Iterator[None]:
     """What is launched inside becomes `graph`.
 
     The garbage collector waits: the graphs of an engine that is gone could be among what it finds, and
-    destroying one makes the recording under way void.
+    destroying one makes the capture under way void.
     """
-    with _recording:
+    with _capture_lock:
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -57,7 +57,7 @@ def recorded(
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class _CapturedGraph:
     graph: torch.cuda.CUDAGraph
     function: Callable[..., Any]
     """Kept, since what it refers to is read at its old place at every replay."""
@@ -71,19 +71,20 @@ class GraphedCalls:
     def __init__(
         self, device: torch.device | str, *, enabled: bool = True, stream: torch.cuda.Stream | None = None
     ) -> None:
-        """`stream` is where recordings are made, by default one of their own; not `enabled`: none is made."""
+        """`stream` is where captured graphs are made, by default one of their own; not `enabled`: none is
+        made."""
         self.device = torch.device(device)
-        self.is_recording = enabled and self.device.type == "cuda"
-        self._recordings: dict[Hashable, _Recording | None] = {}
-        """None for what there was no memory to record."""
+        self.is_capturing = enabled and self.device.type == "cuda"
+        self._graphs_by_key: dict[Hashable, _CapturedGraph | None] = {}
+        """None for what there was no memory to capture."""
         self._pool: Any = None
         self._stream = stream
         self._last: torch.cuda.Stream | None = None
 
     @property
-    def num_recordings(self) -> int:
-        """Recordings made so far."""
-        return sum(recording is not None for recording in self._recordings.values())
+    def num_captured(self) -> int:
+        """Captured graphs made so far."""
+        return sum(capture is not None for capture in self._graphs_by_key.values())
 
     def run(
         self,
@@ -92,7 +93,7 @@ class GraphedCalls:
         *inputs: Tensor,
         changes: Sequence[Tensor] = (),
     ) -> Outputs:
-        """function(*inputs), these on the device. With a recording the outputs are its buffers: good until
+        """function(*inputs), these on the device. With a capture the outputs are its buffers: good until
         the key's next call.
 
         The first function of a key stays: `key` must name whatever it refers to, weights included.
@@ -101,22 +102,22 @@ class GraphedCalls:
         running it once (a running state, not a cache entry at a given place); they are put back after the
         warm-up runs.
         """
-        if not self.is_recording:
+        if not self.is_capturing:
             return self._launched(function, inputs)
         current = torch.cuda.current_stream(self.device)
         if self._last is not None and self._last != current:
             current.wait_stream(self._last)
         self._last = current
         with torch.inference_mode():
-            if key not in self._recordings:
-                self._recordings[key] = self._record(function, inputs, changes)
-            recording = self._recordings[key]
-            if recording is None:
+            if key not in self._graphs_by_key:
+                self._graphs_by_key[key] = self._record(function, inputs, changes)
+            capture = self._graphs_by_key[key]
+            if capture is None:
                 return self._launched(function, inputs)
-            for buffer, value in zip(recording.inputs, inputs, strict=True):
+            for buffer, value in zip(capture.inputs, inputs, strict=True):
                 buffer.copy_(value, non_blocking=True)
-            recording.graph.replay()
-            return recording.outputs  # type: ignore[no-any-return]
+            capture.graph.replay()
+            return capture.outputs  # type: ignore[no-any-return]
 
     def run_copied(self, key: Hashable, function: Callable[..., Outputs], *inputs: Tensor) -> Outputs:
         """As `run`, for outputs (a tensor, or a tuple of them) that are kept beyond the key's next call."""
@@ -129,24 +130,25 @@ class GraphedCalls:
         return function(*(value.to(self.device, non_blocking=True) for value in inputs))
 
     def clear(self) -> None:
-        """Forget all recordings, and with them what they keep."""
-        self._recordings.clear()
+        """Forget all captured graphs, and with them what they keep."""
+        self._graphs_by_key.clear()
 
     def forget(self, concerns: Callable[[Hashable], bool]) -> None:
-        """Forget the recordings whose key is meant, and with them what they keep. Waits for the device."""
+        """Forget the captured graphs whose key is meant, and with them what they keep. Waits for the
+        device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # one of them may still run
-        for key in [key for key in self._recordings if concerns(key)]:
-            del self._recordings[key]
+        for key in [key for key in self._graphs_by_key if concerns(key)]:
+            del self._graphs_by_key[key]
 
     def _record(
         self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
-    ) -> _Recording | None:
+    ) -> _CapturedGraph | None:
         before = [value.clone() for value in changes]
         try:
-            return self._recorded(function, inputs, changes, before)
+            return self._captured(function, inputs, changes, before)
         except torch.OutOfMemoryError:
-            _log.info("Work is launched piece by piece: there is no memory for another recording")
+            _log.info("Work is launched piece by piece: there is no memory for another capture")
         torch.cuda.empty_cache()
         if self._stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
@@ -154,13 +156,13 @@ class GraphedCalls:
             value.copy_(kept)
         return None
 
-    def _recorded(
+    def _captured(
         self,
         function: Callable[..., Any],
         inputs: tuple[Tensor, ...],
         changes: Sequence[Tensor],
         before: Sequence[Tensor],
-    ) -> _Recording:
+    ) -> _CapturedGraph:
         """`before` is what `changes` hold."""
         current = torch.cuda.current_stream(self.device)
         if self._pool is None:
@@ -175,7 +177,7 @@ class GraphedCalls:
                 for value, kept in zip(changes, before, strict=True):
                     value.copy_(kept)
         graph = torch.cuda.CUDAGraph()
-        with recorded(graph, self._pool, stream):
+        with captured(graph, self._pool, stream):
             outputs = function(*buffers)
         current.wait_stream(stream)  # type: ignore[arg-type]
-        return _Recording(graph, function, buffers, outputs)
+        return _CapturedGraph(graph, function, buffers, outputs)

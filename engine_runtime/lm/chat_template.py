@@ -37,7 +37,7 @@ class TextTokenizer:
     """Text to ids and back, by the bundle's tokenizer.json."""
 
     def __init__(self, file: Path, special: SpecialIds, text_vocab: int) -> None:
-        """Raises BundleError if the file can not be read or has more ids than the model."""
+        """Raises BundleError if the file cannot be read or has more ids than the model."""
         self._file = file
         with _one_kind_of_error(file):
             self._tokenizer = _open_tokenizer(file)
@@ -119,7 +119,7 @@ def _open_tokenizer(file: Path) -> Tokenizer:
 
 
 class IncrementalText:
-    """Text of a growing list of ids, piece by piece; a character whose bytes are not complete is held
+    """Text of a dynamic list of ids, piece by piece; a character whose bytes are not complete is held
     back."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:

@@ -2,10 +2,10 @@
 
 An executor takes a dict of named tensors, exactly those of a TensorRT-LLM 1.x engine (gpt_attention_plugin,
 paged KV cache, packed input), and gives `logits` and `audio_logits` of the last row. `step_spec` declares
-every tensor, and lm/step_check.py refuses a step that is not so, and a result that can not be one. So an
+every tensor, and lm/step_check.py refuses a step that is not so, and a result that cannot be one. So an
 executor in plain PyTorch tests every line that prepares an engine call. Engine thread.
 
-An executor may also pick the next ids itself (`PickingExecutor`); which ones are allowed and which channel
+An executor may also sample the next ids itself (`SamplingExecutor`); which ones are allowed and which channel
 speaks stays with lm/generation.py.
 
 Batch 1, beam 1. n = new rows in this call, p = rows already in the cache, W = longest sequence, L = layers.
@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from engine_runtime.lm.sampling_metadata import Picked, PickRequest
+from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 
 CONTEXT, GENERATION = 0, 1
 """Values of `host_request_types`: rows of a prompt (prefill), or one sampled row (decode)."""
@@ -51,11 +51,11 @@ class Executor(Protocol):
 
     limits: ExecutorLimits
     device: torch.device
-    can_defer_tails: bool
+    supports_deferred_tails: bool
     """Whether `host_tail_start` is understood: a tail may be left out and filled later."""
-    can_pick: bool
-    """Whether it is a PickingExecutor."""
-    resumes_on_block: bool
+    can_sample: bool
+    """Whether it is a SamplingExecutor."""
+    requires_block_aligned_prefill: bool
     """Whether a prefill has to start where a block of the cache starts."""
 
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
@@ -67,11 +67,11 @@ class Executor(Protocol):
         """Let go of what it holds; no step can be run afterwards."""
 
 
-class PickingExecutor(Executor, Protocol):
-    """An executor that picks the next ids where the logits are, so that these need not leave the device."""
+class SamplingExecutor(Executor, Protocol):
+    """An executor that samples the next ids where the logits are, so that these need not leave the device."""
 
-    def forward_and_pick(self, tensors: StepTensors, request: PickRequest) -> Picked:
-        """Run the step as `forward` does and pick from its logits. Errors as there."""
+    def forward_and_sample(self, tensors: StepTensors, request: SamplingMetadata) -> SampledIds:
+        """Run the step as `forward` does and sample from its logits. Errors as there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ In: logits of both heads, step by step. Out: rows (text id, audio id) with the m
 the four ways works: speech or text in, speech or text out, also text, speech and text again within one reply.
 
 Before each row the mode is decided from the row before it: text that said `sosp` turns to audio, audio that
-said `eosp` turns to text. Both channels are picked at every step; in audio mode the text id becomes
+said `eosp` turns to text. Both channels are sampled at every step; in audio mode the text id becomes
 `modality_pad`. The reply ends with a stop id on the text channel, after `max_new` rows, or when the context
 is full. Engine thread.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sampler import Sampler, draws
-from engine_runtime.lm.sampling_metadata import PickRequest, can_be_picked
+from engine_runtime.lm.sampling_metadata import SamplingMetadata, can_sample_on_device
 from engine_runtime.lm.step import Tails
 from engine_runtime.types import FinishReason, SamplingParams
 
@@ -44,7 +44,7 @@ class Mode(Enum):
 class GeneratedRow:
     """A row of the reply.
 
-    `picked` holds what both channels picked before the text id was overwritten. `subtitle` is the likeliest
+    `sampled` holds what both channels sampled before the text id was overwritten. `subtitle` is the likeliest
     text id at an audio row (None if the text head did not run). `is_stop` marks the row that ended the reply:
     it stays in the grid and is no output.
     """
@@ -52,7 +52,7 @@ class GeneratedRow:
     row: Row
     mode: Mode
     index: int
-    picked: Row
+    sampled: Row
     subtitle: int | None = None
     is_stop: bool = False
 
@@ -80,8 +80,8 @@ def next_mode(mode: Mode, last: Row, special: SpecialIds) -> Mode:
 class Generation:
     """One reply, row by row.
 
-    The caller alternates: `row = generation.pick(logits)`, run the row with the tails that `generation.tails`
-    names, `pick` again, until `finish_reason` is set.
+    The caller alternates: `row = generation.sample(logits)`, run the row with the tails that
+    `generation.tails` names, `sampling` again, until `finish_reason` is set.
 
     Args:
         prompt: all rows before the reply (they count for the repetition penalty).
@@ -89,9 +89,9 @@ class Generation:
         skip_unused_tails: leave out the tail whose logits the next row does not need. Speech codes and text
         ids stay
             the same: draws are consumed for both channels all the same. The audio tail of a text row is left
-            out only without a repetition penalty, since the penalty counts ids that were picked and never
+            out only without a repetition penalty, since the penalty counts ids that were sampled and never
             read.
-        picks_on_device: let the executor pick (a PickingExecutor), where it can with these parameters.
+        samples_on_device: let the executor sample (a SamplingExecutor), where it can with these parameters.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Generation:
         audio_vocab: int,
         want_subtitles: bool = False,
         skip_unused_tails: bool = False,
-        picks_on_device: bool = False,
+        samples_on_device: bool = False,
         device: str = "cpu",
         given_draws: Tensor | None = None,
     ) -> None:
@@ -117,33 +117,33 @@ class Generation:
             self._draws = (draws(params) if given_draws is None else given_draws).tolist()
         self._num_rows = 0
         self._last = prompt[-1]
-        self._picks_on_device = picks_on_device and can_be_picked(params)
+        self._samples_on_device = samples_on_device and can_sample_on_device(params)
         self.mode = next_mode(initial_mode(prompt[-1], special), prompt[-1], special)
         self.finish_reason: FinishReason | None = None
 
     @property
     def tails(self) -> Tails:
-        """Tails whose logits the next row needs, and how to pick from them if the executor does."""
-        pick = self._pick_request() if self._picks_on_device else None
+        """Tails whose logits the next row needs, and how to sample from them if the executor does."""
+        sampling = self._sampling_metadata() if self._samples_on_device else None
         if not self._skip:
-            return Tails(pick=pick)
+            return Tails(sampling=sampling)
         if self.mode is Mode.AUDIO:
-            return Tails(text=self._want_subtitles, audio=True, pick=pick)
-        return Tails(text=True, audio=self._params.repetition_penalty != 1.0, pick=pick)
+            return Tails(text=self._want_subtitles, audio=True, sampling=sampling)
+        return Tails(text=True, audio=self._params.repetition_penalty != 1.0, sampling=sampling)
 
-    def pick(self, logits: Logits) -> GeneratedRow:
+    def sample(self, logits: Logits) -> GeneratedRow:
         """Make the next row; afterwards `mode` and `tails` are those of the row after it."""
         index, mode = self._num_rows, self.mode
         draw = self._draws[index] if self._draws else [0.0, 0.0]
-        if logits.picked is None:
-            picked = Row(self._pick_text(logits.text, draw[0]), self._pick_audio(logits.audio, draw[1]))
+        if logits.sampled is None:
+            sampled = Row(self._sample_text(logits.text, draw[0]), self._sample_audio(logits.audio, draw[1]))
         else:
-            text, audio = logits.picked.text, logits.picked.audio
-            picked = Row(
+            text, audio = logits.sampled.text, logits.sampled.audio
+            sampled = Row(
                 self._special.modality_pad if text is None else text,
                 self._special.audio_pad if audio is None else audio,
             )
-        row = Row(self._special.modality_pad, picked.audio) if mode is Mode.AUDIO else picked
+        row = Row(self._special.modality_pad, sampled.audio) if mode is Mode.AUDIO else sampled
         subtitle = self._subtitle(logits) if mode is Mode.AUDIO and self._want_subtitles else None
         self._text.note(row.text)
         self._audio.note(row.audio)
@@ -155,17 +155,17 @@ class Generation:
         elif self._num_rows >= self._params.max_new:
             self.finish_reason = "length"
         self.mode = next_mode(mode, row, self._special)
-        return GeneratedRow(row, mode, index, picked, subtitle, is_stop)
+        return GeneratedRow(row, mode, index, sampled, subtitle, is_stop)
 
     def _subtitle(self, logits: Logits) -> int | None:
-        if logits.picked is not None:
-            return logits.picked.subtitle
+        if logits.sampled is not None:
+            return logits.sampled.subtitle
         return None if logits.text is None else int(logits.text.argmax())
 
-    def _pick_request(self) -> PickRequest:
+    def _sampling_metadata(self) -> SamplingMetadata:
         # NOTE: after the last row the tails may still be asked for; there is no draw for that, and no use.
         draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
-        return PickRequest(
+        return SamplingMetadata(
             params=self._params,
             draw_text=draw[0],
             draw_audio=draw[1],
@@ -185,18 +185,18 @@ class Generation:
         """Whether `min_new` forbids the end of speech at the next row."""
         return self._num_rows + 1 < self._params.min_new
 
-    def _pick_text(self, logits: Tensor | None, draw: float) -> int:
+    def _sample_text(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:
             return self._special.modality_pad
-        return self._text.pick(self._text.scores(logits), draw)
+        return self._text.sample(self._text.scores(logits), draw)
 
-    def _pick_audio(self, logits: Tensor | None, draw: float) -> int:
+    def _sample_audio(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:
             return self._special.audio_pad
         forbidden: list[slice | int] = [slice(self._special.audio_forbidden_from, None)]
         if self._may_not_end:
             forbidden.append(self._special.eosp)
-        return self._audio.pick(self._audio.scores(logits, forbidden), draw)
+        return self._audio.sample(self._audio.scores(logits, forbidden), draw)
 
 
 def speech_codes(rows: Sequence[GeneratedRow], special: SpecialIds) -> Iterator[int]:

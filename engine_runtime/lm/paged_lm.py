@@ -15,23 +15,23 @@ from torch import Tensor
 
 from engine_runtime.errors import ContextLengthError
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import Executor, PickingExecutor, StepTensors
+from engine_runtime.lm.executor import Executor, SamplingExecutor, StepTensors
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import Picked
+from engine_runtime.lm.sampling_metadata import SampledIds
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS, StepFiller, Tails
+from engine_runtime.lm.step import BOTH_TAILS, StepInputBuilder, Tails
 
 
 @dataclass(frozen=True, slots=True)
 class Logits:
     """Logits of the last row; None for a tail that was left out. [text_vocab] and [audio_vocab], float32.
 
-    `picked` instead of both where the executor was asked to pick.
+    `sampled` instead of both where the executor was asked to sample.
     """
 
     text: Tensor | None
     audio: Tensor | None
-    picked: Picked | None = None
+    sampled: SampledIds | None = None
 
 
 class PagedLM:
@@ -40,7 +40,7 @@ class PagedLM:
     def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
         self.executor, self.cache, self.blocks = executor, cache, blocks
         self.notes: tuple[str, ...] = ()
-        self._filler = StepFiller(executor, cache)
+        self._inputs_builder = StepInputBuilder(executor, cache)
 
     @property
     def max_rows(self) -> int:
@@ -54,13 +54,13 @@ class PagedLM:
         the sequence holds what was prefilled before, up to a whole block where the executor asks for that.
         """
         chunk = self.executor.limits.max_num_tokens
-        if self.executor.resumes_on_block:
+        if self.executor.requires_block_aligned_prefill:
             ids = self._open_last_block(sequence) + ids
             chunk -= chunk % self.blocks.tokens_per_block
         logits = Logits(None, None)
         for start in range(0, len(ids), chunk):
             is_last = start + chunk >= len(ids)
-            wanted = tails if is_last else replace(tails, pick=None)
+            wanted = tails if is_last else replace(tails, sampling=None)
             logits = self._run(sequence, ids[start : start + chunk], wanted, prefill=True)
         sequence.prompt_rows = sequence.num_rows
         return logits
@@ -101,11 +101,11 @@ class PagedLM:
                 f"The conversation needs {total} rows, and the model takes at most "
                 f"{self.executor.limits.max_seq_len}. Start a new conversation or say less at once."
             )
-        tails = wanted if self.executor.can_defer_tails else replace(wanted, text=True, audio=True)
+        tails = wanted if self.executor.supports_deferred_tails else replace(wanted, text=True, audio=True)
         first_written = min(past, sequence.complete_rows)
         self.cache.copy(self.blocks.reserve(sequence, first_written, total))
         try:
-            logits = self._forward(self._filler.fill(sequence, ids, tails, prefill=prefill), wanted)
+            logits = self._forward(self._inputs_builder.fill(sequence, ids, tails, prefill=prefill), wanted)
         except BaseException:
             self.blocks.rollback(sequence, past)
             raise
@@ -116,9 +116,9 @@ class PagedLM:
         return logits
 
     def _forward(self, tensors: StepTensors, wanted: Tails) -> Logits:
-        if wanted.pick is not None:
-            executor = cast(PickingExecutor, self.executor)
-            return Logits(None, None, executor.forward_and_pick(tensors, wanted.pick))
+        if wanted.sampling is not None:
+            executor = cast(SamplingExecutor, self.executor)
+            return Logits(None, None, executor.forward_and_sample(tensors, wanted.sampling))
         outputs = self.executor.forward(tensors)
         return Logits(
             outputs["logits"][0] if wanted.text else None,

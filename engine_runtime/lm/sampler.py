@@ -25,19 +25,19 @@ _FIRST_CANDIDATES, _GROWTH = 64, 16
 
 
 class Sampler:
-    """Scores and picks of one channel of one reply; remembers the ids that the repetition penalty
+    """Scores and samples of one channel of one reply; remembers the ids that the repetition penalty
     concerns."""
 
     def __init__(
         self, params: SamplingParams, vocab: int, history: Iterable[int], device: torch.device | str = "cpu"
     ) -> None:
         self._params = params
-        self._penalised = params.repetition_penalty != 1.0
+        self._penalized = params.repetition_penalty != 1.0
         self._seen = torch.zeros(vocab, dtype=torch.bool, device=device)
         self._seen_ids = torch.zeros(0, dtype=torch.int64, device=device)
         self._noted: list[int] = []
         """Ids that are in `seen` and not yet in `_seen_ids`."""
-        if self._penalised:
+        if self._penalized:
             self._seen_ids = torch.tensor(sorted(set(history)), dtype=torch.int64, device=device)
             self._seen[self._seen_ids] = True
 
@@ -48,7 +48,7 @@ class Sampler:
 
     def note(self, token_id: int) -> None:
         """Add the id that went into the row."""
-        if self._penalised:
+        if self._penalized:
             self._seen[token_id] = True
             self._noted.append(token_id)
 
@@ -58,7 +58,7 @@ class Sampler:
         scores = logits.float().clone()
         for ids in forbidden:
             scores[ids] = -torch.inf
-        if self._penalised:
+        if self._penalized:
             if self._noted:
                 noted = torch.tensor(self._noted, dtype=torch.int64, device=scores.device)
                 self._seen_ids, self._noted = torch.cat((self._seen_ids, noted)), []
@@ -68,7 +68,7 @@ class Sampler:
             scores /= params.temperature
         return scores
 
-    def pick(self, scores: Tensor, draw: float) -> int:
+    def sample(self, scores: Tensor, draw: float) -> int:
         """Argmax, or the candidate at which the cumulative probability in vocabulary order passes `draw` in
         [0, 1)."""
         if not self._params.do_sample:

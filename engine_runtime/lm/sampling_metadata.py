@@ -1,4 +1,4 @@
-"""What an executor is asked to pick the next ids itself, and what it picked.
+"""What an executor is asked to sample the next ids itself, and what it sampled.
 
 In: a step of a reply, as lm/generation.py sees it. Out: plain values that go down with the step, and ids that
 come up in place of logits. Engine thread.
@@ -14,19 +14,19 @@ from engine_runtime.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class PickRequest:
-    """What an executor needs to pick the next ids itself, by the rules of lm/sampler.py.
+class SamplingMetadata:
+    """What an executor needs to sample the next ids itself, by the rules of lm/sampler.py.
 
     Attributes:
-        params: of the reply; `can_be_picked` says which ones an executor has to know.
+        params: of the reply; `can_sample_on_device` says which ones an executor has to know.
         draw_text, draw_audio: the uniform draws of this step, in [0, 1).
         last_text, last_audio: the ids of the row that is run, which the penalty concerns from now on.
         forbid_eosp: whether the speech may not end yet.
-        audio_forbidden_from, eosp: audio ids that are never picked start here; the end of speech.
-        wants_subtitle: whether the likeliest text id is wanted beside the picked one.
+        audio_forbidden_from, eosp: audio ids that are never sampled start here; the end of speech.
+        wants_subtitle: whether the likeliest text id is wanted beside the sampled one.
         owner: the same object at every step of one reply; at another one, `seen_text` and `seen_audio`
             ([vocab] bool, ids that the penalty concerns so far) have to be taken over.
-        alone: whether the step may take the whole device, since nothing runs beside it.
+        exclusive_gpu: whether the step may take the whole device, since nothing runs beside it.
     """
 
     params: SamplingParams
@@ -41,21 +41,21 @@ class PickRequest:
     owner: object
     seen_text: Tensor
     seen_audio: Tensor
-    alone: bool = True
+    exclusive_gpu: bool = True
 
 
 MAX_TOP_K = 64
 """Candidates that an executor looks at when it samples."""
 
 
-def can_be_picked(params: SamplingParams) -> bool:
-    """Whether an executor can pick with these parameters; otherwise the logits come up to the Sampler."""
+def can_sample_on_device(params: SamplingParams) -> bool:
+    """Whether an executor can sample with these parameters; otherwise the logits come up to the Sampler."""
     return not params.do_sample or 0 < params.top_k <= MAX_TOP_K
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
-    """Ids that an executor picked; None for a tail that was left out. `subtitle` only if it was wanted."""
+class SampledIds:
+    """Ids that an executor sampled; None for a tail that was left out. `subtitle` only if it was wanted."""
 
     text: int | None
     audio: int | None

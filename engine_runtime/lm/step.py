@@ -25,7 +25,7 @@ from torch import Tensor
 
 from engine_runtime.lm.executor import CONTEXT, GENERATION, Executor
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import PickRequest
+from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 
 _MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION = 0, 1
@@ -35,18 +35,18 @@ _MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION = 0, 1
 class Tails:
     """Which tails a step runs. A tail that is left out is filled from kept trunk outputs when it is needed.
 
-    `pick` asks a PickingExecutor for the next ids in place of the logits.
+    `sampling` asks a SamplingExecutor for the next ids in place of the logits.
     """
 
     text: bool = True
     audio: bool = True
-    pick: PickRequest | None = None
+    sampling: SamplingMetadata | None = None
 
 
 BOTH_TAILS = Tails()
 
 
-class StepFiller:
+class StepInputBuilder:
     """Makes the tensors of one step after the other for one executor and one KV pool."""
 
     def __init__(self, executor: Executor, cache: KVCache) -> None:
@@ -93,7 +93,7 @@ class StepFiller:
             "host_past_key_value_lengths": [total if prefill else past],
             "host_request_types": [CONTEXT if prefill else GENERATION],
         }
-        if self._executor.can_defer_tails:
+        if self._executor.supports_deferred_tails:
             values["host_tail_start"] = [
                 sequence.text_rows if tails.text else total,
                 sequence.audio_rows if tails.audio else total,

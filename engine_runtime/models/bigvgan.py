@@ -60,7 +60,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def build_bigvgan(config: Mapping[str, Any], *, weight_norm: bool = False) -> BigVGAN:
     """The network of a config, parameters random, on the default device.
 
-    `weight_norm` keeps the weight normalisation (training); without it the state dict has plain `weight`
+    `weight_norm` keeps the weight normalization (training); without it the state dict has plain `weight`
     keys, as bundles store them. Raises BundleError.
     """
     with warnings.catch_warnings():

@@ -2,7 +2,7 @@
 
 In: log-mel [B, n_mels, frames] and, for the noise of the source, either the draws or a generator. Out: wave
 [B, frames * hop]. Parameter names are those of the released `hift.pt` (CosyVoice 2); both spellings of
-weight-normalised tensors, and plain folded weights, are accepted on loading. Runs in the thread of its
+weight-normalized tensors, and plain folded weights, are accepted on loading. Runs in the thread of its
 caller.
 """
 
@@ -225,7 +225,7 @@ class HiFT(nn.Module):
         self.register_load_state_dict_pre_hook(_accept_other_names)
 
     def fold(self) -> HiFT:
-        """Replace weight normalisation by plain weights (inference only). Returns self."""
+        """Replace weight normalization by plain weights (inference only). Returns self."""
         for module in self.modules():
             if parametrize.is_parametrized(module, "weight"):
                 parametrize.remove_parametrizations(module, "weight")
@@ -317,7 +317,7 @@ def inverse_stft(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
     """`torch.istft` of a centred spectrum [B, n_fft / 2 + 1, frames]: float32 [B, (frames - 1) * hop].
 
     That one looks whether the window adds up to zero somewhere, for which it reads back from the device; a
-    recorded graph cannot. Griffin and Lim (1984): windowed frames added up, divided by the squared windows.
+    captured graph cannot. Griffin and Lim (1984): windowed frames added up, divided by the squared windows.
     """
     n_fft, frames = len(window), spectrum.shape[2]
     pieces = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]  # [B, n_fft, frames]

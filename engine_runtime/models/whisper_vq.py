@@ -6,7 +6,7 @@ encoded piece by piece (codec/speech_tokenizer/speech_tokenizer.py).
 
 Two causal convolutions (the second halves the frame rate) with GELU, learned positions, pre-LN transformer
 layers with causal attention, an average pool, and the nearest entry of one codebook. No final layer norm: the
-pooled hidden state is quantised as it is. State-dict names are those of the released encoder
+pooled hidden state is quantized as it is. State-dict names are those of the released encoder
 (`encoder.conv1.weight`, ...); its EMA buffers and second position table are training residues and have no
 place here. Nothing looks ahead, so right padding changes no earlier code and needs no mask.
 """
@@ -33,7 +33,7 @@ FEW_POSITIONS = 16
 
 @dataclass(frozen=True)
 class WhisperVQConfig:
-    """Dimensions of the encoder. `layers` counts only the layers before the quantiser."""
+    """Dimensions of the encoder. `layers` counts only the layers before the quantizer."""
 
     num_mel_bins: int
     d_model: int
@@ -241,7 +241,7 @@ class Encoder(nn.Module):
 
 
 class WhisperVQ(nn.Module):
-    """The encoder with its quantiser."""
+    """The encoder with its quantizer."""
 
     def __init__(self, config: WhisperVQConfig) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class WhisperVQ(nn.Module):
         return self.quantize(self.encode_hidden(mel))
 
     def encode_hidden(self, mel: Tensor) -> Tensor:
-        """Hidden states before the quantiser, for training: [B, n_mels, T] -> [B, T / frames_per_code, d]."""
+        """Hidden states before the quantizer, for training: [B, n_mels, T] -> [B, T / frames_per_code, d]."""
         self._check(mel, positions_before=0)
         return self.pool(self.encode_frames(mel))
 
@@ -314,7 +314,7 @@ class WhisperVQ(nn.Module):
         seen: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden states of the frames of `positions` [n] int64, among the first `seen` ones, and the caches
-        of both convolutions. Sizes follow from mel and `seen` alone, so that this can be recorded."""
+        of both convolutions. Sizes follow from mel and `seen` alone, so that this can be captured."""
         first = F.gelu(self.encoder.conv1(mel, conv1))
         x = F.gelu(self.encoder.conv2(first, conv2)).transpose(1, 2)
         x = x + self.encoder.embed_positions(positions)

@@ -1,1 +1,1 @@
-"""TensorRT-LLM: checkpoints in its format, quantised ones, engines built from them and their runtime."""
+"""TensorRT-LLM: checkpoints in its format, quantized ones, engines built from them and their runtime."""

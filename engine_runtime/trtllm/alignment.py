@@ -71,7 +71,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Alignment:
-    """`first` is the first row that differs at all; a few may in a quantised engine that is aligned."""
+    """`first` is the first row that differs at all; a few may in a quantized engine that is aligned."""
 
     verdict: Verdict
     first: Difference | None
@@ -134,7 +134,7 @@ def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: i
 
 
 def _run(engine: Engine, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits of both heads after each call, on the host, speech codes that are never picked left out."""
+    """Logits of both heads after each call, on the host, speech codes that are never sampled left out."""
     lm, end = engine.stages.lm, engine.bundle.lm.special_ids.audio_forbidden_from
     sequence = Sequence()
     try:

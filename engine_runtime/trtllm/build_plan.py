@@ -130,13 +130,13 @@ def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
     if plan.kv_cache is not None:
         raise EngineError(
             f"The checkpoint asks for keys and values in {plan.kv_cache}. With layers that stay plain the "
-            "library computes attention wrongly then. Quantise again and keep keys and values as they are."
+            "library computes attention wrongly then. Quantize again and keep keys and values as they are."
         )
     table = "vocab_embedding"
     if plan.algorithm == "W8A16" and not any(fnmatchcase(table, name) for name in plan.exclude_modules):
         raise EngineError(
             "The checkpoint does not exclude vocab_embedding, and the library would round the table too. "
-            "Quantise again with that pattern among exclude_modules."
+            "Quantize again with that pattern among exclude_modules."
         )
     if not fused_mlp:
         return
@@ -144,17 +144,17 @@ def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
         if not name.endswith("mlp.fc"):
             continue
         gate = f"{name.removesuffix('fc')}gate"
-        readings = {config.is_quantized(name), config.is_quantized(gate), _is_fused_quantised(config, name)}
+        readings = {config.is_quantized(name), config.is_quantized(gate), _is_fused_quantized(config, name)}
         if len(readings) > 1:
             raise EngineError(
-                f"Whether {name} is quantised is read in two ways from exclude_modules "
+                f"Whether {name} is quantized is read in two ways from exclude_modules "
                 f"{list(plan.exclude_modules)}: the library's MLP fusion knows whole names and a * at the "
                 "end. Write such patterns, or build with --no-fused-mlp."
             )
 
 
-def _is_fused_quantised(config: CheckpointConfig, name: str) -> bool:
-    """Whether the library's MLP fusion takes a product for quantised."""
+def _is_fused_quantized(config: CheckpointConfig, name: str) -> bool:
+    """Whether the library's MLP fusion takes a product for quantized."""
     plan = config.quantization
     return plan.algorithm is not None and not any(
         pattern == name or (pattern.endswith("*") and name.startswith(pattern[:-1]))

@@ -3,7 +3,7 @@
 In: a checkpoint in plain numbers, conversations to lead it through. Out: for each product the largest and the
 mean absolute value of every input channel, and some inputs drawn at random from all. FP8 takes its scales
 from the first, AWQ its search from the others, the report its errors from the last; kept in one file, they
-serve every later quantisation. Engine thread.
+serve every later quantization. Engine thread.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _answer(stages: Stages, prompt: Prompt, reply_rows: int) -> int:
     try:
         logits = lm.prefill(sequence, stages.sequences.merged_ids(rows))
         while reply_rows and generation.finish_reason is None:
-            row = generation.pick(logits).row
+            row = generation.sample(logits).row
             (token_id,) = stages.sequences.merged_ids((row,))
             logits = lm.decode(sequence, token_id)
         return sequence.num_rows

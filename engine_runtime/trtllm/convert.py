@@ -32,7 +32,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
 )
 from engine_runtime.bundle.trtllm_checkpoint.fingerprint import lm_fingerprint
 from engine_runtime.bundle.trtllm_checkpoint.tensor_file import TensorFile, write_json
-from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialised, find_tensors
+from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialized, find_tensors
 from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import Dtype
@@ -119,7 +119,7 @@ def _released(folder: Path) -> LanguageModel:
 def _found(
     name: str, config: MossLMConfig, context_rows: int, files: tuple[Path, ...], fingerprint: str | None
 ) -> LanguageModel:
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         shapes = {key: tuple(tensor.shape) for key, tensor in MossLM(config).state_dict().items()}
     return LanguageModel(name, config, context_rows, find_tensors(files, shapes), fingerprint)
 

@@ -10,7 +10,7 @@ the engine. Any thread.
         -> audio_layers S+T..S+T+A-1 -> audio_norm -> audio_lm_head -> audio_logits
 
 Sources: docs/source/architecture/core-concepts.md, checkpoint.md and add-model.md of TensorRT-LLM 1.x, and
-its Qwen3 (q and k are normalised per head before RoPE). It differs from the library's own decoders in this:
+its Qwen3 (q and k are normalized per head before RoPE). It differs from the library's own decoders in this:
 
 - Layer numbers go on over both tails and never repeat: the attention plugin takes them as the place of the
   layer's keys and values in the pool, and as an index into the window sizes, without a check. So

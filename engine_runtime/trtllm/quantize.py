@@ -1,7 +1,7 @@
-"""Quantisation: a checkpoint in plain numbers becomes one in fp8, int8 or int4.
+"""Quantization: a checkpoint in plain numbers becomes one in fp8, int8 or int4.
 
 In: a converted checkpoint and what calibration saw. Out: a folder with rank0.safetensors, moss_voice.json
-and, last, config.json. Quantised are the products of the shared layers, and on demand those of the tails;
+and, last, config.json. Quantized are the products of the shared layers, and on demand those of the tails;
 heads, embeddings and norms stay as they are, and so do keys and values, because FP8 context attention wants
 all layers or none in FP8 (the plugin's field is one for the whole engine). Scales are found first, product by
 product, and kept; then the file is written, a tensor at a time. Any thread.
@@ -62,13 +62,13 @@ _TAILS = ("text_layers*", "audio_layers*")
 def quantized_config(
     config: CheckpointConfig, number_format: Format, tails: bool = False
 ) -> CheckpointConfig:
-    """config.json of the quantised checkpoint; `tails` takes the tails' layers in.
+    """config.json of the quantized checkpoint; `tails` takes the tails' layers in.
 
-    QuantizeError for a checkpoint that is quantised already, or of sizes that the format does not take.
+    QuantizeError for a checkpoint that is quantized already, or of sizes that the format does not take.
     """
     if config.quantization.algorithm is not None:
         raise QuantizeError(
-            f"The checkpoint is quantised already ({config.quantization.algorithm}). "
+            f"The checkpoint is quantized already ({config.quantization.algorithm}). "
             "Give the one that `moss-voice trt convert` made."
         )
     quantization = Quantization(
@@ -128,7 +128,7 @@ class Quantizing:
 
     @torch.inference_mode()
     def find_scales(self, progress: Progress | None = None) -> None:
-        """Scales of every product that is quantised. Nothing to do for int8."""
+        """Scales of every product that is quantized. Nothing to do for int8."""
         calibration = self.calibration
         if self.config.quantization.algorithm == "W8A16":
             return
@@ -217,7 +217,7 @@ def require_bundle(checkpoint: Checkpoint, bundle: Bundle) -> None:
 
 
 def _products(config: CheckpointConfig) -> list[tuple[str, ...]]:
-    """Modules of each quantised product, those that share an input together."""
+    """Modules of each quantized product, those that share an input together."""
     products = []
     for module in linear_modules(config):
         prefix, _, last = module.rpartition(".")

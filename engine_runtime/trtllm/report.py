@@ -1,4 +1,4 @@
-"""What a quantised checkpoint loses, measured on what was written, read back as the torch executor runs it.
+"""What a quantized checkpoint loses, measured on what was written, read back as the torch executor runs it.
 
 In: both checkpoints, the calibration, spoken questions. Out: for each layer the error of its products over
 inputs that were seen, and how far both heads agree when they are led through the replies of the plain
@@ -44,34 +44,34 @@ def load_engine(bundle: Bundle, checkpoint: Checkpoint, options: EngineOptions) 
 def heads(
     bundle: Bundle,
     plain: Checkpoint,
-    quantised: Checkpoint,
+    quantized: Checkpoint,
     options: EngineOptions,
     questions: Mapping[str, Pcm],
 ) -> Verdict:
     """Agreement of both heads with the plain checkpoint. VerifyError if there is nothing to compare."""
     return verify_heads(
         lambda: load_engine(bundle, plain, options),
-        lambda: load_engine(bundle, quantised, options),
+        lambda: load_engine(bundle, quantized, options),
         questions,
     )
 
 
 @torch.inference_mode()
 def layer_errors(
-    plain: Checkpoint, quantised: Checkpoint, calibration: Calibration, device: torch.device | str = "cpu"
+    plain: Checkpoint, quantized: Checkpoint, calibration: Calibration, device: torch.device | str = "cpu"
 ) -> Section:
-    """One row for each layer that is quantised."""
-    section = Section("error of each quantised product", dict(_COLUMNS))
-    read_plain, read_quantised = plain.reader(), quantised.reader()
+    """One row for each layer that is quantized."""
+    section = Section("error of each quantized product", dict(_COLUMNS))
+    read_plain, read_quantized = plain.reader(), quantized.reader()
     rows: dict[str, dict[str, float | int | str | None]] = {}
     for module in calibration.inputs:
-        if not quantised.config.is_quantized(module):
+        if not quantized.config.is_quantized(module):
             continue
         layer, name = _split(module)
         modules = [f"{layer}.{member}" for member in PRODUCTS[name]]
-        dtype = quantised.config.torch_dtype
+        dtype = quantized.config.torch_dtype
         wanted = read_linear(plain.config, read_plain, modules, torch.float32, device)
-        found = read_linear(quantised.config, read_quantised, modules, dtype, device)
+        found = read_linear(quantized.config, read_quantized, modules, dtype, device)
         inputs = calibration.inputs[module].rows.to(device, dtype)
         rows.setdefault(layer, {"layer": layer})[name] = _error(wanted(inputs.float()), found(inputs).float())
     section.rows = [rows[layer] for layer in sorted(rows, key=_place)]

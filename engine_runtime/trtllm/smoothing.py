@@ -4,7 +4,7 @@ In: weights [out, in] that share their input, and what calibration saw of it. Ou
 multiplies the input with (`prequant_scaling_factor`), and the weights divided by it. Of the scales
 mean(|x|)^alpha, alpha from 0 (none) to 1, that with the least squared error of the product over the kept
 inputs is taken: Lin et al., "AWQ: Activation-aware Weight Quantization" (2023), section 3.2, with its
-normalisation by the geometric mean of the smallest and the largest scale. Plain torch, any device and thread.
+normalization by the geometric mean of the smallest and the largest scale. Plain torch, any device and thread.
 """
 
 from __future__ import annotations

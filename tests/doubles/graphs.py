@@ -1,6 +1,7 @@
-"""CUDA graphs on a CPU: recordings whose operations run again on the very tensors that they were made with.
+"""CUDA graphs on a CPU: captured graphs whose operations run again on the very tensors that they were made
+with.
 
-What depends on a graph's fixed addresses shows: state that Python replaced in the meantime, a recording used
+What depends on a graph's fixed addresses shows: state that Python replaced in the meantime, a capture used
 with other buffers than its own. What a graph reads after it was freed does not; here nothing is freed.
 """
 
@@ -49,7 +50,7 @@ class EmulatedCalls(GraphedCalls):
 
     def __init__(self) -> None:
         super().__init__("cpu")
-        self.is_recording = True
+        self.is_capturing = True
         self._logs: dict[Hashable, tuple[_Log, list[Tensor], Any]] = {}
 
     def run(
@@ -84,10 +85,10 @@ class EmulatedCalls(GraphedCalls):
 
     @property
     def keys(self) -> list[Hashable]:
-        """Of the recordings made so far, in their order."""
+        """Of the captured graphs made so far, in their order."""
         return list(self._logs)
 
     @property
-    def num_recordings(self) -> int:
-        """Recordings made so far."""
+    def num_captured(self) -> int:
+        """Captured graphs made so far."""
         return len(self._logs)

@@ -14,13 +14,13 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.executor import GENERATION, ExecutorLimits, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import Picked, PickRequest
+from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 from engine_runtime.lm.step_check import check_step
 
 
 @dataclass
 class ScriptedExecutor:
-    """Each step is checked as by a real executor; the row that is picked next is `script[step]`.
+    """Each step is checked as by a real executor; the row that is sampled next is `script[step]`.
 
     A script is a list of (text id, audio id); a prefill begins it, each decode step goes on, the last entry
     stays. `before_step` is called with the index of the step.
@@ -30,9 +30,9 @@ class ScriptedExecutor:
     script: list[tuple[int, int]]
     before_step: Callable[[int], None] = lambda step: None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    can_defer_tails: bool = True
-    can_pick: bool = False
-    resumes_on_block: bool = False
+    supports_deferred_tails: bool = True
+    can_sample: bool = False
+    requires_block_aligned_prefill: bool = False
     step: int = 0
 
     def forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -52,17 +52,17 @@ class ScriptedExecutor:
 
 @dataclass
 class PickingScript(ScriptedExecutor):
-    """Gives ids instead of logits; `alone` collects what it was told about each decode step."""
+    """Gives ids instead of logits; `exclusive_gpu` collects what it was told about each decode step."""
 
-    can_pick: bool = True
-    alone: list[bool] = field(default_factory=list)
+    can_sample: bool = True
+    exclusive_gpu: list[bool] = field(default_factory=list)
 
-    def forward_and_pick(self, tensors: Mapping[str, Tensor], request: PickRequest) -> Picked:
+    def forward_and_sample(self, tensors: Mapping[str, Tensor], request: SamplingMetadata) -> SampledIds:
         outputs = self.forward(tensors)
         if int(tensors["host_request_types"]) == GENERATION:
-            self.alone.append(request.alone)
+            self.exclusive_gpu.append(request.exclusive_gpu)
         text, audio = self.script[min(self.step, len(self.script) - 1)]
-        return Picked(text if "logits" in outputs else None, audio if "audio_logits" in outputs else None)
+        return SampledIds(text if "logits" in outputs else None, audio if "audio_logits" in outputs else None)
 
 
 def one_hot(index: int, size: int) -> Tensor:

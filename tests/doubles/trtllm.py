@@ -46,7 +46,7 @@ class ILogger:
 class TensorRT:
     """The module. `plans` are the engines that its files can name.
 
-    `capturing` is a list while a graph is recorded: launches go there instead of being run. `tamper` changes
+    `capturing` is a list while a graph is captured: launches go there instead of being run. `tamper` changes
     what a launch finds, `refuses` is why none is started, `cycles` is how long a GPU idles in each.
     """
 
@@ -153,7 +153,7 @@ class Context:
         return 0 <= profile < self.engine.num_optimization_profiles
 
     def set_input_shape(self, name: str, shape: Shape) -> bool:
-        assert not self.is_recorded, "a context was changed after it was recorded"
+        assert not self.is_recorded, "a context was changed after it was captured"
         wanted = self.engine.tensors.get(name)
         if wanted is None or name in OUTPUTS:
             return self._refuse(f"Given invalid tensor name: {name}")
@@ -167,7 +167,7 @@ class Context:
         return True
 
     def set_tensor_address(self, name: str, address: int) -> bool:
-        assert not self.is_recorded, "a context was changed after it was recorded"
+        assert not self.is_recorded, "a context was changed after it was captured"
         if name not in self.engine.tensors:
             return self._refuse(f"Given invalid tensor name: {name}")
         self.addresses[name] = address
@@ -225,7 +225,7 @@ class Context:
         return None
 
     def _launch(self, host: dict[str, Tensor]) -> None:
-        fault = self._fault()  # again: a recorded launch comes much later
+        fault = self._fault()  # again: a captured launch comes much later
         assert fault is None, fault
         device = {
             name: self._view(name)
@@ -266,23 +266,23 @@ class Context:
 
 
 @dataclass
-class RecordedCalls:
-    """What cuda/graphs.py does on a GPU: the first run of a key is recorded, later ones only launch it."""
+class CapturedCalls:
+    """What cuda/graphs.py does on a GPU: the first run of a key is captured, later ones only launch it."""
 
     trt: TensorRT
-    is_recording: bool = True
-    recordings: dict[Hashable, list[Callable[[], None]]] = field(default_factory=dict)
+    is_capturing: bool = True
+    captured_graphs: dict[Hashable, list[Callable[[], None]]] = field(default_factory=dict)
     num_replays: int = 0
 
     def run(self, key: Hashable, function: Callable[[], None]) -> None:
-        if key not in self.recordings:
+        if key not in self.captured_graphs:
             function()  # warm-up
             self.trt.capturing = launches = []
             try:
                 function()
             finally:
                 self.trt.capturing = None
-            self.recordings[key] = launches
+            self.captured_graphs[key] = launches
         self.num_replays += 1
-        for launch in self.recordings[key]:
+        for launch in self.captured_graphs[key]:
             launch()

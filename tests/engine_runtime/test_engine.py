@@ -57,7 +57,7 @@ def plain_reply(
     while generation.finish_reason is None:
         with torch.inference_mode():
             text, audio = model(torch.tensor([rows]))
-        made.append(generation.pick(Logits(text[0, -1], audio[0, -1])))
+        made.append(generation.sample(Logits(text[0, -1], audio[0, -1])))
         rows.append(made[-1].row)
     texts = [row.row.text for row in made if row.mode.value == "text" and not row.is_stop]
     return list(speech_codes(made, bundle.lm.special_ids)), texts
@@ -413,8 +413,8 @@ def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
     few = replace(bundle.lm.special_ids, eosp=20)
     with pytest.raises(BundleError, match="Use parts of one model"):
         Engine.load(replace(bundle, lm=replace(bundle.lm, special_ids=few)))
-    encoder = replace(bundle.speech_encoder, normalisation="none")
-    with pytest.raises(BundleError, match="normalisation"):
+    encoder = replace(bundle.speech_encoder, normalization="none")
+    with pytest.raises(BundleError, match="normalization"):
         Engine.load(replace(bundle, speech_encoder=encoder))
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_runtime.quantization import GROUP, _unpack, bytes_of, quantise, to_fp8
+from engine_runtime.quantization import GROUP, _unpack, bytes_of, quantize, to_fp8
 
 FORMATS = ("fp8", "int8", "int4")
 # Of the largest weight that shares the scale: half a step, for int4 a whole one at the side without an 8.
@@ -21,7 +21,7 @@ def test_every_weight_stays_within_the_step_of_its_format(
 ) -> None:
     torch.manual_seed(seed)
     weight = torch.randn(rows, columns) * 10 ** torch.empty(rows, 1).uniform_(-3, 1)
-    matrix = quantise(weight, weight_format)
+    matrix = quantize(weight, weight_format)
     error = (matrix.dense(torch.float32) - weight).abs()
     largest = weight.abs().amax(dim=1, keepdim=True)
     if weight_format == "fp8":
@@ -37,7 +37,7 @@ def test_int4_packing_is_undone_exactly(seed: int, rows: int, groups: int) -> No
     generator = torch.Generator().manual_seed(seed)
     levels = torch.randint(-8, 8, (rows, groups, GROUP), generator=generator).float()
     levels[..., 0] = -8.0  # so that the scale is 1
-    matrix = quantise(levels.flatten(1), "int4")
+    matrix = quantize(levels.flatten(1), "int4")
     assert matrix.scale is not None
     assert torch.equal(matrix.scale, torch.ones(rows, groups, dtype=torch.float16))
     assert torch.equal(_unpack(matrix.weight).float(), levels)
@@ -49,7 +49,7 @@ def test_rows_of_zeros_and_tiny_weights_survive() -> None:
     weight[1, 7] = 1e-9
     weight[2, 200] = 1e-3
     for weight_format in FORMATS:
-        dense = quantise(weight, weight_format).dense(torch.float32)
+        dense = quantize(weight, weight_format).dense(torch.float32)
         assert torch.isfinite(dense).all()
         assert not dense[0].any()
         assert dense[2, 200].item() == pytest.approx(1e-3, rel=0.03)
@@ -57,14 +57,14 @@ def test_rows_of_zeros_and_tiny_weights_survive() -> None:
 
 def test_native_is_the_weight_itself() -> None:
     weight = torch.randn(4, 6)
-    matrix = quantise(weight, "native")
+    matrix = quantize(weight, "native")
     assert torch.equal(matrix.dense(torch.float32), weight)
     assert matrix.bytes == bytes_of((4, 6), "native", 4) == 96
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_a_dense_copy_goes_into_a_buffer_that_is_there(weight_format: str) -> None:
-    matrix = quantise(torch.randn(6, 200), weight_format)
+    matrix = quantize(torch.randn(6, 200), weight_format)
     scratch = torch.full((2000,), 7.0)
     dense = matrix.dense(torch.float32, scratch)
     assert dense.data_ptr() == scratch.data_ptr()

@@ -134,7 +134,7 @@ def describe_bundle(tokenizer: Tokenizer, codebook: int = CODEBOOK) -> dict[str,
         "speech_encoder": {
             "weights": "speech_encoder.safetensors",
             "sample_rate": 16000,
-            "normalisation": "running_max",
+            "normalization": "running_max",
             "config": {
                 "num_mel_bins": 80,
                 "d_model": 64,

@@ -12,7 +12,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM
 from tests.doubles.engine_memory import KnownMemory
-from tests.doubles.trtllm import RecordedCalls, TensorRT
+from tests.doubles.trtllm import CapturedCalls, TensorRT
 from tests.factories.engine_plans import Plan, plan_of
 
 
@@ -26,14 +26,14 @@ def make_engine_paged(
     tokens_per_block: int = 16,
     max_seq_len: int = 1024,
     chunk: int = 512,
-    records: bool = False,
+    captures: bool = False,
     device: str = "cpu",
     uses_graphs: bool = True,
     **of_plan: Any,
 ) -> tuple[PagedLM, TensorRT]:
     """An engine of the model, which lies on `device`, and a fresh KV pool.
 
-    On a CPU `records` says whether decode steps are recorded as on a GPU.
+    On a CPU `captures` says whether decode steps are captured as on a GPU.
     """
     trt = TensorRT(KnownMemory(device))
     of_plan.setdefault("max_seq_len", max_seq_len)
@@ -49,6 +49,6 @@ def make_engine_paged(
         max_seq_len=max_seq_len,
         max_num_tokens=chunk,
         uses_graphs=uses_graphs,
-        calls=RecordedCalls(trt) if records else None,  # type: ignore[arg-type]
+        calls=CapturedCalls(trt) if captures else None,  # type: ignore[arg-type]
     )
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block)), trt

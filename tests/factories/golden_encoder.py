@@ -3,7 +3,7 @@
     python -m tests.factories.golden_encoder DIR
     moss-voice verify DIR/bundle --encoder --wavs DIR/wavs
 
-The weights of the encoder are random but known, and its normalisation is the released one; all other networks
+The weights of the encoder are random but known, and its normalization is the released one; all other networks
 are those of `bundle_factory`.
 """
 
@@ -36,7 +36,7 @@ def make_golden_bundle(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     config = WhisperVQConfig.from_released(json.loads((GOLDEN / "encoder_tiny.json").read_text())["config"])
     manifest = describe_bundle(write_tokenizer(directory / "tokenizer.json"), config.codebook_size)
-    manifest["speech_encoder"] |= {"normalisation": "segment_max", "config": dict(vars(config))}
+    manifest["speech_encoder"] |= {"normalization": "segment_max", "config": dict(vars(config))}
     torch.manual_seed(0)
     networks = make_networks(manifest)
     stored = safetensors.torch.load_file(GOLDEN / "encoder_tiny.safetensors")

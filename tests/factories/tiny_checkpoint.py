@@ -23,7 +23,7 @@ from engine_runtime.trtllm.convert import Conversion, LanguageModel
 from tests.factories.tiny_lm import load_tiny
 
 ACTIVATION_SCALE = 16 / FP8_MAX
-"""Of every quantised product: a guess that is large enough."""
+"""Of every quantized product: a guess that is large enough."""
 
 
 def convert_tiny(folder: Path, dtype: Dtype = "float32") -> Path:

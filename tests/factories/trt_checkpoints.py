@@ -1,4 +1,4 @@
-"""Checkpoints of the random bundle, plain and quantised, for tests of what is made of them."""
+"""Checkpoints of the random bundle, plain and quantized, for tests of what is made of them."""
 
 from __future__ import annotations
 

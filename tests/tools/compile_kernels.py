@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engine_runtime.cuda.kernels.attention import attend_few_rows, attend_row, join_few_rows
+from engine_runtime.cuda.kernels.attention import attend_row, attend_small_batch, join_small_batch
 from engine_runtime.cuda.kernels.flow_estimator import (
     attend_rows,
     conv_rows,
@@ -28,16 +28,16 @@ from engine_runtime.cuda.kernels.flow_estimator import (
 )
 from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
 from engine_runtime.cuda.kernels.prefill_elementwise import (
+    apply_rope_and_write_kv,
     dense_rows,
     dense_rows_int4,
     fp8_rows,
     gate_rows,
     norm_rows,
     take_slots,
-    turn_and_write_rows,
 )
-from engine_runtime.cuda.kernels.sampling import best_of_stretch, pick_one
-from engine_runtime.cuda.kernels.small_batch_linear import few_rows, few_rows_int4
+from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
+from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, small_batch_linear_int4
 from engine_runtime.cuda.kernels.snake import snake_values
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
@@ -57,7 +57,13 @@ OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 
 INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances")
 WEIGHTS = ("norm", "norm_bias", "weight", "bias", "q", "q_out", "cache", "seen", "distances")
-STAGES = {"linear_add_rows": 4, "attend_rows": 2, "few_rows": 4, "few_rows_int4": 4, "attend_few_rows": 1}
+STAGES = {
+    "linear_add_rows": 4,
+    "attend_rows": 2,
+    "small_batch_linear": 4,
+    "small_batch_linear_int4": 4,
+    "attend_small_batch": 1,
+}
 """Of those kernels that are not run with the usual number."""
 SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
 """Bytes that a program can have."""
@@ -88,13 +94,13 @@ def cases() -> Iterator[Case]:
     whole_number, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
     types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), whole_number)
-    picks = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
-    picks |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
+    samples = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
+    samples |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
     places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "STRETCHES": 75, "STRETCH_TILE": 128}
     for do_sample in (False, True):
         flags = {"VOCAB": 16512, "STRETCH": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
-        yield best_of_stretch, types | between, flags, 8
-        yield pick_one, between | picks, places | {"DO_SAMPLE": do_sample}, 8
+        yield best_of_tile, types | between, flags, 8
+        yield sample_one, between | samples, places | {"DO_SAMPLE": do_sample}, 8
     for pool in (BF16, FP8):
         pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 64}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
@@ -104,11 +110,11 @@ def cases() -> Iterator[Case]:
         types |= {"q": BF16, "positions": "*i64", "num_rows": "i32"}
         for rows, count in ((4, 16), (16, 8), (16, 1)):
             flags = HEAD_SIZES | pieces | {"GROUP_TILE": 4, "PIECES": count, "ROWS": rows}
-            yield attend_few_rows, types, flags, 4
+            yield attend_small_batch, types, flags, 4
         types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
-        yield turn_and_write_rows, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
+        yield apply_rope_and_write_kv, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
     types = {"partial": FP32, "tops": FP32, "totals": FP32, "out": BF16, "num_outputs": "i32"}
-    yield join_few_rows, types, {"DIM": DIM, "PIECES": 16}, 2
+    yield join_small_batch, types, {"DIM": DIM, "PIECES": 16}, 2
     yield take_slots, dict.fromkeys(("host", "device"), whole_number), {"SLOTS": 16}, 1
     yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4
     norm = {"x": BF16, "norm": BF16, "out": BF16, "eps": "fp32"}
@@ -122,8 +128,13 @@ def cases() -> Iterator[Case]:
         cut = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
         for weight in (FP8, "*i8", "*u8"):
             flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": block}
-            yield few_rows, few | {"weight": weight, "scale": FP32}, flags, 4
-        yield few_rows_int4, few | {"weight": "*u8", "scale": "*fp16"}, cut | {"NUM_GROUPS": INNER // 128}, 4
+            yield small_batch_linear, few | {"weight": weight, "scale": FP32}, flags, 4
+        yield (
+            small_batch_linear_int4,
+            few | {"weight": "*u8", "scale": "*fp16"},
+            cut | {"NUM_GROUPS": INNER // 128},
+            4,
+        )
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
     # float32 where it is tightest: what keeps several pieces in shared memory
@@ -173,8 +184,8 @@ def compile_for(capability: int, case: Case) -> str:
     kernel, types, constants, warps = case
     names = kernel.arg_names
     options: dict[str, object] = {"num_warps": warps}
-    if "IS_EARLY" in names:
-        constants = constants | {"IS_EARLY": capability >= 90}
+    if "USES_PDL" in names:
+        constants = constants | {"USES_PDL": capability >= 90}
         options["launch_pdl"] = capability >= 90
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
     aligned = {
@@ -188,10 +199,10 @@ def compile_for(capability: int, case: Case) -> str:
         options["num_stages"] = STAGES[kernel.__name__]
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
-    if kernel.__module__.endswith(("flow", "few_rows")):
+    if kernel.__module__.endswith(("flow", "small_batch_linear")):
         assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
     ptx = str(compiled.asm["ptx"])
-    if constants.get("IS_EARLY"):
+    if constants.get("USES_PDL"):
         before = ptx.split("griddepcontrol.wait")[0]
         assert "st.global" not in before, kernel.__name__
     return ptx

@@ -61,14 +61,14 @@ def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance:
             cuda.blocks.release(mine)
             plain.blocks.release(other)
             held, known = cuda.align(mine, ids), plain.align(other, ids)
-            assert held == known or (held > known and not cuda.executor.can_defer_tails)
+            assert held == known or (held > known and not cuda.executor.supports_deferred_tails)
             rest, other_rest = [*ids[held:], 5], [*ids[known:], 5]
             assert_same(cuda.prefill(mine, rest), plain.prefill(other, other_rest), tolerance)
     cuda.blocks.check_integrity([mine for mine, _ in sequences])
 
 
 def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingParams) -> list[GeneratedRow]:
-    """A whole reply; the ids are picked where the executor picks them."""
+    """A whole reply; the ids are sampled where the executor samples them."""
     rows, special = as_rows(prompt), load_special_ids()
     generation = Generation(
         rows,
@@ -78,15 +78,15 @@ def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingP
         audio_vocab=model.config.audio_vocab,
         want_subtitles=True,
         skip_unused_tails=True,
-        picks_on_device=paged.executor.can_pick,
+        samples_on_device=paged.executor.can_sample,
     )
     sequence, made = Sequence(), []
     logits = paged.prefill(
         sequence, [merged_id(row, special, model.config.text_vocab) for row in rows], generation.tails
     )
     while True:
-        assert (logits.picked is not None) == paged.executor.can_pick
-        made.append(generation.pick(logits))
+        assert (logits.sampled is not None) == paged.executor.can_sample
+        made.append(generation.sample(logits))
         if generation.finish_reason is not None:
             return made
         token = merged_id(made[-1].row, special, model.config.text_vocab)

@@ -20,7 +20,7 @@ from torch import nn
 from engine_runtime.bundle.bundle import FORMAT, MANIFEST_NAME, Bundle, hash_file
 from engine_runtime.bundle.manifest import to_toml
 from engine_runtime.bundle.released import description, layout
-from engine_runtime.bundle.weights import Progress, Uninitialised, find_tensors, stored_tensors
+from engine_runtime.bundle.weights import Progress, Uninitialized, find_tensors, stored_tensors
 from engine_runtime.errors import BundleError, FetchError
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.hift import HiFT, HiFTConfig
@@ -140,7 +140,7 @@ def build_on_meta(manifest: Mapping[str, Any]) -> tuple[nn.Module, nn.Module, nn
     """Language model, speech encoder, flow and vocoder of a manifest, without memory for their weights."""
     lm = manifest["lm"]
     lm_config = MossLMConfig.from_dict(lm["config"] | {"modality_pad": lm["special_ids"]["modality_pad"]})
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         return (
             MossLM(lm_config),
             WhisperVQ(WhisperVQConfig.from_dict(manifest["speech_encoder"]["config"])),

@@ -131,7 +131,7 @@ def describe_speech_encoder(
     _refuse(features, {"n_fft": rate // 40, "hop_length": rate // 100})
     return {
         "sample_rate": rate,
-        "normalisation": "segment_max",
+        "normalization": "segment_max",
         "weights_hold_more": True,
         "config": {
             "num_mel_bins": table.integer("num_mel_bins"),

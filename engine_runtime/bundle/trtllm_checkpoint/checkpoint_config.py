@@ -1,4 +1,4 @@
-"""config.json of a TensorRT-LLM checkpoint: the sizes of the network, its numbers, how it is quantised.
+"""config.json of a TensorRT-LLM checkpoint: the sizes of the network, its numbers, how it is quantized.
 
 In: our own config, or a config.json (that of an engine holds the same as `pretrained_config`). Out: one
 frozen value. Keys are the library's own (PretrainedConfig and QuantConfig of 1.x), with those of the fork
@@ -73,7 +73,7 @@ class Quantization:
         if algorithm not in (None, *get_args(Algorithm)) or kv_cache not in (None, "FP8"):
             raise BundleError(
                 f"{source} asks for quant_algo {algorithm} and kv_cache_quant_algo {kv_cache}. "
-                f"Known are {', '.join(get_args(Algorithm))}, and FP8 for the cache: quantise it anew."
+                f"Known are {', '.join(get_args(Algorithm))}, and FP8 for the cache: quantize it anew."
             )
         if algorithm is None:
             return cls(None, kv_cache)
@@ -161,7 +161,7 @@ class CheckpointConfig:
         return cast(torch.dtype, getattr(torch, self.dtype))
 
     def is_quantized(self, module: str) -> bool:
-        """Whether a module (`shared_layers.0.attention.qkv`, `lm_head`) is a product that is quantised."""
+        """Whether a module (`shared_layers.0.attention.qkv`, `lm_head`) is a product that is quantized."""
         if self.quantization.algorithm is None or not module.endswith((*LINEARS, *HEADS)):
             return False
         return not any(fnmatchcase(module, pattern) for pattern in self.quantization.exclude_modules)

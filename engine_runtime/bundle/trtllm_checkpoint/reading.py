@@ -1,6 +1,6 @@
 """Reading a TensorRT-LLM checkpoint back: the plain network and the executors run from it as from a bundle.
 
-In: a folder that was converted (or quantised). Out: its config, and its tensors under our own names, taken
+In: a folder that was converted (or quantized). Out: its config, and its tensors under our own names, taken
 apart again. Everything is compared with config.json before anything big is read. Any thread.
 """
 
@@ -23,7 +23,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     places,
     read_config,
 )
-from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialised, find_tensors
+from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialized, find_tensors
 from engine_runtime.errors import BundleError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 
@@ -85,11 +85,11 @@ class Checkpoint:
     def weight_source(self, progress: Progress | None = None) -> ReadTensor:
         """Gives each tensor of our state dict when it is asked for, in the mapped file.
 
-        `progress` follows one reading of all of them. BundleError for a quantised checkpoint.
+        `progress` follows one reading of all of them. BundleError for a quantized checkpoint.
         """
         if self.config.quantization.algorithm is not None:
             raise BundleError(
-                f"The checkpoint in {self.directory} is quantised ({self.config.quantization.algorithm}), "
+                f"The checkpoint in {self.directory} is quantized ({self.config.quantization.algorithm}), "
                 "and plain weights are asked for here. Use the checkpoint it was made of."
             )
         read, found = self.reader(), places(self.config)
@@ -115,7 +115,7 @@ class Checkpoint:
         progress: Progress | None = None,
     ) -> MossLM:
         """The plain network with these weights."""
-        with torch.device("meta"), Uninitialised():
+        with torch.device("meta"), Uninitialized():
             model = MossLM(self.config.lm_config(modality_pad))
         source = self.weight_source(progress)
         # A copy of its own, also where nothing is cast: what is mapped would change with its file.

@@ -1,4 +1,4 @@
-"""Number formats of a quantised TensorRT-LLM checkpoint: scales, rounding, packing, and the way back.
+"""Number formats of a quantized TensorRT-LLM checkpoint: scales, rounding, packing, and the way back.
 
 In: weights [out, in] in plain numbers and what calibration saw of their inputs. Out: the tensors that the
 library reads. All formats are symmetric.
@@ -28,7 +28,7 @@ _CLIPS = tuple(1 - step / 20 for step in range(10))
 
 
 class QuantizeError(MossVoiceError):
-    """A model or a request that cannot be quantised."""
+    """A model or a request that cannot be quantized."""
 
 
 def fp8_scale(amax: Tensor) -> Tensor:

@@ -20,52 +20,53 @@ from engine_runtime.types import Codes
 
 
 @dataclass(slots=True)
-class GrowingState:
+class DynamicState:
     """What a stream keeps."""
 
     encoder: EncoderState
     estimator: EstimatorState
     position: int
 
-    def copy(self) -> GrowingState:
+    def copy(self) -> DynamicState:
         """An independent state."""
-        return GrowingState(self.encoder.copy(), self.estimator.copy(), self.position)
+        return DynamicState(self.encoder.copy(), self.estimator.copy(), self.position)
 
 
-class GrowingFlow:
-    """Implements `FlowPath`. The state behind the prompt is made once and copied for every stream."""
+class DynamicFlow:
+    """Implements `FlowBackend`. The state behind the prompt is made once and copied for every stream."""
 
     def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
-        self._starts: dict[int, GrowingState] = {}
+        self._starts: dict[int, DynamicState] = {}
 
     @torch.inference_mode()
-    def start(self, steps: int) -> GrowingState:
-        """See `FlowPath`."""
+    def start(self, steps: int) -> DynamicState:
+        """See `FlowBackend`."""
         parts = self._parts
         if steps not in self._starts:
-            state = GrowingState(parts.encoder.new_state(), parts.estimator.new_state(steps), 0)
+            state = DynamicState(parts.encoder.new_state(), parts.estimator.new_state(steps), 0)
             self.push(state, parts.prompt_codes)
             while count := self.ready(state, len(parts.prompt_codes), finishing=False):
                 self.advance(state, count)
             self._starts[steps] = state
         return self._starts[steps].copy()
 
-    def push(self, state: GrowingState, codes: Codes) -> None:
-        """See `FlowPath`."""
+    def push(self, state: DynamicState, codes: Codes) -> None:
+        """See `FlowBackend`."""
         if codes.size:
             self._parts.encoder.push(state.encoder, torch.from_numpy(codes).to(self._parts.device))
 
-    def ready(self, state: GrowingState, packet_end: int, finishing: bool) -> int:
-        """See `FlowPath`: up to the next chunk border, whatever the packet, so that work is spread evenly."""
+    def ready(self, state: DynamicState, packet_end: int, finishing: bool) -> int:
+        """See `FlowBackend`: up to the next chunk border, whatever the packet, so that work is spread
+        evenly."""
         config, waiting = self._parts.config, state.encoder.waiting.shape[1]
         to_border = config.chunk_codes - state.position // config.upsample % config.chunk_codes
         if waiting >= to_border + config.look_ahead_codes:
             return to_border
         return min(waiting, to_border) if finishing else 0
 
-    def advance(self, state: GrowingState, count: int) -> Tensor:
-        """See `FlowPath`."""
+    def advance(self, state: DynamicState, count: int) -> Tensor:
+        """See `FlowBackend`."""
         parts, start = self._parts, state.position
         end = start + count * parts.config.upsample
         check_frames(end, parts.config)

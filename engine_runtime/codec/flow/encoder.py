@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engine_runtime.codec.flow.chunk_cache import ChunkCache
-from engine_runtime.codec.flow.packed_weights import Affine, Preparation, Windowed
+from engine_runtime.codec.flow.packed_weights import Affine, PackedWeights, Windowed
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.encoder import (
@@ -51,7 +51,7 @@ class EncoderState:
 class _Input:
     """Linear layer and scaled layer norm."""
 
-    def __init__(self, layer: InputLayer, prepare: Preparation) -> None:
+    def __init__(self, layer: InputLayer, prepare: PackedWeights) -> None:
         self.linear, self.norm = prepare.affine(layer.linear), prepare.norm(layer.norm, layer.scale)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class _Input:
 class _Block:
     """One conformer block on cached keys and values."""
 
-    def __init__(self, block: ConformerBlock, chunk: int, prepare: Preparation) -> None:
+    def __init__(self, block: ConformerBlock, chunk: int, prepare: PackedWeights) -> None:
         attention = block.self_attn
         self.heads, self.head_dim, self.chunk = attention.heads, attention.head_dim, chunk
         scale = self.head_dim**-0.5
@@ -109,7 +109,7 @@ class _Block:
         return self.distances[:, :, self.farthest - total + 1 :]
 
     def reach(self, total: int) -> None:
-        """Project the distances from total - 1 down to 1 - chunk, if that was not done. What was recorded in
+        """Project the distances from total - 1 down to 1 - chunk, if that was not done. What was captured in
         a graph must not be made anew: reach for the largest total before."""
         if total - 1 > self.farthest:
             self.farthest = max(2 * total, 4 * FIRST_CAPACITY)
@@ -126,7 +126,7 @@ RunBlocks = Callable[[Sequence[_Block], Tensor, "ChunkCache | RingCache"], Tenso
 class EncoderSteps:
     """The encoder's weights, prepared for chunks of a few codes; shared by all streams."""
 
-    def __init__(self, flow: CausalFlow, limit_codes: int | None, prepare: Preparation) -> None:
+    def __init__(self, flow: CausalFlow, limit_codes: int | None, prepare: PackedWeights) -> None:
         encoder, config = flow.encoder, flow.config
         self.config, self.limit_codes, self.prepare = config, limit_codes, prepare
         self.embedding = prepare.tensor(flow.input_embedding.weight)
@@ -189,7 +189,7 @@ class EncoderSteps:
         return self.project(self.after_norm(x))
 
 
-def _blocks(blocks: Iterable[nn.Module], chunk: int, prepare: Preparation) -> list[_Block]:
+def _blocks(blocks: Iterable[nn.Module], chunk: int, prepare: PackedWeights) -> list[_Block]:
     return [_Block(block, chunk, prepare) for block in blocks if isinstance(block, ConformerBlock)]
 
 
@@ -202,7 +202,7 @@ def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCach
     return x
 
 
-def _upsampling(layer: Upsample, prepare: Preparation) -> Windowed:
+def _upsampling(layer: Upsample, prepare: PackedWeights) -> Windowed:
     """The convolution over repeated vectors as one product over three vectors, giving all phases at once.
 
     Phase p of vector c sees the repeated samples from stride * c + p - 2 * stride to stride * c + p, so its

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine_runtime.codec.flow.chunk_cache import ChunkCache
-from engine_runtime.codec.flow.packed_weights import Affine, Preparation
+from engine_runtime.codec.flow.packed_weights import Affine, PackedWeights
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.flow.cfm import time_span
@@ -72,7 +72,7 @@ n_mels]; the rows, keys and values of the state are those behind these frames af
 class _Transformer:
     """One transformer block on cached keys and values."""
 
-    def __init__(self, block: TransformerBlock, prepare: Preparation) -> None:
+    def __init__(self, block: TransformerBlock, prepare: PackedWeights) -> None:
         attention = block.attn1
         self.heads, self.head_dim = attention.heads, attention.head_dim
         weights = (attention.to_q.weight, attention.to_k.weight, attention.to_v.weight)
@@ -94,7 +94,7 @@ class _Transformer:
 class _Causal:
     """Causal convolution over rows that carry their past, layer norm, Mish."""
 
-    def __init__(self, block: CausalBlock, prepare: Preparation) -> None:
+    def __init__(self, block: CausalBlock, prepare: PackedWeights) -> None:
         self.conv, self.norm = prepare.windowed(block.conv), prepare.norm(block.norm)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class _Causal:
 class _Level:
     """Residual block and transformer blocks. What the time adds comes from the schedule."""
 
-    def __init__(self, level: Level, prepare: Preparation) -> None:
+    def __init__(self, level: Level, prepare: PackedWeights) -> None:
         residual = level.residual
         self.time = copy.deepcopy(residual.mlp)
         self.block1, self.block2 = _Causal(residual.block1, prepare), _Causal(residual.block2, prepare)
@@ -129,7 +129,7 @@ class EstimatorSteps:
         flow: CausalFlow,
         cfg_rate: float,
         limit_frames: int | None,
-        prepare: Preparation,
+        prepare: PackedWeights,
         schedule: FlowSchedule = "cosine",
     ) -> None:
         estimator, n_mels = flow.decoder.estimator, flow.config.n_mels

@@ -57,7 +57,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
+class PackedWeights:
     """Takes tensors and layers of a network to the dtype and device of a cached path."""
 
     dtype: torch.dtype

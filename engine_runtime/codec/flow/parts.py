@@ -1,7 +1,7 @@
 """What both ways of running the flow in chunks share: its prepared weights and its voice, and what a way has
 to do.
 
-In: a flow network and a voice prompt. Out: `FlowParts`. `growing_flow` (caches that grow, chunk by chunk) and
+In: a flow network and a voice prompt. Out: `FlowParts`. `dynamic_flow` (caches that grow, chunk by chunk) and
 `static_flow` (buffers of a fixed size, packet by packet, for graphs) are the two ways; the first is the plain
 twin of the second.
 """
@@ -37,7 +37,7 @@ class FlowParts:
     device: torch.device
 
 
-class FlowPath(Protocol):
+class FlowBackend(Protocol):
     """One way of running the flow in chunks. A state is what one stream keeps; only its path looks inside,
     but for `position`, the mel frames done, prompt included."""
 

@@ -4,10 +4,10 @@ replaced.
 In: where a packet starts, and its keys and values per layer. Out: the first `bucket` slots of a layer, and a
 mask over them. The slots of the voice prompt (`fixed` positions) are never written over, so the next reply
 starts from them without a copy; the slots behind them are a ring: a stream longer than that sees the prompt
-and the most recent past. Until then the result is that of the growing cache.
+and the most recent past. Until then the result is that of the dynamic cache.
 
 Buckets were preferred to a mask over the whole capacity: the keys that are read, and with them the time,
-follow the length of the reply, for the price of a recording per bucket. Used by one stream at a time, in the
+follow the length of the reply, for the price of a capture per bucket. Used by one stream at a time, in the
 thread of its caller.
 """
 

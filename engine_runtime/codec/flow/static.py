@@ -1,9 +1,9 @@
 """The flow packet by packet on buffers of a fixed size, so that a CUDA graph can hold a whole packet.
 
-In: codes. Out: mel of a packet of some chunks at once: encoder and all Euler steps in one recorded call.
+In: codes. Out: mel of a packet of some chunks at once: encoder and all Euler steps in one captured call.
 Positions, validity and noise are computed on the device from two numbers (where the packet starts, where the
 codes end), and caches and convolution rows are changed in place. Nothing is read back, so a packet can be
-started and left to itself. On a CPU the same code runs eagerly; `growing_flow` is its plain twin, equal
+started and left to itself. On a CPU the same code runs eagerly; `dynamic_flow` is its plain twin, equal
 within rounding until the cache is full (see `ring_cache` for what is kept then).
 
 A stream borrows a slot (a set of buffers) from a pool with one budget for all streams, until it is forgotten.
@@ -67,7 +67,7 @@ class StaticState:
 
 
 class StaticFlow:
-    """Implements `FlowPath`.
+    """Implements `FlowBackend`.
 
     `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks, as far as the
     caches have room for them); `budget` is how many bytes the caches of all streams may have together,
@@ -136,7 +136,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def start(self, steps: int) -> StaticState:
-        """See `FlowPath`. Raises FlowCacheError where the streams at work leave no room for another."""
+        """See `FlowBackend`. Raises FlowCacheError where the streams at work leave no room for another."""
         slot = self.pool.take(steps)
         state = StaticState(slot, self.prompt_done * self._parts.config.upsample)
         state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
@@ -145,11 +145,12 @@ class StaticFlow:
         return state
 
     def push(self, state: StaticState, codes: Codes) -> None:
-        """See `FlowPath`."""
+        """See `FlowBackend`."""
         state.waiting.extend(codes.tolist())
 
     def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
-        """See `FlowPath`: the packet as soon as all of it has its look-ahead, in as few calls as can be."""
+        """See `FlowBackend`: the packet as soon as all of it has its look-ahead, in as few calls as can
+        be."""
         config, waiting = self._parts.config, len(state.waiting)
         missing = packet_end - state.position // config.upsample
         if not finishing:
@@ -160,7 +161,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def advance(self, state: StaticState, count: int) -> Tensor:
-        """See `FlowPath`. A count that is no shape is filled up with padding, and must be the last."""
+        """See `FlowBackend`. A count that is no shape is filled up with padding, and must be the last."""
         config = self._parts.config
         shape = min(size for size in self.shapes if size >= count)
         start = state.position // config.upsample
@@ -185,7 +186,7 @@ class StaticFlow:
     @torch.inference_mode()
     def warm_up(self, steps: int) -> None:
         """Run every shape in every bucket of the prepared slots once, so that no reply waits for a
-        recording."""
+        capture."""
         look_ahead = self._parts.config.look_ahead_codes
         for state in [self.start(steps) for _ in range(self.prepared_slots)]:
             for bucket in self.buckets():
@@ -271,7 +272,7 @@ class StaticFlow:
         return slot
 
     def _drop_slot(self, slot: Slot) -> None:
-        """Nobody will use it again: its recordings go, and with them its buffers."""
+        """Nobody will use it again: its captured graphs go, and with them its buffers."""
         self._calls.forget(lambda key: isinstance(key, tuple) and key[:2] == (self, slot.index))
         if self._model.get(slot.steps) is slot:
             del self._model[slot.steps]

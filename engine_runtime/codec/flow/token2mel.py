@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.flow.dynamic import GrowingFlow
+from engine_runtime.codec.flow.dynamic import DynamicFlow
 from engine_runtime.codec.flow.encoder import EncoderSteps
 from engine_runtime.codec.flow.estimator import EstimatorSteps
-from engine_runtime.codec.flow.packed_weights import Preparation
-from engine_runtime.codec.flow.parts import FlowParts, FlowPath
+from engine_runtime.codec.flow.packed_weights import PackedWeights
+from engine_runtime.codec.flow.parts import FlowBackend, FlowParts
 from engine_runtime.codec.flow.static import StaticFlow
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, MossVoiceError
@@ -42,8 +42,8 @@ class Token2Mel:
     then the result is no longer that of the one-shot call. Raises BundleError where the parts do not fit.
 
     `static_bytes` runs the flow on caches of a fixed size, at most so many bytes for all streams together, a
-    packet at a time, as `calls` records them (`static_flow`); without it, caches grow as needed
-    (`growing_flow`).
+    packet at a time, as `calls` captures them (`static_flow`); without it, caches grow as needed
+    (`dynamic_flow`).
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Token2Mel:
         self.prompt = prompt
         self.prompt_codes = 0 if prompt is None else len(prompt.codes)
         device = torch.device(device)
-        prepare = Preparation(dtype, device)
+        prepare = PackedWeights(dtype, device)
         rate = config.cfg_rate if cfg_rate is None else cfg_rate
         limit = None if left_codes is None else -(-left_codes // config.chunk_codes) * config.chunk_codes
         codes = np.zeros(0, np.int64) if prompt is None else self._checked(prompt.codes)
@@ -96,9 +96,9 @@ class Token2Mel:
                 prompt_mel=prepare.tensor(self._prompt_mel(prompt)),
                 device=device,
             )
-        self._path: FlowPath
+        self._path: FlowBackend
         if static_bytes is None:
-            self._path = GrowingFlow(parts)
+            self._path = DynamicFlow(parts)
         else:
             self._path = StaticFlow(parts, self.packet_codes, static_bytes, self.steps, calls, triton=triton)
         self._path.start(self.steps)
@@ -133,7 +133,7 @@ class Token2Mel:
         return isinstance(self._path, StaticFlow)
 
     def warm_up(self) -> None:
-        """Record what will be replayed, where recordings are made."""
+        """Capture what will be replayed, where captured graphs are made."""
         if isinstance(self._path, StaticFlow):
             self._path.warm_up(self.steps)
 

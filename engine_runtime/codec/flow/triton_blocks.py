@@ -16,7 +16,7 @@ from torch import Tensor
 from engine_runtime.codec.flow.packed_weights import Affine, Norm
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.cuda.kernels.flow_estimator import attend_rows, inner_rows, linear_add_rows, project_rows
-from engine_runtime.cuda.kernels.pdl import early
+from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def attend(
         q, entry, cache.mask, q if distances is None else distances, cache.distance_of, out, batch, count,
         cache.bucket, capacity, 0 if distances is None else distances.shape[2], scale, HEADS=heads,
         DIM=dim, HAS_DISTANCES=distances is not None, DIM_TILE=tile(dim), ROWS=launch.rows,
-        KEYS=_block(launch, q), num_warps=launch.warps, num_stages=launch.stages, **early(q.device),
+        KEYS=_block(launch, q), num_warps=launch.warps, num_stages=launch.stages, **pdl_launch_args(q.device),
     )  # fmt: skip
     return out
 
@@ -105,7 +105,7 @@ def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu
 
 def cut(launch: Launch, like: Tensor) -> dict[str, object]:
     """The arguments that all products have."""
-    return early(like.device) | {
+    return pdl_launch_args(like.device) | {
         "ROWS": launch.rows,
         "COLUMNS": launch.columns,
         "num_warps": launch.warps,

@@ -13,7 +13,7 @@ soon as t*hop + n_fft/2 samples of the segment have arrived, or the segment is f
 signal that stops earlier depends on where it stops. The stream waits for those samples and mirrors only at
 the true end: that, and a running maximum, make streamed frames equal those of the whole segment.
 
-Normalisation: log10 power is floored at 8 below a ceiling, then (x + 4) / 4. "segment_max" takes the maximum
+Normalization: log10 power is floored at 8 below a ceiling, then (x + 4) / 4. "segment_max" takes the maximum
 of the whole segment for a ceiling, as the released model was trained; "running_max" takes the maximum over
 the frames up to and including the current one, so no frame waits for the future (`torch.cummax` over frames).
 Neither ever lies below `prior`, where a stream starts: with nothing but silence before it, a maximum that
@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.types import MelSpec, Pcm
 
-Normalisation = Literal["segment_max", "running_max"]
+Normalization = Literal["segment_max", "running_max"]
 
 # Slaney's auditory scale: linear to 1 kHz (15 mel), then 27 steps per factor of 6.4 (Auditory Toolbox, 1998).
 LINEAR_HZ_PER_MEL = 200.0 / 3.0
@@ -86,20 +86,20 @@ class WhisperLogMel(nn.Module):
         self,
         sample_rate: int,
         n_mels: int,
-        normalisation: Normalisation = "segment_max",
+        normalization: Normalization = "segment_max",
         prior: float | None = None,
     ) -> None:
         """`prior` is where the ceiling of a stream starts. None stands for SPEECH_CEILING with "segment_max",
         and for none at all with "running_max"."""
         super().__init__()
-        if normalisation not in get_args(Normalisation):
-            raise ValueError(f"normalisation {normalisation!r} is not one of {get_args(Normalisation)}")
+        if normalization not in get_args(Normalization):
+            raise ValueError(f"normalization {normalization!r} is not one of {get_args(Normalization)}")
         self.sample_rate = sample_rate
         self.n_mels = n_mels
         self.n_fft = sample_rate // 40
         self.hop = sample_rate // 100
-        self.normalisation = normalisation
-        self.is_revised = normalisation == "segment_max"
+        self.normalization = normalization
+        self.is_revised = normalization == "segment_max"
         """Whether a stream estimates the ceiling, and so may have to revise it."""
         self.prior = prior if prior is not None else SPEECH_CEILING if self.is_revised else -math.inf
         filters = slaney_mel_filters(sample_rate, self.n_fft, n_mels, 0.0, sample_rate / 2)
@@ -115,7 +115,7 @@ class WhisperLogMel(nn.Module):
         if samples % self.hop or samples <= self.n_fft // 2:
             raise ValueError(f"{samples} samples: a multiple of {self.hop} above {self.n_fft // 2} is needed")
         log_power = self.log_power(self.mirror(pcm, start=True, end=True))
-        if self.normalisation == "running_max":
+        if self.normalization == "running_max":
             return self.scale(log_power, self.running_maximum(log_power).clamp_min(self.prior))
         return self.scale(log_power, log_power.amax(dim=(-2, -1))[..., None])
 

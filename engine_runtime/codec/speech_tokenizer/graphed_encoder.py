@@ -3,7 +3,7 @@
 In and out: as `WhisperVQ.step_hidden`, whose place it takes in a `SpeechTokenizer`. A step of one code is
 some three hundred launches, which take longer to ask for than to run; while a person speaks, and when they
 end, there is one code to encode. Nothing looks ahead, so that a few codes are as many steps; many at once run
-as they are. A recording belongs to the buffers of one stream, and to a length up to which positions are
+as they are. A capture belongs to the buffers of one stream, and to a length up to which positions are
 looked at. Runs in the thread of its caller.
 """
 
@@ -21,10 +21,10 @@ from engine_runtime.models.whisper_vq import CONV2_STRIDE, EncoderState, Whisper
 MOST_CODES = 4
 """Codes at once that are encoded one after the other."""
 SHORT = 512
-"""Positions of the shorter recording (10 s); the other one looks at a whole segment."""
+"""Positions of the shorter capture (10 s); the other one looks at a whole segment."""
 
 
-class RecordedEncoder:
+class GraphedEncoder:
     """See the module."""
 
     def __init__(self, model: WhisperVQ, calls: GraphedCalls) -> None:

@@ -4,14 +4,14 @@ In: mono PCM at `sample_rate`. Out: codes, one per `samples_per_code` samples. E
 to one user turn at a time.
 
 Samples are cut into segments of 30 s (what the position table holds). Each is encoded alone: positions,
-caches, mirrored edges and the maximum of the normalisation start anew. The last segment is filled up with
+caches, mirrored edges and the maximum of the normalization start anew. The last segment is filled up with
 zeros to whole codes: ceil(samples / samples_per_code) codes.
 
 A stream gives a code as soon as its samples are there: 2.5 ms (half an STFT window less a hop) after its last
 sample, or at once at the end of a segment. It keeps the STFT overlap, both convolution caches and the keys
 and values of each layer, so that no sample is encoded twice but for a revision.
 
-`push` of everything, then `tail`, gives the codes of `encode` for any chunks with "running_max" normalisation
+`push` of everything, then `tail`, gives the codes of `encode` for any chunks with "running_max" normalization
 (hidden states differ by fp32 rounding, 1e-5, far below the distance between two code borders). With
 "segment_max" the stream cannot know the maximum of a segment before its end: codes are made with an estimate
 and change when that turns out wrong (features.py says when), so that `codes` counts and not what `push` gave.
@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.speech_tokenizer.features import Normalisation, WhisperLogMel, WhisperLogMelStream
-from engine_runtime.codec.speech_tokenizer.graphed_encoder import RecordedEncoder
+from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel, WhisperLogMelStream
+from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import AudioInputError, ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
@@ -55,19 +55,19 @@ class SpeechTokenizer:
         self,
         model: WhisperVQ,
         sample_rate: int,
-        normalisation: Normalisation = "segment_max",
+        normalization: Normalization = "segment_max",
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         calls: GraphedCalls | None = None,
         prior: float | None = None,
     ) -> None:
-        """`normalisation` and `prior` as in `WhisperLogMel`."""
+        """`normalization` and `prior` as in `WhisperLogMel`."""
         self.calls = calls or GraphedCalls(device, enabled=False)
         self.model = model.to(device=device, dtype=dtype).eval()
-        self.features = WhisperLogMel(sample_rate, model.config.num_mel_bins, normalisation, prior).to(device)
+        self.features = WhisperLogMel(sample_rate, model.config.num_mel_bins, normalization, prior).to(device)
         self.dtype = dtype
         self.step: Step = (
-            RecordedEncoder(self.model, self.calls) if self.calls.is_recording else self.model.step_hidden
+            GraphedEncoder(self.model, self.calls) if self.calls.is_capturing else self.model.step_hidden
         )
         """What continues a segment; an engine or a session of onnxruntime may take its place."""
         self.backend = "torch"

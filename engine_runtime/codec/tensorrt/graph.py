@@ -1,6 +1,6 @@
 """What an exported part of the codec is: a module, and the names, number formats and sizes of its tensors.
 
-In: a module whose arguments and results are tensors. Out: one description that the export, the optimisation
+In: a module whose arguments and results are tensors. Out: one description that the export, the optimization
 profile of an engine, the check of a loaded engine and the checks of every call read, so that no size is
 written down twice. A size is a number, or a sum of multiples of axes that may change from call to call.
 """

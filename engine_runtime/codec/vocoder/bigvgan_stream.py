@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine_runtime.codec.graphed import RecordedFrames
+from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
 from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBlock2, BigVGAN
 from engine_runtime.types import Mel, Pcm
@@ -172,7 +172,7 @@ class BigVGANStream:
         context: tuple[int, int],
         check: Callable[[Tensor], None],
         like: Tensor,
-        calls: RecordedFrames | None = None,
+        calls: GraphedFrames | None = None,
     ) -> None:
         self._windows, self._check, self._calls = windows, check, calls
         self._left, self._right = context

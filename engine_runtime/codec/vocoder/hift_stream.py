@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.graphed import RecordedFrames
+from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.models.hift import HiFTConfig
 from engine_runtime.types import Mel, Pcm
 
@@ -51,7 +51,7 @@ class HiFTStream:
         new_noise: Callable[[], DrawNoise],
         check: Callable[[Tensor], None],
         like: Tensor,
-        calls: RecordedFrames | None = None,
+        calls: GraphedFrames | None = None,
     ) -> None:
         """`like` has the dtype and the device of the network."""
         self._network, self._overlap, self._new_noise, self._check = network, overlap, new_noise, check

@@ -95,7 +95,7 @@ def _key(source: VoiceSource, bundle: Bundle, section: VoiceSection) -> str:
         "encoder": [
             hashes(encoder.weights),
             encoder.config,
-            encoder.normalisation,
+            encoder.normalization,
             encoder.ceiling_prior,
             encoder.sample_rate,
         ],

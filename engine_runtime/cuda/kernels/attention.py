@@ -3,7 +3,8 @@
 In: q, k and v of the row as the projection gave them. Out: k (normed and turned) and v in the pool, and the
 heads' outputs. A program does one K/V head with its query heads over one piece of the sequence; the program
 that comes to its end last joins the pieces. So one kernel does all that lies between two projections. Of a
-few rows (`attend_few_rows`) q is turned and k and v lie in the pool already; another kernel joins the pieces.
+few rows (`attend_small_batch`) q is turned and k and v lie in the pool already; another kernel joins the
+pieces.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def to_stored(x, dtype: tl.constexpr):
 
 @triton.jit
 def _as_dtype(x, dtype: tl.constexpr):
-    """By way of float32, since sm_89 can not turn fp8 into bf16 in one step."""
+    """By way of float32, since sm_89 cannot turn fp8 into bf16 in one step."""
     if x.dtype == dtype:
         return x
     return x.to(tl.float32).to(dtype)
@@ -167,14 +168,14 @@ def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM
 
 
 @triton.jit(do_not_specialize=["num_rows", "layer_offset"])
-def attend_few_rows(q, pool, table, positions, partial, tops, totals, out, num_rows, layer_offset,
+def attend_small_batch(q, pool, table, positions, partial, tops, totals, out, num_rows, layer_offset,
                     softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
                     GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr, TILE: tl.constexpr,
                     PIECES: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     """Grid (KV_HEADS, PIECES, tiles of ROWS rows). q [num_rows, HEADS, DIM]; positions [num_rows] int64,
     below 0 for a row that is not there (what comes out for it means nothing). Each row sees the rows of the
     pool up to itself. One piece: out [num_rows, HEADS, DIM]; else partial [PIECES, num_rows, HEADS, DIM],
-    tops and totals [PIECES, num_rows, HEADS] float32, for `join_few_rows`."""
+    tops and totals [PIECES, num_rows, HEADS] float32, for `join_small_batch`."""
     head, piece = tl.program_id(0), tl.program_id(1)
     dims, queries = tl.arange(0, DIM), tl.arange(0, ROWS * GROUP_TILE)
     rows, member = tl.program_id(2) * ROWS + queries // GROUP_TILE, queries % GROUP_TILE
@@ -205,8 +206,8 @@ def attend_few_rows(q, pool, table, positions, partial, tops, totals, out, num_r
 
 
 @triton.jit(do_not_specialize=["num_outputs"])
-def join_few_rows(partial, tops, totals, out, num_outputs, DIM: tl.constexpr, PIECES: tl.constexpr):
-    """Grid (num_outputs): the rows' heads. Joins what `attend_few_rows` left; a piece may have seen
+def join_small_batch(partial, tops, totals, out, num_outputs, DIM: tl.constexpr, PIECES: tl.constexpr):
+    """Grid (num_outputs): the rows' heads. Joins what `attend_small_batch` left; a piece may have seen
     nothing."""
     dims = tl.arange(0, DIM)
     at = tl.arange(0, PIECES) * num_outputs + tl.program_id(0)

@@ -8,7 +8,7 @@ rows is over before a launch is, so whatever is not a product (norms, activation
 writes, residuals) is done by the product beside it, if need be by every program anew. Sums are float32.
 
 Not a number of rows nor of keys is compiled in: packets of all sizes share their kernels.
-Weights are loaded before the kernel in front is through (see early.py).
+Weights are loaded before the kernel in front is through (see pdl_launch_args.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from engine_runtime.cuda.kernels.pdl import after_earlier
+from engine_runtime.cuda.kernels.pdl import pdl_wait
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT: tl.conste
 def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows, count, capacity, eps,
                  IN: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, QUERIES: tl.constexpr,
                  HAS_BIAS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-                 COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
+                 COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of all outputs). layer_norm(x) @ weight.T + bias, weight [(QUERIES + 2) HEADS
     DIM, IN]: queries to q_out [QUERIES, num_rows, HEADS DIM], keys and values to cache [2, batch, HEADS,
     capacity, DIM] at slots [count]."""
@@ -97,7 +97,7 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
     result = _product(value, piece)
@@ -119,7 +119,7 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
 def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, bucket, capacity, num_distances,
                 softmax_scale, HEADS: tl.constexpr, DIM: tl.constexpr, HAS_DISTANCES: tl.constexpr,
                 DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-                IS_EARLY: tl.constexpr):  # fmt: skip
+                USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (batch * HEADS, row tiles of count). q and out [batch * count, HEADS DIM]; cache as above, whose
     first `bucket` slots are looked at; seen [count, bucket] is added to the scores, and so is distances
     [batch * HEADS, count, num_distances] at the places distance_of [count, bucket]."""
@@ -129,7 +129,7 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
     is_row, is_dim = rows < count, dims < DIM
     at = ((batch * count + rows) * HEADS + head)[:, None] * DIM + dims[None, :]
     inside = is_row[:, None] & is_dim[None, :]
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     query = tl.load(q + at, mask=inside, other=0.0)
     keys_at = cache + (batch * HEADS + head) * capacity * DIM
     values_at = keys_at + batches * HEADS * capacity * DIM
@@ -165,7 +165,7 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
 @triton.jit(do_not_specialize=["num_rows"])
 def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, OUT: tl.constexpr,
                     BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-                    IS_EARLY: tl.constexpr):  # fmt: skip
+                    USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). out = residual + x [.., IN] @ weight.T + bias; out may be residual."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     inside = is_row[:, None] & is_output[None, :]
@@ -174,7 +174,7 @@ def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, 
     if BLOCK >= IN:
         piece = _piece(weight, outputs, is_output, columns, columns < IN, 0, IN)
     total = _vector(bias, outputs, is_output)
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if BLOCK >= IN:
         total += _product(_rows_of(x, rows, is_row, columns, columns < IN, IN), piece)
@@ -190,13 +190,13 @@ def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, 
 @triton.jit(do_not_specialize=["num_rows"])
 def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.constexpr, OUT: tl.constexpr,
                IS_GELU: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-               COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
+               COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Exact GELU, else SiLU, of layer_norm(x) @ weight.T + bias."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
     result = _product(value, piece)
@@ -214,7 +214,7 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
               IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
               IS_SHARED: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
               HAS_ADD: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Causal convolution of the channels of x, then (PARTS 2) of other; past
     [batch, TAPS - 1, PARTS IN] are the rows before the first, new_past those before the next packet.
 
@@ -231,7 +231,7 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     # each piece of the weights is asked for before the one in front of it is needed
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, TAPS * PARTS * IN)
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     for tap in tl.static_range(TAPS):
         back = TAPS - 1 - tap
         is_past = frames < back
@@ -263,14 +263,14 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
 def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, count, eps, IN: tl.constexpr,
               PARTS: tl.constexpr, OUT: tl.constexpr, IS_SHARED: tl.constexpr, HAS_BIAS: tl.constexpr,
               HAS_ADD: tl.constexpr, TILE: tl.constexpr, OUT_TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). The end of a residual block: mish(layer_norm(h)) + (x, other) @
     weight.T + bias [OUT] + add [num_rows, OUT]. Arguments as in `conv_rows`."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, PARTS * IN)
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     whole = tl.arange(0, OUT_TILE)
     row = _rows_of(h, rows, is_row, whole, whole < OUT, OUT)
     mean = tl.sum(row, axis=1) / OUT
@@ -292,14 +292,14 @@ def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, co
 @triton.jit(do_not_specialize=["count"])
 def step_rows(h, norm, norm_bias, weight, bias, x, out, count, eps, guidance, dt, IN: tl.constexpr,
               OUT: tl.constexpr, BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-              COLUMNS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
+              COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles of count, tiles of OUT). out = x + dt * velocity, x float32 [count, OUT]; the velocity
     is mish(layer_norm(h)) @ weight.T + bias, of BATCH 2 v1 + guidance (v0 - v1)."""
     rows, is_row, outputs, is_output = _tile_of(count, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
-    after_earlier(IS_EARLY)
+    pdl_wait(USES_PDL)
     velocity = tl.zeros((ROWS, COLUMNS), tl.float32)
     for batch in tl.static_range(BATCH):
         value = _rows_of(h, batch * count + rows, is_row, columns, is_column, IN)

@@ -17,26 +17,26 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _OLDEST_DRIVER = 12030
-"""CUDA version of the first driver that records such launches in a graph."""
+"""CUDA version of the first driver that captures such launches in a graph."""
 
 
 @triton.jit
-def after_earlier(IS_EARLY: tl.constexpr):
+def pdl_wait(USES_PDL: tl.constexpr):
     """Wait for all that earlier kernels wrote; from here on the next one may begin."""
-    if IS_EARLY:
+    if USES_PDL:
         gdc_wait()
         gdc_launch_dependents()
 
 
 @cache
-def early(device: torch.device) -> dict[str, bool]:
-    """Arguments with which a kernel that calls `after_earlier` is launched on a device."""
-    is_early = (
+def pdl_launch_args(device: torch.device) -> dict[str, bool]:
+    """Arguments with which a kernel that calls `pdl_wait` is launched on a device."""
+    uses_pdl = (
         device.type == "cuda"
         and torch.cuda.get_device_capability(device) >= (9, 0)
         and _driver_version() >= _OLDEST_DRIVER
     )
-    return {"IS_EARLY": True, "launch_pdl": True} if is_early else {"IS_EARLY": False}
+    return {"USES_PDL": True, "launch_pdl": True} if uses_pdl else {"USES_PDL": False}
 
 
 def _driver_version() -> int:

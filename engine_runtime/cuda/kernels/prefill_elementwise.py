@@ -14,7 +14,7 @@ from engine_runtime.cuda.kernels.linear import BITS_UNIT, _as_float
 
 
 @triton.jit(do_not_specialize=["layer_offset"])
-def turn_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, positions, layer_offset, eps,
+def apply_rope_and_write_kv(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, positions, layer_offset, eps,
                         HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
                         TOKENS: tl.constexpr, HEAD_TILE: tl.constexpr):  # fmt: skip
     """Grid (n). qkv [n, HEADS + 2 KV_HEADS, DIM] -> q_out [n, HEADS, DIM]; k and v to the pool.

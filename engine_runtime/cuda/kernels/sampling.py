@@ -1,4 +1,4 @@
-"""Picks an id from logits in two launches: the best of each stretch of the vocabulary, then one of those.
+"""Samples an id from logits in two launches: the best of each stretch of the vocabulary, then one of those.
 
 In: logits [vocab] float32 and the numbers of executors/cuda/inputs.py. Out: one id, by the rules of
 lm/sampler.py, in the result of executors/cuda/sampler.py, whose plain torch is the twin. Nothing is sorted: a
@@ -47,7 +47,7 @@ def _keep_highest(scores, ids, to_scores, to_ids):
 
 
 @triton.jit
-def _penalised(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB: tl.constexpr,
+def _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB: tl.constexpr,
                IS_AUDIO: tl.constexpr):  # fmt: skip
     """Logits of the ids (-inf beyond the vocabulary), and as scores; remembers `seen_id`."""
     inside = ids < VOCAB
@@ -65,14 +65,14 @@ def _penalised(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, pe
 
 
 @triton.jit
-def best_of_stretch(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids, tops,
+def best_of_tile(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids, tops,
                     top_ids, sums, VOCAB: tl.constexpr, STRETCH: tl.constexpr, IS_AUDIO: tl.constexpr,
                     DO_SAMPLE: tl.constexpr):  # fmt: skip
     """Grid (stretches). best, best_ids [stretches, MOST]: the highest scores (if DO_SAMPLE; else the highest
     one, in the first place); tops, top_ids: the highest plain logit; sums: of their sizes."""
     stretch = tl.program_id(0)
     ids = stretch * STRETCH + tl.arange(0, STRETCH)
-    plain, scores = _penalised(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB,
+    plain, scores = _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB,
                                IS_AUDIO)  # fmt: skip
     top, top_at = tl.max(plain, axis=0, return_indices=True)
     tl.store(tops + stretch, top)
@@ -87,7 +87,7 @@ def best_of_stretch(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, pe
 
 
 @triton.jit
-def pick_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
+def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
              ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, STRETCHES: tl.constexpr,
              STRETCH_TILE: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
     """Grid (1). Puts the id, the id of the highest plain logit and the sum of sizes into `result` float64 at

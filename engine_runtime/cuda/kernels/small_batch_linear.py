@@ -16,7 +16,7 @@ from engine_runtime.cuda.kernels.linear import BITS_UNIT, _as_float
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def few_rows(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr, COLUMNS: tl.constexpr,
+def small_batch_linear(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr, COLUMNS: tl.constexpr,
              HAS_RESIDUAL: tl.constexpr, FP8_BITS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
              BLOCK: tl.constexpr):  # fmt: skip
     """Grid (tiles of outputs). fp8 and int8: weight [OUT, COLUMNS], scale [OUT] float32."""
@@ -41,7 +41,8 @@ def few_rows(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr, COLUM
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def few_rows_int4(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr, COLUMNS: tl.constexpr,
+def small_batch_linear_int4(x, weight, scale, residual, out, num_rows, OUT: tl.constexpr,
+                  COLUMNS: tl.constexpr,
                   NUM_GROUPS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr,
                   OUTPUTS: tl.constexpr):  # fmt: skip
     """Grid (tiles of outputs). weight [OUT, NUM_GROUPS * 64] bytes as quantization.py packs them,

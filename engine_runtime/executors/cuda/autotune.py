@@ -1,7 +1,7 @@
 """Chooses how each kind of weight is cut into programs, by trying a few ways on the weights themselves.
 
-In: the network on its GPU. Out: the fastest Launch for each kind of matrix. All matrices of a kind are run
-one after the other, as in a step, so that none of them is found in the GPU's cache. Called once at load;
+In: the network on its GPU. Out: the fastest KernelConfig for each kind of matrix. All matrices of a kind are
+run one after the other, as in a step, so that none of them is found in the GPU's cache. Called once at load;
 kernels that were compiled before come from Triton's cache, and it takes a second.
 """
 
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from engine_runtime.cuda.graphs import recorded
+from engine_runtime.cuda.graphs import captured
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.triton_operations import (
-    Launch,
-    LaunchKey,
+    ConfigKey,
+    KernelConfig,
     TritonOperations,
     default_launch,
     rows_of,
@@ -53,38 +53,38 @@ class _Use:
     is_logits: bool
 
 
-def measured_launches(network: Network) -> Mapping[LaunchKey, Launch]:
+def measured_launches(network: Network) -> Mapping[ConfigKey, KernelConfig]:
     """The fastest of `candidates` for every kind of matrix in the network."""
-    uses: dict[LaunchKey, list[_Use]] = defaultdict(list)
+    uses: dict[ConfigKey, list[_Use]] = defaultdict(list)
     for layer in (*network.trunk, *network.text.layers, *network.audio.layers):
         for matrix in layer.matrices:
             is_gated = matrix is layer.gate_up
             has_norm = is_gated or matrix is layer.qkv
-            uses[LaunchKey(matrix.format, matrix.shape, is_gated)].append(_Use(matrix, has_norm, False))
+            uses[ConfigKey(matrix.format, matrix.shape, is_gated)].append(_Use(matrix, has_norm, False))
     for tail in (network.text, network.audio):
-        key = LaunchKey(tail.head.format, tail.head.shape, False)
+        key = ConfigKey(tail.head.format, tail.head.shape, False)
         uses[key].append(_Use(tail.head, True, True))
     return {key: _fastest(network, key, found[:_AT_MOST]) for key, found in uses.items()}
 
 
-def candidates(key: LaunchKey) -> list[Launch]:
+def candidates(key: ConfigKey) -> list[KernelConfig]:
     """The launch by rule first, then others that keep about as many bytes on their way."""
     found = [default_launch(key)]
     for tile_bytes, warps, share, stages in _CUTS:
-        found.append(Launch(rows_of(key, tile_bytes), warps, share, stages))
+        found.append(KernelConfig(rows_of(key, tile_bytes), warps, share, stages))
     return list(dict.fromkeys(found))
 
 
-def _fastest(network: Network, key: LaunchKey, uses: list[_Use]) -> Launch:
-    times: dict[Launch, float] = {}
+def _fastest(network: Network, key: ConfigKey, uses: list[_Use]) -> KernelConfig:
+    times: dict[KernelConfig, float] = {}
     for launch in candidates(key):
         # A GPU with less shared memory than it takes is no error: there is always one that fits.
         with suppress(OutOfResources):
             times[launch] = _time(_work(network, key, uses, launch))
-    return min(times, key=lambda launch: times[launch]) if times else Launch(1, 4, 2, 2)
+    return min(times, key=lambda launch: times[launch]) if times else KernelConfig(1, 4, 2, 2)
 
 
-def _work(network: Network, key: LaunchKey, uses: list[_Use], launch: Launch) -> Callable[[], None]:
+def _work(network: Network, key: ConfigKey, uses: list[_Use], launch: KernelConfig) -> Callable[[], None]:
     """All matrices of one kind, one after the other."""
     embedding, config = network.embedding, network.config
     none = KVCache(config, 1, 1, dtype=embedding.dtype, device=embedding.device)
@@ -110,7 +110,7 @@ def _time(work: Callable[[], None]) -> float:
     """Milliseconds of the fastest of a few replays."""
     work()
     graph = torch.cuda.CUDAGraph()
-    with recorded(graph):
+    with captured(graph):
         work()
     times: list[float] = []
     for _ in range(_ROUNDS):

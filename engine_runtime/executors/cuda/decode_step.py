@@ -1,7 +1,7 @@
-"""One decode step on static buffers: a row through the trunk and the wanted tails, and the pick.
+"""One decode step on static buffers: a row through the trunk and the wanted tails, and the sampling.
 
-In: what StepInputs holds. Out: `logits` and the picker's result, in buffers that never move. Sizes depend on
-`StepShape` alone, so that each shape can be recorded as a CUDA graph. Engine thread.
+In: what StepInputs holds. Out: `logits` and the sampler's result, in buffers that never move. Sizes depend on
+`StepShape` exclusive_gpu, so that each shape can be captured as a CUDA graph. Engine thread.
 
 KV length buckets are powers of two from 512 rows on. Plain torch reads every row of its bucket, at most twice
 of what is needed beyond the first bucket; the kernels read only rows that are there and take from the bucket
@@ -18,46 +18,46 @@ from torch import Tensor
 from engine_runtime.cuda.availability import first_line
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.operations import Operations
-from engine_runtime.executors.cuda.persistent_decode import WholeStep, unsuited
+from engine_runtime.executors.cuda.persistent_decode import PersistentDecode, unsuited
 from engine_runtime.executors.cuda.persistent_ops import StepOutputs
-from engine_runtime.executors.cuda.sampler import DevicePicker
+from engine_runtime.executors.cuda.sampler import DeviceSampler
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 
 SMALLEST_BUCKET = 512
-RECORDED_ROWS = (16, 64)
-"""Sizes of a recorded prefill: a few rows of speech, or the end of a question with what comes after it."""
+GRAPHED_ROWS = (16, 64)
+"""Sizes of a captured prefill: a few rows of speech, or the end of a question with what comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What a recorded step does: rows that it can read, tails it runs, and how it picks (if at all).
+    """What a captured step does: rows that it can read, tails it runs, and how it samples (if at all).
 
-    `is_whole`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
+    `is_full_chunk`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
     """
 
     bucket: int
     text: bool
     audio: bool
-    picks: bool = False
+    samples: bool = False
     do_sample: bool = False
     subtitle: bool = False
-    is_whole: bool = False
+    is_full_chunk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RowsShape:
-    """What a recorded prefill of at most `size` rows does.
+    """What a captured prefill of at most `size` rows does.
 
-    `is_whole`: exactly the rows up to `bucket`, where the pieces of a long prompt lie. Which rows see which
-    is known then, so that attention needs no mask and computes none of what is not seen.
+    `is_full_chunk`: exactly the rows up to `bucket`, where the pieces of a long prompt lie. Which rows see
+    which is known then, so that attention needs no mask and computes none of what is not seen.
     """
 
     size: int
     bucket: int
     text: bool
     audio: bool
-    is_whole: bool = False
+    is_full_chunk: bool = False
 
 
 def bucket_of(num_rows: int, longest: int) -> int:
@@ -77,10 +77,10 @@ class DecodeStep:
         cache: KVCache,
         inputs: StepInputs,
         operations: Operations,
-        picker: DevicePicker,
+        sampler: DeviceSampler,
     ) -> None:
         config, embedding = network.config, network.embedding
-        self._network, self._inputs, self._operations, self._picker = network, inputs, operations, picker
+        self._network, self._inputs, self._operations, self._sampler = network, inputs, operations, sampler
         self._trunk = cache.trunk.view(-1, config.hidden_size)
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._x = embedding.new_zeros(1, config.hidden_size)
@@ -91,15 +91,15 @@ class DecodeStep:
         device = embedding.device
         self.text_logits = torch.zeros(1, config.text_vocab, device=device)
         self.audio_logits = torch.zeros(1, config.audio_vocab, device=device)
-        self.whole: WholeStep | None = None
+        self.whole: PersistentDecode | None = None
 
-    def use_whole_step(self, network: Network, cache: KVCache, inputs: StepInputs) -> str | None:
+    def use_persistent_kernel(self, network: Network, cache: KVCache, inputs: StepInputs) -> str | None:
         """Make steps in one launch possible; why not, where they are not."""
         reason = unsuited(network, cache)
         if reason is None:
             outputs = StepOutputs(self.text_logits, self.audio_logits, self._trunk)
             try:
-                self.whole = WholeStep(network, cache, inputs, outputs)
+                self.whole = PersistentDecode(network, cache, inputs, outputs)
             except (RuntimeError, ImportError, OSError, AttributeError) as error:
                 reason = f"it could not be compiled ({first_line(error)})"
         return reason
@@ -107,13 +107,13 @@ class DecodeStep:
     def run(self, shape: StepShape) -> None:
         """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
         self._inputs.take()
-        if shape.is_whole:
+        if shape.is_full_chunk:
             assert self.whole is not None
             self.whole.run(text=shape.text, audio=shape.audio)
         else:
             self._run_layers(shape)
-        if shape.picks:
-            self.pick(shape)
+        if shape.samples:
+            self.sample(shape)
 
     def _run_layers(self, shape: StepShape) -> None:
         torch.index_select(self._network.embedding, 0, self._inputs.token, out=self._x)
@@ -126,9 +126,9 @@ class DecodeStep:
         if shape.audio:
             self._tail(self._network.audio, shape.bucket, self.audio_logits)
 
-    def pick(self, shape: StepShape) -> None:
-        """Pick from the logits that lie in the buffers."""
-        self._picker.run(
+    def sample(self, shape: StepShape) -> None:
+        """Sample from the logits that lie in the buffers."""
+        self._sampler.run(
             self.text_logits if shape.text else None,
             self.audio_logits if shape.audio else None,
             do_sample=shape.do_sample,

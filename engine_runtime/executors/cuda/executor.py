@@ -1,9 +1,9 @@
-"""CudaExecutor: the forward step on a GPU, decode as recorded graphs, prefill through the library.
+"""CudaExecutor: the forward step on a GPU, decode as captured graphs, prefill through the library.
 
 In: the named tensors of lm/executor.py, in host memory: it copies what changed to the device in one piece.
-Out: logits in host memory, or the next ids, picked on the device (`forward_and_pick`), so that one small copy
-a step comes back. Its plain twin is torch_executor.py, with which it shares the KV pool's layout, the refusal
-of a step that is not as declared, and deferred tails. Engine thread; inference only.
+Out: logits in host memory, or the next ids, sampled on the device (`forward_and_sample`), so that one small
+copy a step comes back. Its plain twin is torch_executor.py, with which it shares the KV pool's layout, the
+refusal of a step that is not as declared, and deferred tails. Engine thread; inference only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch import Tensor
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.cuda.decode_step import (
-    RECORDED_ROWS,
+    GRAPHED_ROWS,
     DecodeStep,
     RowsShape,
     StepShape,
     bucket_of,
 )
-from engine_runtime.executors.cuda.inputs import PickInputs, StepInputs
+from engine_runtime.executors.cuda.inputs import SamplingInputs, StepInputs
 from engine_runtime.executors.cuda.operations import Operations, TorchOperations
 from engine_runtime.executors.cuda.prefill import (
     Prefill,
@@ -41,22 +41,22 @@ from engine_runtime.executors.cuda.sampler import (
     SUBTITLE,
     TEXT,
     TEXT_MAGNITUDE,
-    DevicePicker,
+    DeviceSampler,
 )
 from engine_runtime.executors.cuda.weights import Network, Tail
 from engine_runtime.lm.executor import GENERATION, StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import Picked, PickRequest
+from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 from engine_runtime.lm.step import Tails
 from engine_runtime.lm.step_check import StepLengths, StepMemory, check_magnitude, check_outputs, check_step
 
 if TYPE_CHECKING:
-    from engine_runtime.executors.cuda.triton_operations import Launch, LaunchKey
+    from engine_runtime.executors.cuda.triton_operations import ConfigKey, KernelConfig
 
 
 _log = logging.getLogger(__name__)
 
-_Parts = tuple[Operations, RowOperations, DevicePicker]
+_Parts = tuple[Operations, RowOperations, DeviceSampler]
 
 
 class CudaExecutor:
@@ -69,15 +69,16 @@ class CudaExecutor:
         max_num_tokens: rows of the longest single call.
         uses_triton: run the kernels of cuda/kernels; otherwise plain torch does the same.
         launches: how the kernels are cut (executors/cuda/autotune.py); None = by rule.
-        uses_graphs: record each shape of a decode step once.
+        uses_graphs: capture each shape of a decode step once.
         multiplies_fp8: whether prefill multiplies fp8 weights as they are; None = where the GPU can.
-        uses_whole_step: run a step in one launch while nothing runs beside it, where GPU and sizes allow it.
-        recorded_rows: whether a few rows are filled up to a size that can be recorded; None = where they are.
+        uses_persistent_kernel: run a step in one launch while nothing runs beside it, where GPU and sizes
+        allow it.
+        graphed_rows: whether a few rows are filled up to a size that can be captured; None = where they are.
     """
 
-    can_defer_tails = True
-    can_pick = True
-    resumes_on_block = False
+    supports_deferred_tails = True
+    can_sample = True
+    requires_block_aligned_prefill = False
 
     def __init__(
         self,
@@ -87,11 +88,11 @@ class CudaExecutor:
         max_seq_len: int,
         max_num_tokens: int = 512,
         uses_triton: bool = False,
-        launches: Mapping[LaunchKey, Launch] | None = None,
+        launches: Mapping[ConfigKey, KernelConfig] | None = None,
         uses_graphs: bool = True,
         multiplies_fp8: bool | None = None,
-        uses_whole_step: bool = False,
-        recorded_rows: bool | None = None,
+        uses_persistent_kernel: bool = False,
+        graphed_rows: bool | None = None,
     ) -> None:
         config, dtype = network.config, cache.trunk.dtype
         self._device = cache.pool.device
@@ -107,24 +108,24 @@ class CudaExecutor:
             room = network.largest_dense(multiplies_fp8=uses_triton and multiplies_fp8)
             scratch = torch.empty(room, dtype=dtype, device=self._device)
             if uses_triton:
-                operations, rows, picker = _kernels(network, cache, inputs, launches)
+                operations, rows, sampler = _kernels(network, cache, inputs, launches)
             else:
-                operations, rows, picker = _plain(network, cache, inputs, scratch)
-            self._inputs, self._picker = inputs, picker
-            self._step = DecodeStep(network, cache, inputs, operations, picker)
-            if uses_whole_step:
-                reason = self._step.use_whole_step(network, cache, inputs)
+                operations, rows, sampler = _plain(network, cache, inputs, scratch)
+            self._inputs, self._sampler = inputs, sampler
+            self._step = DecodeStep(network, cache, inputs, operations, sampler)
+            if uses_persistent_kernel:
+                reason = self._step.use_persistent_kernel(network, cache, inputs)
                 if reason is not None:
-                    _log.info("Steps run as many launches, since one for all can not be used: %s", reason)
+                    _log.info("Steps run as many launches, since one for all cannot be used: %s", reason)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
         # NOTE: only kernels know rows that are not there.
-        records_rows = uses_triton and self._graphs.is_recording if recorded_rows is None else recorded_rows
-        self._recorded_rows = tuple(RECORDED_ROWS) if records_rows else ()
+        captures_rows = uses_triton and self._graphs.is_capturing if graphed_rows is None else graphed_rows
+        self._graphed_rows = tuple(GRAPHED_ROWS) if captures_rows else ()
 
     @torch.inference_mode()
-    def record(self, shapes: Iterable[StepShape]) -> None:
-        """Record decode steps of these shapes in every length bucket, so that no reply has to wait for it.
+    def capture(self, shapes: Iterable[StepShape]) -> None:
+        """Capture decode steps of these shapes in every length bucket, so that no reply has to wait for it.
 
         NOTE: only while no sequence holds a block: the steps write to the first one.
         """
@@ -136,22 +137,22 @@ class CudaExecutor:
         # While the user speaks, rows are prefilled with both tails; on commit, with those of the first step.
         tails = {(True, True), *((shape.text, shape.audio) for shape in shapes)}
         for shape in shapes if self._step.whole is not None else ():
-            self._record_or_run(replace(shape, is_whole=True))
+            self._capture_or_run(replace(shape, is_full_chunk=True))
         for bucket in sorted(buckets):
             for shape in shapes:
-                self._record_or_run(replace(shape, bucket=bucket))
-            for size, (text, audio) in product(self._recorded_rows, sorted(tails)):
+                self._capture_or_run(replace(shape, bucket=bucket))
+            for size, (text, audio) in product(self._graphed_rows, sorted(tails)):
                 ids = torch.zeros(size, dtype=torch.int64)
-                self._record_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
+                self._capture_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
         self._inputs.note_use()
 
-    def _record_or_run(self, shape: StepShape) -> None:
+    def _capture_or_run(self, shape: StepShape) -> None:
         self._graphs.run(shape, lambda: self._step.run(shape))
 
     @property
-    def num_recordings(self) -> int:
-        """Steps that were recorded so far, each of another shape."""
-        return self._graphs.num_recordings
+    def num_captured(self) -> int:
+        """Steps that were captured so far, each of another shape."""
+        return self._graphs.num_captured
 
     def weight_bytes(self, tails: Tails) -> int:
         """Bytes of weights that one decode step with these tails has to read."""
@@ -162,7 +163,7 @@ class CudaExecutor:
         """See lm/executor.py."""
         lengths = self._check(tensors)
         shape = StepShape(0, lengths.text_start < lengths.total, lengths.audio_start < lengths.total)
-        self._run(tensors, lengths, shape, alone=False)
+        self._run(tensors, lengths, shape, exclusive_gpu=False)
         outputs = {}
         if shape.text:
             outputs["logits"] = self._step.text_logits.to("cpu", copy=True)
@@ -173,13 +174,13 @@ class CudaExecutor:
         return outputs
 
     @torch.inference_mode()
-    def forward_and_pick(self, tensors: StepTensors, request: PickRequest) -> Picked:
+    def forward_and_sample(self, tensors: StepTensors, request: SamplingMetadata) -> SampledIds:
         """See lm/executor.py."""
         lengths = self._check(tensors)
-        self._picker.begin(request)
+        self._sampler.begin(request)
         params = request.params
-        self._inputs.set_pick(
-            PickInputs(
+        self._inputs.set_sampling(
+            SamplingInputs(
                 seen_text=request.last_text,
                 seen_audio=request.last_audio,
                 forbid_eosp=request.forbid_eosp,
@@ -196,24 +197,24 @@ class CudaExecutor:
             0,
             runs_text,
             lengths.audio_start < lengths.total,
-            picks=True,
+            samples=True,
             do_sample=params.do_sample,
             subtitle=runs_text and request.wants_subtitle,
         )
-        self._run(tensors, lengths, shape, alone=request.alone)
-        found = self._picker.read()
+        self._run(tensors, lengths, shape, exclusive_gpu=request.exclusive_gpu)
+        found = self._sampler.read()
         if shape.text:
             check_magnitude("logits", found[TEXT_MAGNITUDE])
         if shape.audio:
             check_magnitude("audio_logits", found[AUDIO_MAGNITUDE])
-        return Picked(
+        return SampledIds(
             int(found[TEXT]) if shape.text else None,
             int(found[AUDIO]) if shape.audio else None,
             int(found[SUBTITLE]) if shape.subtitle else None,
         )
 
     def close(self) -> None:
-        """Forget what was recorded; the rest goes with the executor."""
+        """Forget what was captured; the rest goes with the executor."""
         self._graphs.clear()
 
     def _check(self, tensors: StepTensors) -> StepLengths:
@@ -223,9 +224,11 @@ class CudaExecutor:
             raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")
         return lengths
 
-    def _run(self, tensors: StepTensors, lengths: StepLengths, shape: StepShape, *, alone: bool) -> None:
-        """Run the rows; logits of the wanted tails (and the pick) are in their buffers afterwards. `alone`:
-        see PickRequest."""
+    def _run(
+        self, tensors: StepTensors, lengths: StepLengths, shape: StepShape, *, exclusive_gpu: bool
+    ) -> None:
+        """Run the rows; logits of the wanted tails (and the sampling) are in their buffers afterwards.
+        `exclusive_gpu`: see SamplingMetadata."""
         size, past = self.limits.tokens_per_block, lengths.past
         offsets = tensors["host_kv_cache_block_offsets"][0, 0, 0]
         ids = tensors["input_ids"]
@@ -238,48 +241,48 @@ class CudaExecutor:
             for tail, start in self._starts(lengths):
                 if start < past:
                     self._fill(tail, start, past)
-            if alone and self._step.whole is not None:
-                shape = replace(shape, is_whole=True)
+            if exclusive_gpu and self._step.whole is not None:
+                shape = replace(shape, is_full_chunk=True)
             else:
                 shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
-            self._record_or_run(shape)
+            self._capture_or_run(shape)
             if not (shape.text or shape.audio):
                 self._inputs.note_use()  # nobody waits for a result
             return
         self._run_rows(ids.long(), lengths, shape)
-        if shape.picks:
-            self._graphs.run(shape, lambda: self._step.pick(shape))
+        if shape.samples:
+            self._graphs.run(shape, lambda: self._step.sample(shape))
 
     def _run_rows(self, ids: Tensor, lengths: StepLengths, shape: StepShape) -> None:
         past, count = lengths.past, ids.shape[0]
         for tail, start in self._starts(lengths):
             if start < past:
                 self._fill(tail, start, past)
-        size = self._recorded_size(count)
+        size = self._graphed_size(count)
         if size is None:
             span = self._prefill.span(past, count)
             self._rows(ids.to(self._device), span, text=shape.text, audio=shape.audio)
             return
-        is_whole = count == self.limits.max_num_tokens and past % count == 0
-        bucket = lengths.total if is_whole else bucket_of(lengths.total, self.limits.max_seq_len)
+        is_full_chunk = count == self.limits.max_num_tokens and past % count == 0
+        bucket = lengths.total if is_full_chunk else bucket_of(lengths.total, self.limits.max_seq_len)
         filled = torch.zeros(size, dtype=torch.int64)
         filled[:count] = ids
-        rows = RowsShape(size, bucket, shape.text, shape.audio, is_whole)
-        self._record_or_run_rows(rows, filled, past, count)
+        rows = RowsShape(size, bucket, shape.text, shape.audio, is_full_chunk)
+        self._capture_or_run_rows(rows, filled, past, count)
 
-    def _recorded_size(self, count: int) -> int | None:
+    def _graphed_size(self, count: int) -> int | None:
         """The size that `count` rows are filled up to; whole pieces of a long prompt have one of their own,
-        recorded when the first one comes."""
-        if self._recorded_rows and count == self.limits.max_num_tokens:
+        captured when the first one comes."""
+        if self._graphed_rows and count == self.limits.max_num_tokens:
             return count
-        return next((size for size in self._recorded_rows if count <= size), None)
+        return next((size for size in self._graphed_rows if count <= size), None)
 
-    def _record_or_run_rows(self, shape: RowsShape, ids: Tensor, past: int, count: int) -> None:
+    def _capture_or_run_rows(self, shape: RowsShape, ids: Tensor, past: int, count: int) -> None:
         def run(ids: Tensor, where: Tensor) -> None:
-            if shape.is_whole:
+            if shape.is_full_chunk:
                 span = self._prefill.span(shape.bucket - shape.size, shape.size)
             else:
-                span = self._prefill.recorded_span(where, shape.size, shape.bucket)
+                span = self._prefill.graphed_span(where, shape.size, shape.bucket)
             self._rows(ids, span, text=shape.text, audio=shape.audio)
 
         self._graphs.run(shape, run, ids, torch.tensor([past, count]))
@@ -322,20 +325,20 @@ def _plain(network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor
     return (
         TorchOperations(network, cache, inputs, scratch),
         TorchRowOperations(network, cache, inputs),
-        DevicePicker(network.config.text_vocab, network.config.audio_vocab, inputs, cache.pool.device),
+        DeviceSampler(network.config.text_vocab, network.config.audio_vocab, inputs, cache.pool.device),
     )
 
 
 def _kernels(
-    network: Network, cache: KVCache, inputs: StepInputs, launches: Mapping[LaunchKey, Launch] | None
+    network: Network, cache: KVCache, inputs: StepInputs, launches: Mapping[ConfigKey, KernelConfig] | None
 ) -> _Parts:
     """The same as kernels. Triton: see `_taking`."""
     from engine_runtime.executors.cuda.triton_operations import TritonOperations
     from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
-    from engine_runtime.executors.cuda.triton_sampler import TritonPicker
+    from engine_runtime.executors.cuda.triton_sampler import TritonSampler
 
     return (
         TritonOperations(network, cache, inputs, launches=dict(launches or {})),
         TritonRowOperations(network, cache, inputs),
-        TritonPicker(network.config.text_vocab, network.config.audio_vocab, inputs, cache.pool.device),
+        TritonSampler(network.config.text_vocab, network.config.audio_vocab, inputs, cache.pool.device),
     )

@@ -1,7 +1,7 @@
 """What changes from one decode step to the next, in buffers that never move.
 
 In: plain numbers of one step. Out: one small copy to the device (and one more when the block table grew), so
-that a recorded graph finds its inputs where it found them before; with kernels the copy is part of the graph.
+that a captured graph finds its inputs where it found them before; with kernels the copy is part of the graph.
 Engine thread.
 """
 
@@ -20,8 +20,8 @@ _NUM_SLOTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class PickInputs:
-    """Numbers that picking needs; see lm/sampler.py. `seen_*` are the ids of the row that is run."""
+class SamplingInputs:
+    """Numbers that sampling needs; see lm/sampler.py. `seen_*` are the ids of the row that is run."""
 
     seen_text: int = 0
     seen_audio: int = 0
@@ -73,20 +73,20 @@ class StepInputs:
         """The row to run: its merged id, its position, and its place in the kept trunk outputs."""
         self._whole[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
 
-    def set_pick(self, pick: PickInputs) -> None:
-        """How to pick from its logits."""
+    def set_sampling(self, sampling: SamplingInputs) -> None:
+        """How to sample from its logits."""
         self._whole[_SEEN_TEXT : _TOP_K + 1] = (
-            pick.seen_text,
-            pick.seen_audio,
-            pick.forbid_eosp,
-            pick.top_k,
+            sampling.seen_text,
+            sampling.seen_audio,
+            sampling.forbid_eosp,
+            sampling.top_k,
         )
         self._real[_DRAW_TEXT : _PENALTY + 1] = (
-            pick.draw_text,
-            pick.draw_audio,
-            pick.temperature,
-            pick.top_p,
-            pick.penalty,
+            sampling.draw_text,
+            sampling.draw_audio,
+            sampling.temperature,
+            sampling.top_p,
+            sampling.penalty,
         )
 
     def set_table(self, offsets: Tensor) -> bool:

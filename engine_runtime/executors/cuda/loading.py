@@ -23,7 +23,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Mode
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import can_be_picked
+from engine_runtime.lm.sampling_metadata import can_sample_on_device
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.quantization import FP8
@@ -67,7 +67,7 @@ def load_lm(
 ) -> PagedLM:
     """The language model behind its paged cache, on `device`.
 
-    Raises AcceleratorError where kernels that were asked for by name can not run.
+    Raises AcceleratorError where kernels that were asked for by name cannot run.
     """
     dtype: torch.dtype = getattr(torch, options.lm_dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
@@ -99,10 +99,10 @@ def load_lm(
         uses_triton=has_kernels,
         launches=launches,
         uses_graphs=options.graphs,
-        uses_whole_step=options.kernels != "torch",
+        uses_persistent_kernel=options.kernels != "torch",
     )
     if options.graphs and device.type == "cuda":
-        executor.record(shapes_of_replies(section))
+        executor.capture(shapes_of_replies(section))
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 
@@ -114,15 +114,15 @@ def shapes_of_replies(section: LMSection) -> set[StepShape]:
         (section.sampling_text, Mode.TEXT),
     ):
         is_audio = modality is Mode.AUDIO
-        picks = can_be_picked(params)
+        samples = can_sample_on_device(params)
         shapes.add(
             StepShape(
                 bucket=0,
                 text=section.subtitles or not is_audio,
                 audio=is_audio or params.repetition_penalty != 1.0,
-                picks=picks,
-                do_sample=picks and params.do_sample,
-                subtitle=picks and is_audio and section.subtitles,
+                samples=samples,
+                do_sample=samples and params.do_sample,
+                subtitle=samples and is_audio and section.subtitles,
             )
         )
     return shapes

@@ -1,7 +1,7 @@
 """The five operations that a decoder layer is made of in a decode step, as a seam, and in plain torch.
 
 In: one row in static buffers, weights in any format. Out: static buffers. `TorchOperations` is the plain twin
-of the Triton kernels and runs where these do not; both can be recorded in a CUDA graph, since sizes depend on
+of the Triton kernels and runs where these do not; both can be captured in a CUDA graph, since sizes depend on
 the bucket and never on the position, which is read on the device. Engine thread.
 """
 

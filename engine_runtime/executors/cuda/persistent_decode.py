@@ -3,7 +3,7 @@
 In: network, pool and the step's buffers. Out: the same as the chain of `Operations` gives, logits included.
 The step is a list of phases on the device, one for each matrix and each attention. As one launch it reads
 device memory without a pause, and keeps every multiprocessor to itself until it ends: good while the language
-model is alone on the GPU, bad beside the codec, whose kernels would wait for it. Engine thread.
+model is exclusive_gpu on the GPU, bad beside the codec, whose kernels would wait for it. Engine thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_PIECES = 16
 
 
 def unsuited(network: Network, cache: KVCache) -> str | None:
-    """Why the kernel can not run this network; None if it can."""
+    """Why the kernel cannot run this network; None if it can."""
     config, device = network.config, cache.pool.device
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return "it needs a GPU of compute capability 9.0 or later"
@@ -66,7 +66,7 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
         rows, columns = matrix.shape
         stored = matrix.weight.shape[1] * matrix.weight.element_size()
         if rows % TILE_ROWS or stored % PIECE:
-            return f"it can not cut a matrix of {rows} x {columns}"
+            return f"it cannot cut a matrix of {rows} x {columns}"
     return None
 
 
@@ -103,8 +103,8 @@ def kernel_macros(
     }
 
 
-class WholeStep:
-    """See the module. Raises RuntimeError where the kernel can not be compiled."""
+class PersistentDecode:
+    """See the module. Raises RuntimeError where the kernel cannot be compiled."""
 
     def __init__(self, network: Network, cache: KVCache, inputs: StepInputs, outputs: StepOutputs) -> None:
         config, device = network.config, cache.pool.device
@@ -168,8 +168,8 @@ def _copiers(rounded: WeightFormat) -> int:
 def _ring(config: MossLMConfig, device: torch.device) -> tuple[int, int]:
     """Pieces that the ring in shared memory holds, and all shared memory of a block in bytes."""
     widest = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
-    records = 5 * config.num_layers + 3  # heads, and the empty one at the end
-    fixed = _FIXED + widest // 16 + max(2 * widest + 128, _ATTENTION) + 64 * records
+    captures = 5 * config.num_layers + 3  # heads, and the empty one at the end
+    fixed = _FIXED + widest // 16 + max(2 * widest + 128, _ATTENTION) + 64 * captures
     properties: Any = torch.cuda.get_device_properties(device)  # whose stubs lack this
     room = properties.shared_memory_per_block_optin - fixed
     stages = min(_MOST_STAGES, room // _STAGE)

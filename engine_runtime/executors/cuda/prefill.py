@@ -3,7 +3,7 @@
 In: merged ids, or kept trunk outputs, of rows of one sequence, whose block table lies in StepInputs. Out: K/V
 of these rows in the pool, and logits of the last one. What lies between the matrix products is a seam,
 `RowOperations`, so that kernels can take it over. A few rows at a time take longer to launch than to compute;
-filled up to a fixed size (`recorded_span`) they can be recorded in a CUDA graph. Engine thread.
+filled up to a fixed size (`graphed_span`) they can be captured in a CUDA graph. Engine thread.
 
 A rounded weight is made dense in a scratch buffer right before its product, unless there are so few rows that
 a kernel multiplies it as it is stored; fp8 weights are multiplied as they are where the GPU can
@@ -36,7 +36,7 @@ class RowOperations(Protocol):
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
         """x [n, H] -> rms_norm(x) * norm."""
 
-    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+    def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
         """Norm and turn q and k of the rows at `positions` [n] int64, write k and v to the pool.
 
         qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim]. With kernels, a position below 0
@@ -44,7 +44,7 @@ class RowOperations(Protocol):
         """
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
-        """Attention of rows whose K and V lie in the pool, and whose sizes alone are fixed.
+        """Attention of rows whose K and V lie in the pool, and whose sizes exclusive_gpu are fixed.
 
         q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, which see what lies
         before them and themselves -> [n, heads * head_dim]. A position below 0 is a row that is not there.
@@ -56,7 +56,7 @@ class RowOperations(Protocol):
     def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [n, K] -> e4m3 [n, K] and the scale of each row [n, 1] float32."""
 
-    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+    def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
         """x [n, in] @ weight^T (+ residual [n, out]) by a rounded weight as it is stored; None where that is
         not worth it."""
 
@@ -75,7 +75,7 @@ class TorchRowOperations:
         """See RowOperations."""
         return F.rms_norm(x, norm.shape, norm, self._network.config.rms_norm_eps)
 
-    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+    def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
         """See RowOperations."""
         config, num_rows, size = self._network.config, qkv.shape[0], self._cache.tokens_per_block
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -112,7 +112,7 @@ class TorchRowOperations:
         scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp_min(1e-12)
         return to_fp8(wide / scale), scale
 
-    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+    def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
         """See RowOperations."""
         return None
 
@@ -126,10 +126,10 @@ class Span:
     """The rows of one call, and the rows that they see.
 
     Attributes:
-        positions: [n] int64 in the sequence; -1 for a row that only fills up a recorded size.
+        positions: [n] int64 in the sequence; -1 for a row that only fills up a captured size.
         num_seen: rows from the beginning of the sequence that are looked at, at most.
         blocks: offsets of the K blocks of these, for layer 0, and row i of the n sees all but the last
-            n - 1 - i; None: where the n rows lie is known on the device alone.
+            n - 1 - i; None: where the n rows lie is known on the device exclusive_gpu.
         last: [1] int64, the row whose logits are wanted.
     """
 
@@ -165,10 +165,10 @@ class Prefill:
         blocks = first_blocks(self._inputs.table, total, self._cache.tokens_per_block)
         return Span(positions, total, blocks, last)
 
-    def recorded_span(self, where: Tensor, size: int, bucket: int) -> Span:
+    def graphed_span(self, where: Tensor, size: int, bucket: int) -> Span:
         """`size` rows from where[0] on, of which where[1] are there, among at most `bucket` rows.
 
-        `where` [2] int64 lies on the device: nothing but size and bucket is fixed when this is recorded.
+        `where` [2] int64 lies on the device: nothing but size and bucket is fixed when this is captured.
         """
         rows = torch.arange(size, device=self._blocks.device)
         positions = torch.where(rows < where[1], where[0] + rows, -1)
@@ -211,7 +211,7 @@ class Prefill:
     ) -> Tensor:
         operations, positions = self._operations, span.positions
         qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
-        q = operations.turn_and_write(qkv, layer, span.positions)
+        q = operations.apply_rope_and_write_kv(qkv, layer, span.positions)
         if not all_out:
             if not last_out:
                 return x[:0]
@@ -244,7 +244,7 @@ class Prefill:
         """x @ weight^T (+ residual, which may be written over where `in_place`)."""
         multiplies_fp8 = self._multiplies_fp8(matrix)
         if not multiplies_fp8 or x.shape[0] < _FP8_ROWS:
-            few = self._operations.few_rows(x, matrix, residual)
+            few = self._operations.small_batch_linear(x, matrix, residual)
             if few is not None:
                 return few
         if multiplies_fp8:

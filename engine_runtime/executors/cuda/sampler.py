@@ -1,10 +1,10 @@
-"""Picks the next ids where the logits are: the device's twin of lm/sampler.py.
+"""Samples the next ids where the logits are: the device's twin of lm/sampler.py.
 
 In: logits in static buffers and the numbers of StepInputs, draws among them. Out: `result` [5] float64, whole
 numbers that it holds exactly: text id, audio id, likeliest text id (for subtitles); and the sums by which
 lm/step_check.py tells whether the text and the audio logits can be a result. The same draws give the same ids
 as the Sampler on the CPU; only a draw within rounding of the border between two ids can tell them apart.
-`run` asks for no host value, so that it can be recorded in a CUDA graph; `read` waits for it. Engine thread.
+`run` asks for no host value, so that it can be captured in a CUDA graph; `read` waits for it. Engine thread.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K, PickRequest
+from engine_runtime.lm.sampling_metadata import MAX_TOP_K, SamplingMetadata
 
 TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
 
 
-class DevicePicker:
+class DeviceSampler:
     """Remembers, per channel, the ids that the repetition penalty concerns."""
 
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
@@ -33,7 +33,7 @@ class DevicePicker:
         self._read = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
         self.result = torch.zeros(5, dtype=torch.float64, device=device)
 
-    def begin(self, request: PickRequest) -> None:
+    def begin(self, request: SamplingMetadata) -> None:
         """Take over what the reply knows, if it is another one than at the last step."""
         if request.owner is self._owner:
             return
@@ -50,8 +50,8 @@ class DevicePicker:
         self._seen_audio.index_fill_(0, inputs.seen_audio, True)
         if text is not None:
             self.result[TEXT_MAGNITUDE] = text.abs().sum()
-            scores = self._penalised(text[0], self._seen_text)
-            self.result[TEXT] = self._pick(scores, inputs.draw_text, do_sample)
+            scores = self._penalized(text[0], self._seen_text)
+            self.result[TEXT] = self._sample(scores, inputs.draw_text, do_sample)
             if subtitle:
                 self.result[SUBTITLE] = text[0].argmax()
         if audio is not None:
@@ -59,8 +59,8 @@ class DevicePicker:
             scores = audio[0].masked_fill(self._audio_ids >= self._forbidden_from, -torch.inf)
             held = scores.index_select(0, self._eosp).masked_fill(inputs.forbid_eosp != 0, -torch.inf)
             scores = scores.index_copy(0, self._eosp, held)
-            scores = self._penalised(scores, self._seen_audio)
-            self.result[AUDIO] = self._pick(scores, inputs.draw_audio, do_sample)
+            scores = self._penalized(scores, self._seen_audio)
+            self.result[AUDIO] = self._sample(scores, inputs.draw_audio, do_sample)
 
     def read(self) -> list[float]:
         """`result`, once everything that was started on the current stream is done."""
@@ -70,21 +70,21 @@ class DevicePicker:
             torch.cuda.current_stream(self._device).synchronize()
         return self._read.tolist()
 
-    def _penalised(self, scores: Tensor, seen: Tensor) -> Tensor:
+    def _penalized(self, scores: Tensor, seen: Tensor) -> Tensor:
         penalty = self._inputs.penalty.float()
         return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
-    def _pick(self, scores: Tensor, draw: Tensor, do_sample: bool) -> Tensor:
+    def _sample(self, scores: Tensor, draw: Tensor, do_sample: bool) -> Tensor:
         if not do_sample:
             return scores.argmax()
         inputs = self._inputs
         # The division changes no order, so that only the candidates have to be divided.
         values, ids = scores.topk(min(MAX_TOP_K, scores.numel()))
         values = values / inputs.temperature.float()
-        return pick_candidate(values, ids, inputs.top_k, inputs.top_p.float(), draw)
+        return sample_candidate(values, ids, inputs.top_k, inputs.top_p.float(), draw)
 
 
-def pick_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, draw: Tensor) -> Tensor:
+def sample_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, draw: Tensor) -> Tensor:
     """The id at which the cumulative probability in vocabulary order passes `draw`.
 
     Args:

@@ -28,7 +28,7 @@ rows give two programs to each multiprocessor of a large GPU, which is what keep
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelConfig:
     """How a row times a matrix is cut.
 
     Attributes:
@@ -45,8 +45,8 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchKey:
-    """What a Launch is chosen for."""
+class ConfigKey:
+    """What a KernelConfig is chosen for."""
 
     format: str
     shape: tuple[int, int]
@@ -60,12 +60,12 @@ class LaunchKey:
         return int(columns * halves // 2 * (2 if self.is_gated else 1))
 
 
-def default_launch(key: LaunchKey) -> Launch:
+def default_launch(key: ConfigKey) -> KernelConfig:
     """About 16 KiB at a time, three times over, by two programs a multiprocessor: that keeps memory busy."""
-    return Launch(rows_of(key, 16384), 4, 2, 3)
+    return KernelConfig(rows_of(key, 16384), 4, 2, 3)
 
 
-def rows_of(key: LaunchKey, tile_bytes: int) -> int:
+def rows_of(key: ConfigKey, tile_bytes: int) -> int:
     """Output rows of which the weights take about `tile_bytes`; a power of two."""
     wanted = max(1, tile_bytes // key.row_bytes)
     return int(min(16, triton.next_power_of_2(wanted + 1) // 2))
@@ -84,7 +84,7 @@ class TritonOperations:
         cache: KVCache,
         inputs: StepInputs,
         *,
-        launches: dict[LaunchKey, Launch] | None = None,
+        launches: dict[ConfigKey, KernelConfig] | None = None,
     ) -> None:
         config, device = network.config, cache.pool.device
         self.launches = {} if launches is None else launches
@@ -157,7 +157,7 @@ class TritonOperations:
         *,
         is_gated: bool = False,
     ) -> None:
-        key = LaunchKey(matrix.format, matrix.shape, is_gated)
+        key = ConfigKey(matrix.format, matrix.shape, is_gated)
         launch = self.launches.get(key) or default_launch(key)
         num_rows = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
         columns = matrix.shape[1]

@@ -12,16 +12,16 @@ import torch
 import triton
 from torch import Tensor
 
-from engine_runtime.cuda.kernels.attention import attend_few_rows, join_few_rows
+from engine_runtime.cuda.kernels.attention import attend_small_batch, join_small_batch
 from engine_runtime.cuda.kernels.prefill_elementwise import (
+    apply_rope_and_write_kv,
     dense_rows,
     dense_rows_int4,
     fp8_rows,
     gate_rows,
     norm_rows,
-    turn_and_write_rows,
 )
-from engine_runtime.cuda.kernels.small_batch_linear import few_rows, few_rows_int4
+from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, small_batch_linear_int4
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.triton_operations import SEQUENCE_TILE, lacks_fp8
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
@@ -53,12 +53,12 @@ class TritonRowOperations:
         )
         return out
 
-    def turn_and_write(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
+    def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
         """See RowOperations."""
         config = self._network.config
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         q = qkv.new_empty(qkv.shape[0], heads, dim)
-        turn_and_write_rows[(qkv.shape[0],)](
+        apply_rope_and_write_kv[(qkv.shape[0],)](
             qkv,
             layer.q_norm,
             layer.k_norm,
@@ -90,7 +90,7 @@ class TritonRowOperations:
         out = torch.empty_like(q)
         partial = q.new_empty(pieces * num_rows, heads, dim if pieces > 1 else 0, dtype=torch.float32)
         tops, totals = q.new_empty(2, pieces * num_rows, heads, dtype=torch.float32)
-        attend_few_rows[(config.num_key_value_heads, pieces, tiles)](
+        attend_small_batch[(config.num_key_value_heads, pieces, tiles)](
             q,
             self._cache.pool,
             self._inputs.table,
@@ -115,7 +115,7 @@ class TritonRowOperations:
             num_stages=1,
         )
         if pieces > 1:
-            join_few_rows[(num_rows * heads,)](
+            join_small_batch[(num_rows * heads,)](
                 partial, tops, totals, out, num_rows * heads, DIM=dim, PIECES=pieces, num_warps=2
             )
         return out.view(num_rows, -1)
@@ -136,7 +136,7 @@ class TritonRowOperations:
         fp8_rows[(num_rows,)](x, out, scale, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8)
         return out, scale
 
-    def few_rows(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
+    def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
         """See RowOperations."""
         num_rows, (num_outputs, width) = x.shape[0], matrix.shape
         if matrix.scale is None or num_rows > _MOST_FEW_ROWS:
@@ -157,11 +157,11 @@ class TritonRowOperations:
         # A pointer that a flag switches off is never read; any tensor may stand in for it.
         pointers = (matrix.scale, x if residual is None else residual, out, num_rows)
         if matrix.format == "int4":
-            few_rows_int4[grid](x, matrix.weight, *pointers, NUM_GROUPS=-(-width // GROUP), **flags)
+            small_batch_linear_int4[grid](x, matrix.weight, *pointers, NUM_GROUPS=-(-width // GROUP), **flags)
             return out
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
         weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
-        few_rows[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=block, **flags)
+        small_batch_linear[grid](x, weight, *pointers, FP8_BITS=as_bits, BLOCK=block, **flags)
         return out
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Picking on the device with kernels: two launches a channel, not some forty, and no copy of the result.
+"""Sampling on the device with kernels: two launches a channel, not some forty, and no copy of the result.
 
-In and out: as executors/cuda/sampler.py says, whose DevicePicker is the plain twin. Imported only where
+In and out: as executors/cuda/sampler.py says, whose DeviceSampler is the plain twin. Imported only where
 Triton is there. Engine thread.
 """
 
@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from engine_runtime.cuda.kernels.sampling import MOST, best_of_stretch, pick_one
+from engine_runtime.cuda.kernels.sampling import MOST, best_of_tile, sample_one
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.sampler import (
     AUDIO,
@@ -20,7 +20,7 @@ from engine_runtime.executors.cuda.sampler import (
     SUBTITLE,
     TEXT,
     TEXT_MAGNITUDE,
-    DevicePicker,
+    DeviceSampler,
 )
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K
 
@@ -51,7 +51,7 @@ class _Buffers:
         )
 
 
-class TritonPicker(DevicePicker):
+class TritonSampler(DeviceSampler):
     """See the module."""
 
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
@@ -64,7 +64,7 @@ class TritonPicker(DevicePicker):
         self._last_ids = torch.zeros(MAX_TOP_K, dtype=torch.int32, device=device)
 
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
-        """See DevicePicker."""
+        """See DeviceSampler."""
         inputs = self._inputs
         if text is None:
             self._seen_text.index_fill_(0, inputs.seen_text, True)
@@ -91,7 +91,7 @@ class TritonPicker(DevicePicker):
         inputs, is_audio = self._inputs, place == AUDIO
         count = buffers.tops.numel()
         between = (buffers.best, buffers.best_ids, buffers.tops, buffers.top_ids, buffers.sums)
-        best_of_stretch[(count,)](
+        best_of_tile[(count,)](
             logits,
             (self._seen_audio if is_audio else self._seen_text).view(torch.uint8),
             inputs.seen_audio if is_audio else inputs.seen_text,
@@ -106,7 +106,7 @@ class TritonPicker(DevicePicker):
             DO_SAMPLE=do_sample,
             num_warps=8,
         )
-        pick_one[(1,)](
+        sample_one[(1,)](
             *between,
             self._last,
             self._last_ids,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine_runtime.models.moss_lm import MossLMConfig, rotary_tables
 from engine_runtime.options import BlockFormats, WeightFormat
-from engine_runtime.quantization import Matrix, quantise
+from engine_runtime.quantization import Matrix, quantize
 
 WeightSource = Callable[[str], Tensor]
 """The tensor of a state-dict name, on any device and in any float dtype."""
@@ -153,7 +153,7 @@ class _Taker:
 
     def matrix(self, weight_format: WeightFormat, *names: str) -> Matrix:
         """Weights [out, in] under each other, in their format."""
-        return quantise(self.table(*names), weight_format)
+        return quantize(self.table(*names), weight_format)
 
     def layers(
         self, block: str, count: int, first_index: int, weight_format: WeightFormat

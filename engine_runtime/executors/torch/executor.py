@@ -62,9 +62,9 @@ class TorchExecutor:
         formats: to which numbers weights are rounded; None = none.
     """
 
-    can_defer_tails = True
-    can_pick = False
-    resumes_on_block = False
+    supports_deferred_tails = True
+    can_sample = False
+    requires_block_aligned_prefill = False
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 In: a model of models/moss_lm.py. Out: a `FusedNetwork`: one product for q, k and v, one for gate and up, one
 embedding table for merged ids. A row times a matrix [in, out] reads it in order, which is twice as fast on a
 CPU as the [out, in] of the checkpoint. A weight format (quantization.py) rounds the weights and does not
-make them smaller here. Quantised checkpoints bring products of their own
+make them smaller here. Quantized checkpoints bring products of their own
 (executors/torch/quantized_linear.py).
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine_runtime.models.moss_lm import Block, Layer, MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
-from engine_runtime.quantization import quantise
+from engine_runtime.quantization import quantize
 
 
 class Linear(Protocol):
@@ -140,5 +140,5 @@ def _fuse(config: MossLMConfig, layer: Layer, index: int, weight_format: WeightF
 
 def _columns(weight_format: WeightFormat, *weights: Tensor) -> DenseLinear:
     """Weights [out, in] side by side as one contiguous [in, sum of out]."""
-    rounded = quantise(torch.cat(weights).detach(), weight_format).dense(weights[0].dtype)
+    rounded = quantize(torch.cat(weights).detach(), weight_format).dense(weights[0].dtype)
     return DenseLinear(rounded.t().contiguous())

@@ -92,7 +92,7 @@ def read_linear(
     if not all(torch.equal(factor, factors[0]) for factor in factors):
         raise BundleError(
             f"{' and '.join(modules)} have different prequant_scaling_factors, but one input. "
-            "Quantise the checkpoint with `moss-voice trt quantize`."
+            "Quantize the checkpoint with `moss-voice trt quantize`."
         )
     return SmoothedLinear(DenseLinear(_columns(weight.to(dtype))), factors[0].to(dtype))
 

@@ -2,7 +2,7 @@
 
 In: the tensors of a step (lm/executor.py) in host memory. Out: the same values where the engine looks for
 them, on the device or on the host, and its outputs back on the host. Everything is allocated once: an address
-that was given to TensorRT must hold until the step is done, and a recorded step keeps it for good. What goes
+that was given to TensorRT must hold until the step is done, and a captured step keeps it for good. What goes
 to the device goes there in one copy. Engine thread.
 """
 
@@ -79,7 +79,7 @@ class StepInputs:
             (buffer if shape == buffer.shape else buffer[: shape[0]]).copy_(value)
 
     def set_past(self, rows: int) -> None:
-        """State another number of rows in the cache on the host, as a recorded step does."""
+        """State another number of rows in the cache on the host, as a captured step does."""
         self._written["host_past_key_value_lengths"].fill_(rows)
 
     def send(self) -> None:
@@ -102,7 +102,7 @@ class StepOutputs:
         self._device, self._host = _cut(device, shapes, dtypes), _cut(host, shapes, dtypes)
 
     def spoil(self) -> None:
-        """Fill with NaN, on the current stream: a step that writes nothing can not pass for one that did."""
+        """Fill with NaN, on the current stream: a step that writes nothing cannot pass for one that did."""
         for buffer in self._device.values():
             buffer.fill_(torch.nan)
 

@@ -46,14 +46,14 @@ class Contract:
     Attributes:
         absent: inputs of a step that such an engine does not know.
         without_pool_axis: inputs whose first axis, the pool, such an engine does not have.
-        resumes_on_block: a prefill starts where a block of the cache starts. Prefill from within a block came
-            with the reuse of partial blocks, after 0.13.
+        requires_block_aligned_prefill: a prefill starts where a block of the cache starts. Prefill from
+            within a block came with the reuse of partial blocks, after 0.13.
     """
 
     name: ContractName
     absent: frozenset[str] = frozenset()
     without_pool_axis: frozenset[str] = frozenset()
-    resumes_on_block: bool = False
+    requires_block_aligned_prefill: bool = False
 
     def inputs(self, limits: ExecutorLimits) -> tuple[TensorSpec, ...]:
         """Every input with its dtype, its place and the shape it has in this engine (None = rows)."""
@@ -85,7 +85,7 @@ CONTRACTS = (
         without_pool_axis=frozenset(
             {"kv_cache_block_offsets", "host_kv_cache_block_offsets", "host_kv_cache_pool_pointers"}
         ),
-        resumes_on_block=True,
+        requires_block_aligned_prefill=True,
     ),
 )
 _ANY_SIZE = ExecutorLimits(1, 1, 1, 1, 1, 1, 1)
@@ -133,7 +133,7 @@ def capacity_of(tensors: Iterable[EngineTensor]) -> Capacity:
 def check_tensors(
     tensors: Sequence[EngineTensor], contract: Contract, limits: ExecutorLimits, outputs: Mapping[str, int]
 ) -> None:
-    """Refuse an engine that a step within `limits` can not be bound to, or that gives other outputs.
+    """Refuse an engine that a step within `limits` cannot be bound to, or that gives other outputs.
 
     `outputs` maps each output to its width. The EngineError names every tensor that does not fit.
     """

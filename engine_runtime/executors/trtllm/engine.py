@@ -61,7 +61,7 @@ class Session:
     """
 
     def __init__(self, plan: Path, library: RuntimeLibrary, memory: Memory) -> None:
-        """Load `plan`. EngineError where it can not be read or TensorRT refuses it.
+        """Load `plan`. EngineError where it cannot be read or TensorRT refuses it.
 
         NOTE: the library's plugins must be registered before.
         """
@@ -73,7 +73,7 @@ class Session:
             self._engine = self._runtime.deserialize_cuda_engine(content)
         if self._engine is None:
             raise EngineError(
-                f"{library.label} can not load {plan}{self._messages.said()}. An engine runs "
+                f"{library.label} cannot load {plan}{self._messages.said()}. An engine runs "
                 "with the TensorRT release and on the kind of GPU that it was built with: build it here with "
                 "`moss-voice trt build`."
             )
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def num_profiles(self) -> int:
-        """Optimisation profiles: ranges of sizes that the engine was tuned for."""
+        """Optimization profiles: ranges of sizes that the engine was tuned for."""
         return int(self._engine.num_optimization_profiles)
 
     def new_context(self, profile: int, stream: int) -> EngineContext:
@@ -104,7 +104,7 @@ class Session:
         context = self._engine.create_execution_context(strategy)
         if context is None:
             raise EngineError(
-                f"TensorRT can not make an execution context{self._messages.said()}. Free GPU memory, or "
+                f"TensorRT cannot make an execution context{self._messages.said()}. Free GPU memory, or "
                 "build an engine with a smaller max_num_tokens."
             )
         context.set_device_memory(self._activations.data_ptr(), self._activations.numel())
@@ -185,7 +185,7 @@ def _mapped(plan: Path) -> Iterator[mmap.mmap]:
     try:
         with plan.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # an empty file can not be mapped
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise EngineError(f"{plan} cannot be read: {error}. Build the engine anew.") from error
     try:
         yield content

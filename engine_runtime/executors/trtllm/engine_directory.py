@@ -19,7 +19,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import ABOUT, CONFIG, Ch
 from engine_runtime.errors import BundleError, EngineError
 
 PLAN = "rank0.engine"
-"""The serialised engine, as the library names that of the first GPU."""
+"""The serialized engine, as the library names that of the first GPU."""
 _AGAIN = "Build the engine anew with `moss-voice trt build`."
 
 
@@ -60,7 +60,7 @@ class EngineDirectory:
     """What is known of an engine before it is loaded.
 
     Attributes:
-        plan: file of the serialised engine.
+        plan: file of the serialized engine.
         library_version: of the library that built it, "" if it does not say.
         model: sizes and number formats of the network.
         has_paged_context_fmha: whether a prefill may continue a cache; without it it would not read it.
@@ -151,12 +151,12 @@ class EngineDirectory:
 def describe_precision(config: CheckpointConfig) -> str:
     """Number formats of a network in one line."""
     products = linear_modules(config)
-    quantised = sum(map(config.is_quantized, products))
+    quantized = sum(map(config.is_quantized, products))
     keys = config.quantization.kv_cache or config.dtype
-    if not quantised:
+    if not quantized:
         return f"{config.dtype}, K/V {keys}"
     return (
-        f"{config.quantization.algorithm} in {quantised} of {len(products)} products, "
+        f"{config.quantization.algorithm} in {quantized} of {len(products)} products, "
         f"{config.dtype} elsewhere, K/V {keys}"
     )
 

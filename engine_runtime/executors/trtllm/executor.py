@@ -3,8 +3,8 @@
 In: the named tensors of lm/executor.py, in host memory, and the KV pool they address. Out: `logits` and
 `audio_logits` of the last row, in host memory. Its plain twin is torch_executor.py: the same pool, the same
 refusal of a step that is not as declared. The engine computes both tails at every step, so none is ever left
-out. Decode steps are recorded, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime
-rounds them; a graph keeps what the host said when it was recorded, so that is the most that its bucket needs,
+out. Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime
+rounds them; a graph keeps what the host said when it was captured, so that is the most that its bucket needs,
 and kernels read the true length on the device. Engine thread; inference only.
 """
 
@@ -20,7 +20,7 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.executors.trtllm.bindings import Memory, StepInputs, StepOutputs
 from engine_runtime.executors.trtllm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for
 from engine_runtime.executors.trtllm.engine import EngineContext, Session
-from engine_runtime.executors.trtllm.graphed_decode import RecordedDecode
+from engine_runtime.executors.trtllm.graphed_decode import GraphedDecode
 from engine_runtime.executors.trtllm.stream import EngineStream
 from engine_runtime.lm.executor import GENERATION, StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
@@ -40,14 +40,14 @@ class TrtllmExecutor:
         memory: where the buffers of a step lie.
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
-        uses_graphs: record decode steps.
-        calls: what records them; None for CUDA graphs on the executor's own stream.
+        uses_graphs: capture decode steps.
+        calls: what captures them; None for CUDA graphs on the executor's own stream.
 
     Raises EngineError if the engine's tensors are not those of such a step.
     """
 
-    can_defer_tails = False
-    can_pick = False
+    supports_deferred_tails = False
+    can_sample = False
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class TrtllmExecutor:
         self.cache = cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens)
         self.contract = choose_contract(session.tensors)
-        self.resumes_on_block = self.contract.resumes_on_block
+        self.requires_block_aligned_prefill = self.contract.requires_block_aligned_prefill
         self._widths = {"logits": config.text_vocab, "audio_logits": config.audio_vocab}
         check_tensors(session.tensors, self.contract, self.limits, self._widths)
-        if self.resumes_on_block and max_num_tokens < cache.tokens_per_block:
+        if self.requires_block_aligned_prefill and max_num_tokens < cache.tokens_per_block:
             raise EngineError(
                 f"The engine takes {max_num_tokens} rows at once, fewer than a block of "
                 f"{cache.tokens_per_block}, from whose start it has to go on. {BUILD_ANEW}"
@@ -82,11 +82,11 @@ class TrtllmExecutor:
         self._outputs = StepOutputs(self._widths, dtypes, memory)
         self._contexts: dict[int, EngineContext] = {}
         self.note = ""
-        """Why decode steps are not recorded although they should be."""
+        """Why decode steps are not captured although they should be."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
-        self._recorded: RecordedDecode | None = None
-        if calls.is_recording:
-            self._recorded = RecordedDecode(
+        self._captured: GraphedDecode | None = None
+        if calls.is_capturing:
+            self._captured = GraphedDecode(
                 calls,
                 lambda: self._new_context(1),
                 self._inputs,
@@ -102,8 +102,8 @@ class TrtllmExecutor:
 
     @property
     def num_graphs(self) -> int:
-        """Decode steps that were recorded."""
-        return 0 if self._recorded is None else self._recorded.num_graphs
+        """Decode steps that were captured."""
+        return 0 if self._captured is None else self._captured.num_graphs
 
     @torch.inference_mode()
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
@@ -121,8 +121,8 @@ class TrtllmExecutor:
                 self._inputs.send()
                 self._outputs.spoil()
                 with self._stream.timed():
-                    if self._recorded is not None and int(tensors["host_request_types"]) == GENERATION:
-                        self._replay(self._recorded, lengths.past)
+                    if self._captured is not None and int(tensors["host_request_types"]) == GENERATION:
+                        self._replay(self._captured, lengths.past)
                     else:
                         self._launch(lengths.num_new)
                 self._outputs.fetch()
@@ -142,7 +142,7 @@ class TrtllmExecutor:
             return
         if self._stream.stream is not None:
             self._stream.stream.synchronize()
-        self._recorded = None  # recordings refer to their contexts, and these to the engine
+        self._captured = None  # captured graphs refer to their contexts, and these to the engine
         self._contexts.clear()
         self._session.close()
         self._session = None
@@ -156,17 +156,17 @@ class TrtllmExecutor:
         context.bind(self._inputs.bindings(), self._outputs.bindings())
         context.enqueue(self._stream.handle)
 
-    def _replay(self, recorded: RecordedDecode, past: int) -> None:
-        """Run the decode step that was written as a recorded one, and as before where that does not go."""
+    def _replay(self, captured: GraphedDecode, past: int) -> None:
+        """Run the decode step that was written as a captured one, and as before where that does not go."""
         try:
-            recorded.run(past)
+            captured.run(past)
         except (RuntimeError, ExecutorError) as error:
             self.note = (
-                f"Decode steps of this engine can not be recorded as CUDA graphs ({str(error).rstrip('.')}). "
+                f"Decode steps of this engine cannot be captured as CUDA graphs ({str(error).rstrip('.')}). "
                 "They are launched one by one from now on, as with --no-graphs."
             )
             _log.warning("%s", self.note)
-            self._recorded = None
+            self._captured = None
             self._inputs.set_past(past)
             self._outputs.spoil()  # the attempt may have written to them
             self._launch(1)

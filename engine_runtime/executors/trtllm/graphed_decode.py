@@ -1,7 +1,7 @@
-"""Decode steps as recorded CUDA graphs, one for each 256 rows of cache.
+"""Decode steps as captured CUDA graphs, one for each 256 rows of cache.
 
 In: the buffers of a step, written and sent. Out: the outputs in theirs. A graph keeps what the host said when
-it was recorded; so rows in the cache are stated as the most that its bucket holds, from which kernels take
+it was captured; so rows in the cache are stated as the most that its bucket holds, from which kernels take
 the size of their grids, and they read the true length on the device. The library's own C++ runtime rounds in
 the same way. Each graph has a context of its own that is not touched afterwards. Engine thread.
 """
@@ -17,11 +17,11 @@ from engine_runtime.executors.trtllm.engine import EngineContext
 ROWS_PER_GRAPH = 256
 
 
-class RecordedDecode:
+class GraphedDecode:
     """See the module.
 
     Args:
-        calls: what records; its stream is that of `stream`.
+        calls: what captures; its stream is that of `stream`.
         new_context: gives a context for one row.
         stream: the handle of the stream.
         most_past: the most rows that a decode step can find in the cache.
@@ -44,13 +44,13 @@ class RecordedDecode:
 
     @property
     def num_graphs(self) -> int:
-        """Steps that were recorded."""
+        """Steps that were captured."""
         return len(self._contexts)
 
     def run(self, past: int) -> None:
-        """Run the step behind `past` rows; record it where none of its bucket was.
+        """Run the step behind `past` rows; capture it where none of its bucket was.
 
-        Raises ExecutorError or RuntimeError where it can not be recorded; the step has to be run otherwise
+        Raises ExecutorError or RuntimeError where it cannot be captured; the step has to be run otherwise
         then.
         """
         bucket = past // ROWS_PER_GRAPH

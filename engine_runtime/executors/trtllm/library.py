@@ -117,7 +117,7 @@ def check_version(version: str) -> None:
     major, minor = (int(part) for part in version.split(".")[:2])
     if major == 0:
         raise EngineError(
-            f"Engines are not built with TensorRT-LLM {version}: the attention of 0.13 normalises queries "
+            f"Engines are not built with TensorRT-LLM {version}: the attention of 0.13 normalizes queries "
             "and keys wrongly where there are more heads of queries; of no release before 1.0 is it known "
             f"that it does not. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
         )

@@ -31,14 +31,14 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS, StepFiller
+from engine_runtime.lm.step import BOTH_TAILS, StepInputBuilder
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.quantization import FP8
 
 _log = logging.getLogger(__name__)
 _RESERVE = 1_500_000_000
-"""Bytes for what the file of an engine does not tell: activations, recorded graphs, libraries."""
+"""Bytes for what the file of an engine does not tell: activations, captured graphs, libraries."""
 
 
 def open_engine(
@@ -93,7 +93,7 @@ def load_engine(
     device: torch.device,
     options: EngineOptions,
 ) -> PagedLM:
-    """The language model behind its paged cache, decode steps recorded.
+    """The language model behind its paged cache, decode steps captured.
 
     Raises EngineError or TensorRTError where the libraries are missing or refuse the engine.
     """
@@ -130,23 +130,23 @@ def load_engine(
     paged = PagedLM(executor, cache, BlockManager(num_blocks, engine.tokens_per_block))
     notes = _notes(engine, bundle, executor.limits.max_seq_len)
     if options.graphs and device.type == "cuda":
-        record_decode(paged)
+        capture_decode(paged)
         notes += [executor.note] if executor.note else []
     paged.notes = tuple(notes)
     return paged
 
 
-def record_decode(paged: PagedLM) -> None:
-    """Run a decode step in every bucket of rows, so that no reply has to wait until one is recorded.
+def capture_decode(paged: PagedLM) -> None:
+    """Run a decode step in every bucket of rows, so that no reply has to wait until one is captured.
 
     NOTE: only while no sequence holds a block: what the cache holds there is nobody's.
     """
-    filler = StepFiller(paged.executor, paged.cache)
+    builder = StepInputBuilder(paged.executor, paged.cache)
     for past in range(0, paged.max_rows, ROWS_PER_GRAPH):
         sequence = Sequence(ids=[0] * past, text_rows=past, audio_rows=past, prompt_rows=past)
         paged.blocks.reserve(sequence, 0, past + 1)
         try:
-            paged.executor.forward(filler.fill(sequence, [0], BOTH_TAILS, prefill=False))
+            paged.executor.forward(builder.fill(sequence, [0], BOTH_TAILS, prefill=False))
         finally:
             paged.blocks.release(sequence)
 
@@ -194,7 +194,7 @@ def check_device(device: torch.device) -> None:
 
 
 def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
-    """What an engine was built with can not be chosen any more."""
+    """What an engine was built with cannot be chosen any more."""
     built = {
         "--weights": options.weight_format if options.weight_format != "native" else None,
         "--kv": options.kv_dtype if options.kv_dtype != "native" else None,
@@ -202,7 +202,7 @@ def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
     }
     if chosen := [f"{name} {value}" for name, value in built.items() if value is not None]:
         raise EngineError(
-            f"{' and '.join(chosen)} can not be chosen for an engine; this one has {engine.precision}. "
+            f"{' and '.join(chosen)} cannot be chosen for an engine; this one has {engine.precision}. "
             "Leave it out, or build another engine."
         )
 

@@ -94,7 +94,7 @@ class CausalFlow(nn.Module):
         prompt_rate: float = 0.5,
         streaming: bool = True,
     ) -> Tensor:
-        """Flow-matching loss of a padded batch. Scalar, differentiable; no host synchronisation.
+        """Flow-matching loss of a padded batch. Scalar, differentiable; no host synchronization.
 
         codes [B, N]; mel [B, n_mels, N * upsample]; lengths [B] in codes; xvector [B, xvector_dim]. A share
         `prompt_rate` of the rows sees up to the first 30 % of its target as prompt frames.

@@ -144,7 +144,7 @@ def test_a_model_that_is_not_here_needs_them(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_comparison_that_can_not_be_made_loses_nothing(
+def test_a_comparison_that_cannot_be_made_loses_nothing(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)

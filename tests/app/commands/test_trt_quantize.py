@@ -72,7 +72,7 @@ def test_quantize(
         assert "text_layers.0.mlp.fc.prequant_scaling_factor" in content.keys()  # noqa: SIM118
 
 
-def test_what_cannot_be_quantised(
+def test_what_cannot_be_quantized(
     random_bundle: Path,
     checkpoint: Path,
     recordings: Path,
@@ -107,5 +107,5 @@ def test_a_tilde_is_the_folder_of_the_user(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(checkpoint.parent))
-    assert main(["trt", "quantize", "~/none", "--to=~/quantised"]) != 0
+    assert main(["trt", "quantize", "~/none", "--to=~/quantized"]) != 0
     assert str(checkpoint.parent / "none") in capsys.readouterr().err

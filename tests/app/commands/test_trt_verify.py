@@ -65,7 +65,7 @@ def test_an_engine_that_is_not(
     assert "where torch says" in lines[-2]
 
 
-def test_what_can_not_be_compared_is_said(
+def test_what_cannot_be_compared_is_said(
     random_bundle: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 1

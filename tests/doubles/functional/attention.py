@@ -146,7 +146,7 @@ class Attention(Module):
         return self.dense(context), None
 
     def _normalised(self, qkv: Tensor) -> Tensor:
-        """Queries and keys normalised per head: the rows are those of q, then of k, then of v."""
+        """Queries and keys normalized per head: the rows are those of q, then of k, then of v."""
         groups = (self.heads, self.kv_heads, self.kv_heads)
         split = []
         for index, heads in enumerate(groups):

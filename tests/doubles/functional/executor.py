@@ -23,9 +23,9 @@ from tests.doubles.functional.graph import Network
 class NetworkExecutor:
     """Gives the network the tensors of a step, and the pool that they point to."""
 
-    can_defer_tails = False
-    can_pick = False
-    resumes_on_block = False
+    supports_deferred_tails = False
+    can_sample = False
+    requires_block_aligned_prefill = False
 
     def __init__(self, network: Network, cache: KVCache, config: MossLMConfig, max_seq_len: int) -> None:
         self.network, self.cache = network, cache

@@ -219,12 +219,12 @@ def quantize(model: Any, config: QuantConfig) -> None:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in excludes):
             continue
         if isinstance(module, Embedding):
-            assert config.quant_algo != "W8A16", f"{name} would be quantised"
+            assert config.quant_algo != "W8A16", f"{name} would be quantized"
         if isinstance(module, Linear):
-            setattr(parent, name.rpartition(".")[2], _quantised(module, config))
+            setattr(parent, name.rpartition(".")[2], _quantized(module, config))
 
 
-def _quantised(module: Linear, config: QuantConfig) -> Linear:
+def _quantized(module: Linear, config: QuantConfig) -> Linear:
     if config.quant_algo == "FP8":
         return FP8Linear(module)
     if config.quant_algo == "W8A16":

@@ -125,7 +125,7 @@ def test_the_other_flow_has_the_engine_s_voice_and_schedule(
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("codec_dtype", ["float32", "float16"])
-def test_a_recorded_flow_makes_the_same_mel(random_bundle: Path, codec_dtype: Dtype) -> None:
+def test_a_captured_flow_makes_the_same_mel(random_bundle: Path, codec_dtype: Dtype) -> None:
     bundle = describe(random_bundle)
     bundle = replace(bundle, flow=replace(bundle.flow, packet_codes=(5, 5, 10)))
     options = EngineOptions(random_weights=0, device="cuda", codec_dtype=codec_dtype)

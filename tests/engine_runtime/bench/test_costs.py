@@ -5,7 +5,7 @@ import torch
 
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bundle.released.full_size import describe
-from engine_runtime.bundle.weights import Uninitialised
+from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
@@ -25,7 +25,7 @@ def _costs(
 
 
 def test_a_full_step_reads_every_weight_but_the_tables(released: MossLMConfig) -> None:
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         model = MossLM(released)
     tables = ("model.embed_tokens.weight", "model.audio_embed.weight")
     numbers = sum(t.numel() for name, t in model.state_dict().items() if name not in tables)

@@ -16,7 +16,7 @@ PARAMS = SamplingParams(min_new=14, max_new=16)
 def test_both_kinds_are_measured_and_the_change_is_counted(random_bundle: Path) -> None:
     bundle = Bundle.open(random_bundle)
     # A prior that leaves nothing of the features: each code of a short question is wrong until the commit.
-    encoder = replace(bundle.speech_encoder, normalisation="segment_max", ceiling_prior=16.0)
+    encoder = replace(bundle.speech_encoder, normalization="segment_max", ceiling_prior=16.0)
     engine = Engine.load(replace(bundle, speech_encoder=encoder))
     question = np.random.default_rng(0).normal(0, 0.1, 14_000).astype(np.float32)
     section = measure_exact_encoding(engine, question, PARAMS, repeats=2)

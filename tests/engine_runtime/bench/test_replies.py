@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from engine_runtime.bench import BenchError, level_dbfs, run_bench, summarise
+from engine_runtime.bench import BenchError, level_dbfs, run_bench, summarize
 from engine_runtime.engine import Engine
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
@@ -131,12 +131,12 @@ def test_listeners_are_removed_again() -> None:
 
 def test_a_summary_is_that_of_its_values() -> None:
     values = [1.0, 2.0, 3.0, 4.0, 100.0]
-    summary = summarise(values)
+    summary = summarize(values)
     assert (summary.min, summary.p50, summary.max, summary.runs) == (1, 3, 100, 5)
     assert summary.mean == 22
     assert summary.std == pytest.approx(statistics.stdev(values))
     assert summary.p95 == pytest.approx(80.8)
-    assert summarise([5.0]).std == 0
+    assert summarize([5.0]).std == 0
 
 
 def test_levels_are_relative_to_full_scale() -> None:

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from engine_runtime.bench.word_errors import Recogniser, word_errors
+from engine_runtime.bench.word_errors import Recognizer, word_errors
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ def test_errors_add_up_over_all_pairs() -> None:
 def test_without_pocketsphinx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pocketsphinx", None)
     with pytest.raises(ImportError):
-        Recogniser(["hello"])
+        Recognizer(["hello"])
 
 
 def test_noise_is_no_word() -> None:
     pytest.importorskip("pocketsphinx")
-    ear = Recogniser(["two plus three is five", "the capital of france is paris"])
+    ear = Recognizer(["two plus three is five", "the capital of france is paris"])
     noise = np.random.default_rng(0).normal(0, 0.1, 24_000).astype(np.float32)
     assert word_errors(["two plus three is five"], [ear.words(noise, 24_000)])[0] >= 3

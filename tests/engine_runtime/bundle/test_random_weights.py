@@ -8,7 +8,7 @@ import torch
 
 from engine_runtime.bundle.random_weights import fill_random, random_source, random_tensor
 from engine_runtime.bundle.released.full_size import describe
-from engine_runtime.bundle.weights import Uninitialised
+from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -22,7 +22,7 @@ def _deep() -> MossLMConfig:
 
 
 def _filled(seed: int, dtype: torch.dtype = torch.float32) -> MossLM:
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         model = MossLM(_deep())
     fill_random(model, seed, dtype)
     return model.eval()

@@ -14,7 +14,7 @@ from torch import nn
 
 from engine_runtime.bundle.weights import (
     TensorReader,
-    Uninitialised,
+    Uninitialized,
     find_tensors,
     load_weights,
     read_checkpoint,
@@ -62,7 +62,7 @@ def test_a_module_on_the_meta_device_is_filled(tmp_path: Path) -> None:
 def test_modules_can_be_built_without_random_values(tmp_path: Path) -> None:
     source = nn.Sequential(nn.Embedding(3, 4), nn.Conv1d(4, 4, 3), nn.LayerNorm(4))
     state = torch.random.get_rng_state()
-    with Uninitialised():
+    with Uninitialized():
         target = nn.Sequential(nn.Embedding(3, 4), nn.Conv1d(4, 4, 3), nn.LayerNorm(4))
     assert torch.equal(torch.random.get_rng_state(), state)
     load_weights(target, _save(source, tmp_path / "w.safetensors"))
@@ -74,8 +74,8 @@ def test_modules_can_be_built_without_random_values(tmp_path: Path) -> None:
 def test_building_on_the_meta_device_imports_no_compiler(repository: Path) -> None:
     code = (
         "import sys, torch\n"
-        "from engine_runtime.bundle.weights import Uninitialised\n"
-        "with torch.device('meta'), Uninitialised(): torch.nn.Embedding(3, 4)\n"
+        "from engine_runtime.bundle.weights import Uninitialized\n"
+        "with torch.device('meta'), Uninitialized(): torch.nn.Embedding(3, 4)\n"
         "print('torch._dynamo' in sys.modules)\n"
     )
     result = subprocess.run(

@@ -15,7 +15,13 @@ import pytest
 import torch
 
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.codec.execution_stream import HostArrival, HostLane, HostSpan, NewLane, StreamLane
+from engine_runtime.codec.execution_stream import (
+    HostCopy,
+    HostExecution,
+    HostSpan,
+    NewExecutionStream,
+    StreamExecution,
+)
 from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
@@ -34,7 +40,7 @@ class LateDevice:
     waits: int = 0
     pending: deque[LateArrival] = field(default_factory=deque)
 
-    def lane(self, clock_ns: Callable[[], int]) -> LateLane:
+    def execution_stream(self, clock_ns: Callable[[], int]) -> LateLane:
         return LateLane(self)
 
 
@@ -67,9 +73,9 @@ class LateLane:
         yield HostSpan(1_000 * self._stages, 77)
 
     def fetch(self, tensor: torch.Tensor) -> LateArrival:
-        arrival = LateArrival(self._device, tensor.clone())
-        self._device.pending.append(arrival)
-        return arrival
+        pending_copy = LateArrival(self._device, tensor.clone())
+        self._device.pending.append(pending_copy)
+        return pending_copy
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +83,14 @@ def engine(random_bundle: Path) -> Engine:
     return Engine.load(Bundle.open(random_bundle))
 
 
-def reply(engine: Engine, new_lane: NewLane, codes: int = 24) -> tuple[list[Any], list[TimingEvent]]:
+def reply(
+    engine: Engine, new_execution_stream: NewExecutionStream, codes: int = 24
+) -> tuple[list[Any], list[TimingEvent]]:
     """Events of one reply and what the bus said."""
     bus = TimingBus()
     heard: list[TimingEvent] = []
     bus.subscribe(heard.append)
-    other = Engine(replace(engine.stages, new_lane=new_lane), bus)
+    other = Engine(replace(engine.stages, new_execution_stream=new_execution_stream), bus)
     turn = other.open_turn(other.new_conversation(), 1)
     turn.push(QUESTION)
     params = replace(engine.bundle.lm.sampling_speech, min_new=codes, max_new=codes)
@@ -96,9 +104,9 @@ def pcm_of(events: list[Any]) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [0, 1, 4, 1_000])
 def test_a_late_device_says_the_same(engine: Engine, patience: int) -> None:
-    want, want_heard = reply(engine, HostLane)
+    want, want_heard = reply(engine, HostExecution)
     device = LateDevice(patience)
-    events, heard = reply(engine, device.lane)
+    events, heard = reply(engine, device.execution_stream)
     assert not device.pending
     assert (device.waits > 0) == (patience > 0)
     np.testing.assert_array_equal(pcm_of(events), pcm_of(want))
@@ -114,13 +122,15 @@ def test_a_late_device_says_the_same(engine: Engine, patience: int) -> None:
     for name in ("token2mel", "vocoder"):
         mine, theirs = ([event for event in found if event.name == name] for found in (heard, want_heard))
         assert [event.attributes for event in mine] == [event.attributes for event in theirs]
-        assert all(0 < event.duration_ns <= 77 for event in mine)  # the lane's clock, not the host's
+        assert all(
+            0 < event.duration_ns <= 77 for event in mine
+        )  # the execution_stream's clock, not the host's
 
 
 def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engine) -> None:
     steps_before: dict[str, list[int]] = {}
-    for name, lane in (("host", HostLane), ("late", LateDevice(4).lane)):
-        _, heard = reply(engine, lane)
+    for name, execution_stream in (("host", HostExecution), ("late", LateDevice(4).execution_stream)):
+        _, heard = reply(engine, execution_stream)
         names = [event.name for event in heard]
         chunks = [index for index, name in enumerate(names) if name == "vocoder"]
         steps_before[name] = [names[:index].count("step") for index in chunks]
@@ -129,7 +139,7 @@ def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engi
 
 
 def test_a_reply_that_is_dropped_while_speech_is_on_its_way(engine: Engine) -> None:
-    other = Engine(replace(engine.stages, new_lane=LateDevice(1_000).lane))
+    other = Engine(replace(engine.stages, new_execution_stream=LateDevice(1_000).execution_stream))
     conversation = other.new_conversation()
     turn = other.open_turn(conversation, 1)
     turn.push(QUESTION)
@@ -146,9 +156,9 @@ def test_a_reply_that_is_dropped_while_speech_is_on_its_way(engine: Engine) -> N
 def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = engine.stages
 
-    class BrokenLane(HostLane):
-        def fetch(self, tensor: torch.Tensor) -> HostArrival:
-            return HostArrival(np.full(tensor.shape, np.nan, dtype=np.float32))
+    class BrokenLane(HostExecution):
+        def fetch(self, tensor: torch.Tensor) -> HostCopy:
+            return HostCopy(np.full(tensor.shape, np.nan, dtype=np.float32))
 
     voice = ReplyVoice(stages.token2mel, stages.vocoder, TimingBus(), 1, BrokenLane)
     for code in range(7):
@@ -165,7 +175,7 @@ def test_codec_options_reach_the_stages(random_bundle: Path, dtype: Any) -> None
     span = lower.stages.token2mel._path.start(3).estimator.schedule.span  # type: ignore[attr-defined]
     assert [round(t, 4) for t, _ in span] == [0.0, 0.1111, 0.4444]
     assert lower.stages.vocoder.like.dtype == getattr(torch, dtype)
-    events, _ = reply(lower, HostLane)
+    events, _ = reply(lower, HostExecution)
     assert np.isfinite(pcm_of(events)).all()
 
 
@@ -174,9 +184,9 @@ def test_codec_options_reach_the_stages(random_bundle: Path, dtype: Any) -> None
 def test_streams_equal_one_thing_after_the_other_on_cuda(random_bundle: Path) -> None:
     on_device = Engine.load(Bundle.open(random_bundle), EngineOptions(device="cuda"))
     on_device.warm_up()
-    sequential, _ = reply(on_device, HostLane, codes=90)
+    sequential, _ = reply(on_device, HostExecution, codes=90)
     for _ in range(3):
-        overlapped, heard = reply(on_device, on_device.stages.new_lane, codes=90)
+        overlapped, heard = reply(on_device, on_device.stages.new_execution_stream, codes=90)
         np.testing.assert_allclose(pcm_of(overlapped), pcm_of(sequential), atol=1e-5)
         times = [event for event in heard if event.name == "token2mel"]
         assert all(0 < event.duration_ms < 5_000 for event in times)
@@ -187,14 +197,14 @@ def test_streams_equal_one_thing_after_the_other_on_cuda(random_bundle: Path) ->
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_stream_lane_times_the_device_and_not_the_host() -> None:
     bus = TimingBus()
-    lane = partial(StreamLane, torch.cuda.Stream())(bus.clock_ns)
+    execution_stream = partial(StreamExecution, torch.cuda.Stream())(bus.clock_ns)
     began = bus.clock_ns()
-    with lane.stage() as span:
+    with execution_stream.stage() as span:
         torch.cuda._sleep(100_000_000)
-        arrival = lane.fetch(torch.ones(5, device="cuda"))
+        pending_copy = execution_stream.fetch(torch.ones(5, device="cuda"))
     enqueued = bus.clock_ns() - began
-    assert not arrival.is_here()
-    assert arrival.value().tolist() == [1.0] * 5
+    assert not pending_copy.is_here()
+    assert pending_copy.value().tolist() == [1.0] * 5
     start_ns, duration_ns = span.times()
     assert duration_ns > 2 * enqueued
     assert abs(start_ns - began) < duration_ns

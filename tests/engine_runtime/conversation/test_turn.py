@@ -268,14 +268,16 @@ def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engi
     assert done(events).codes == tuple(codes)
     first_chunk = spoken.stages.token2mel.packet_codes[0] + spoken.stages.token2mel.look_ahead_codes
     # The first code comes from the prefill, each step gives one more, and a last one ends the reply.
-    assert executor.alone == [True] * (first_chunk - 1) + [False] * (len(executor.alone) - first_chunk + 1)
-    assert len(executor.alone) > len(codes) - 1
+    assert executor.exclusive_gpu == [True] * (first_chunk - 1) + [False] * (
+        len(executor.exclusive_gpu) - first_chunk + 1
+    )
+    assert len(executor.exclusive_gpu) > len(codes) - 1
 
     written, executor = scripted(engine, [(word, 0) for word in range(20, 40)], PickingScript)
     turn = written.open_turn(written.new_conversation(), 1, Modality.TEXT)
     turn.push_text("two plus three?")
     list(turn.commit(Modality.TEXT, SamplingParams(max_new=15)))
-    assert executor.alone == [True] * 14
+    assert executor.exclusive_gpu == [True] * 14
 
 
 def test_the_last_sound_comes_with_the_end_of_speech(engine: Engine) -> None:

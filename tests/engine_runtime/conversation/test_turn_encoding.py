@@ -31,7 +31,7 @@ SHORT_S = 0.9
 def load(random_bundle: Path) -> Engine:
     """An engine that estimates the maximum of a segment, and is wrong at first."""
     bundle = Bundle.open(random_bundle)
-    encoder = replace(bundle.speech_encoder, normalisation="segment_max", ceiling_prior=FAR_PRIOR)
+    encoder = replace(bundle.speech_encoder, normalization="segment_max", ceiling_prior=FAR_PRIOR)
     return Engine.load(replace(bundle, speech_encoder=encoder), EngineOptions(exact_encoding=True))
 
 
@@ -221,8 +221,8 @@ def test_a_turn_that_is_taken_back_says_nothing_about_the_next(streamed: Engine)
 
 def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     question = with_silence(SHORT_S)
-    alone = streamed.new_conversation()
-    exchange(streamed, alone, question)
+    exclusive_gpu = streamed.new_conversation()
+    exchange(streamed, exclusive_gpu, question)
     other = streamed.new_conversation()
     exchange(streamed, other, 0.05 * with_silence(3.0, 4))
     streamed.warm_up()
@@ -232,4 +232,4 @@ def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     assert started_with(turn) == FAR_PRIOR
     ask(turn, question)
     list(turn.commit(Modality.SPEECH, GREEDY))
-    assert user_codes(streamed, later) == user_codes(streamed, alone)
+    assert user_codes(streamed, later) == user_codes(streamed, exclusive_gpu)

@@ -1,4 +1,4 @@
-"""Kernels that can not run are replaced by plain torch, which is said once, unless they were asked for."""
+"""Kernels that cannot run are replaced by plain torch, which is said once, unless they were asked for."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_without_triton_the_plain_way_is_taken_and_said(
     monkeypatch.setattr(availability.importlib.util, "find_spec", lambda name: None)
     with caplog.at_level(logging.WARNING):
         assert not availability.uses_triton("auto", CPU)
-    assert [record.message for record in caplog.records] == [
-        "The Triton kernels can not run here (Triton is not installed). Plain torch runs instead, slower."
+    assert [capture.message for capture in caplog.records] == [
+        "The Triton kernels cannot run here (Triton is not installed). Plain torch runs instead, slower."
     ]
     with pytest.raises(AcceleratorError, match="Use --kernels torch"):
         availability.uses_triton("triton", CPU)

@@ -1,4 +1,4 @@
-"""Recorded calls: the functions themselves without a CUDA device, the same results with one."""
+"""Captured calls: the functions themselves without a CUDA device, the same results with one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine_runtime.cuda.graphs import GraphedCalls, recorded
+from engine_runtime.cuda.graphs import GraphedCalls, captured
 from tests.doubles.graphs import EmulatedCalls
 
 
@@ -24,7 +24,7 @@ def test_without_a_device_the_function_itself_runs() -> None:
     value = torch.ones(3)
     assert torch.equal(calls.run("double", double, value), 2 * value)
     assert seen[0] is value
-    assert (calls.num_recordings, calls.is_recording) == (0, False)
+    assert (calls.num_captured, calls.is_capturing) == (0, False)
 
 
 def test_copied_outputs_outlive_the_next_call() -> None:
@@ -34,46 +34,44 @@ def test_copied_outputs_outlive_the_next_call() -> None:
         return 2 * x, x + 1
 
     first = calls.run_copied("both", both, torch.ones(2))
-    alone = calls.run_copied("alone", torch.neg, torch.ones(2))
+    exclusive_gpu = calls.run_copied("exclusive_gpu", torch.neg, torch.ones(2))
     calls.run("both", both, torch.zeros(2))
-    calls.run("alone", torch.neg, torch.zeros(2))
-    assert [value.tolist() for value in (*first, alone)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
+    calls.run("exclusive_gpu", torch.neg, torch.zeros(2))
+    assert [value.tolist() for value in (*first, exclusive_gpu)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
 
 
-def test_recordings_that_are_forgotten_are_made_anew() -> None:
+def test_captured_graphs_that_are_forgotten_are_made_anew() -> None:
     calls = GraphedCalls("cpu")
-    calls._recordings = {("one", 1): None, ("one", 2): None, "other": None}
+    calls._graphs_by_key = {("one", 1): None, ("one", 2): None, "other": None}
     calls.forget(lambda key: key == ("one", 1))
-    assert list(calls._recordings) == [("one", 2), "other"]
+    assert list(calls._graphs_by_key) == [("one", 2), "other"]
 
 
-def test_without_memory_for_a_recording_the_function_itself_runs(
+def test_without_memory_for_a_capture_the_function_itself_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     calls, total, tried = GraphedCalls("cpu"), torch.zeros(2), []
-    calls.is_recording = True
+    calls.is_capturing = True
 
     def add(x: torch.Tensor) -> torch.Tensor:
         return total.add_(x).clone()
 
-    def recorded(function: Any, inputs: Any, changes: Any, before: Any) -> Any:
+    def captured(function: Any, inputs: Any, changes: Any, before: Any) -> Any:
         tried.append(function(*inputs))  # as far as the warm-up came
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(calls, "_recorded", recorded)
+    monkeypatch.setattr(calls, "_captured", captured)
     with caplog.at_level(logging.INFO):
         outputs = [calls.run("add", add, torch.ones(2), changes=(total,)) for _ in range(3)]
     assert [output.tolist() for output in outputs] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
-    assert (len(tried), calls.num_recordings) == (1, 0)
+    assert (len(tried), calls.num_captured) == (1, 0)
     assert "piece by piece" in caplog.text
 
 
 @pytest.mark.parametrize("collects", [False, True])
-def test_a_recording_is_not_disturbed_by_the_collector(
-    monkeypatch: pytest.MonkeyPatch, collects: bool
-) -> None:
+def test_a_capture_is_not_disturbed_by_the_collector(monkeypatch: pytest.MonkeyPatch, collects: bool) -> None:
     seen = []
 
     def graph(*given: Any, **options: Any) -> Any:
@@ -81,7 +79,7 @@ def test_a_recording_is_not_disturbed_by_the_collector(
         return nullcontext()
 
     def make() -> None:
-        with recorded(Any):
+        with captured(Any):
             seen.append(gc.isenabled())
             raise ValueError("as a function may")
 
@@ -99,7 +97,7 @@ def test_a_recording_is_not_disturbed_by_the_collector(
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_graphs_among_the_garbage_do_not_spoil_a_recording() -> None:
+def test_graphs_among_the_garbage_do_not_spoil_a_capture() -> None:
     class Engine:
         def __init__(self) -> None:
             self.calls, self.itself = GraphedCalls("cuda"), self
@@ -132,12 +130,12 @@ def test_replays_equal_the_function_and_keep_its_state() -> None:
             given = torch.full((4,), float(index))
             out = calls.run("add", add, given, changes=(total,)).clone()
             assert torch.equal(out.cpu(), torch.full((4,), 2.0 * sum(range(1, index + 1))))
-    assert calls.num_recordings == 1
+    assert calls.num_captured == 1
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_what_a_recording_reads_stays() -> None:
+def test_what_a_capture_reads_stays() -> None:
     class Owner:
         def __init__(self) -> None:
             self.factor = torch.full((1 << 20,), 3.0, device="cuda")

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from engine_runtime.executors.cuda import executor as cuda_executor
-from engine_runtime.executors.cuda.inputs import PickInputs, StepInputs
+from engine_runtime.executors.cuda.inputs import SamplingInputs, StepInputs
 from engine_runtime.executors.cuda.operations import TorchOperations
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
-from engine_runtime.executors.cuda.sampler import DevicePicker
+from engine_runtime.executors.cuda.sampler import DeviceSampler
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, build_network
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import PickRequest
+from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
-from engine_runtime.quantization import FP8, Matrix, quantise
+from engine_runtime.quantization import FP8, Matrix, quantize
 from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
@@ -30,13 +30,13 @@ mend_interpreter()
 if HAS_TRITON:
     from engine_runtime.executors.cuda import triton_operations, triton_prefill
     from engine_runtime.executors.cuda.triton_operations import (
-        Launch,
-        LaunchKey,
+        ConfigKey,
+        KernelConfig,
         TritonOperations,
         default_launch,
     )
     from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
-    from engine_runtime.executors.cuda.triton_sampler import TritonPicker
+    from engine_runtime.executors.cuda.triton_sampler import TritonSampler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FORMATS = ("native", "fp8", "int8", "int4")
@@ -98,8 +98,8 @@ def bench() -> Bench:
     return Bench()
 
 
-def launched(matrix: Matrix, rows: int, *, is_gated: bool = False) -> dict[LaunchKey, Launch]:
-    return {LaunchKey(matrix.format, matrix.shape, is_gated): Launch(rows, 4, 3, 2)}
+def launched(matrix: Matrix, rows: int, *, is_gated: bool = False) -> dict[ConfigKey, KernelConfig]:
+    return {ConfigKey(matrix.format, matrix.shape, is_gated): KernelConfig(rows, 4, 3, 2)}
 
 
 def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
@@ -112,7 +112,7 @@ def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize(("shape", "rows"), [((40, 64), 8), ((33, 160), 16), ((20, 300), 4), ((9, 130), 2)])
 def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int, int], rows: int) -> None:
-    matrix = quantise(torch.randn(shape).to(DEVICE), weight_format)
+    matrix = quantize(torch.randn(shape).to(DEVICE), weight_format)
     bench.triton.launches.update(launched(matrix, rows))
     x, norm = torch.randn(1, shape[1]).to(DEVICE), torch.rand(shape[1]).to(DEVICE)
     residual = torch.randn(1, shape[0]).to(DEVICE)
@@ -128,7 +128,7 @@ def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_gate_and_up_in_one(bench: Bench, weight_format: str) -> None:
-    matrix = quantise(torch.randn(2 * 37, 192).to(DEVICE), weight_format)
+    matrix = quantize(torch.randn(2 * 37, 192).to(DEVICE), weight_format)
     bench.triton.launches.update(launched(matrix, 8, is_gated=True))
     x, norm = torch.randn(1, 192).to(DEVICE), torch.rand(192).to(DEVICE)
     out, wanted = torch.zeros(2, 1, 37).to(DEVICE)
@@ -212,11 +212,11 @@ def test_rows_are_normed_turned_and_written(kv_dtype: torch.dtype | None) -> Non
     width = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
     qkv = torch.randn(21, width).to(DEVICE)
     positions = torch.arange(11, 11 + 21, device=DEVICE)
-    wanted = bench.plain_rows.turn_and_write(qkv[:18], bench.layer, positions[:18])
+    wanted = bench.plain_rows.apply_rope_and_write_kv(qkv[:18], bench.layer, positions[:18])
     wanted_pool = bench.cache.pool.float()
     bench.cache.pool.copy_(before)
     positions[18:] = -1  # rows that are not there
-    got = bench.triton_rows.turn_and_write(qkv, bench.layer, positions)
+    got = bench.triton_rows.apply_rope_and_write_kv(qkv, bench.layer, positions)
     torch.testing.assert_close(got[:18], wanted, atol=1e-5, rtol=1e-5)
     assert_pool(bench, wanted_pool, 1e-5)
 
@@ -270,25 +270,27 @@ def test_few_rows_times_a_rounded_matrix(
     bench: Bench, weight_format: str, count: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_prefill, "_WIDE", 40)
-    matrix = quantise(torch.randn(shape).to(DEVICE), weight_format)
+    matrix = quantize(torch.randn(shape).to(DEVICE), weight_format)
     x, residual = torch.randn(count, shape[1]).to(DEVICE), torch.randn(count, shape[0]).to(DEVICE)
     wanted = x @ matrix.dense(torch.float32).t()
     as_bits = TritonRowOperations(bench.network, bench.cache, bench.inputs)
     as_bits._fp8_as_bits = True
     for rows in (bench.triton_rows, as_bits):
         for before in (None, residual):
-            got = rows.few_rows(x, matrix, before)
+            got = rows.small_batch_linear(x, matrix, before)
             assert got is not None
             total = wanted if before is None else wanted + before
             torch.testing.assert_close(got, total, atol=1e-4, rtol=1e-4)
-    assert rows.few_rows(x.expand(count, -1).repeat(65, 1), matrix, None) is None  # made dense, for so many
-    assert rows.few_rows(x, quantise(torch.randn(shape).to(DEVICE), "native"), None) is None
+    assert (
+        rows.small_batch_linear(x.expand(count, -1).repeat(65, 1), matrix, None) is None
+    )  # made dense, for so many
+    assert rows.small_batch_linear(x, quantize(torch.randn(shape).to(DEVICE), "native"), None) is None
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("width", [64, 300])
 def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> None:
-    matrix = quantise(torch.randn(9, width).to(DEVICE), weight_format)
+    matrix = quantize(torch.randn(9, width).to(DEVICE), weight_format)
     scratch = torch.zeros(4000).to(DEVICE)
     wanted = matrix.dense(torch.float32)
     got = bench.triton_rows.dense(matrix, torch.float32, scratch)
@@ -306,7 +308,7 @@ def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> Non
 def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool) -> None:
     torch.manual_seed(5)
     inputs = StepInputs(4, DEVICE)
-    pickers = [kind(*vocabs, inputs, DEVICE) for kind in (DevicePicker, TritonPicker)]
+    pickers = [kind(*vocabs, inputs, DEVICE) for kind in (DeviceSampler, TritonSampler)]
     seen = [torch.rand(vocab) < 0.3 for vocab in vocabs]
     owner = object()
     for step in range(12 if IS_INTERPRETED else 200):
@@ -315,24 +317,24 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
         )
         draws = torch.rand(2, dtype=torch.float64).tolist()
         forbid, seen_text, seen_audio = step % 3 == 0, step % vocabs[0], step % vocabs[1]
-        request = PickRequest(
+        request = SamplingMetadata(
             params, *draws, seen_text, seen_audio, forbid, vocabs[1] - 5, vocabs[1] - 7, True, owner, *seen
         )
         logits = [torch.randn(1, vocab).mul(4).round_(decimals=step % 3).to(DEVICE) for vocab in vocabs]
         logits[1][0, vocabs[1] - 7] += 6 * (step % 2)  # the end of speech, likely, and held back or not
         inputs.wait()
-        inputs.set_pick(
-            PickInputs(
+        inputs.set_sampling(
+            SamplingInputs(
                 seen_text, seen_audio, forbid, params.top_k, params.top_p, params.temperature, 1.2, *draws
             )
         )
         inputs.send(with_table=False)
         found = []
-        for picker in pickers:
-            picker.begin(request)
-            picker.result.fill_(-1)
-            picker.run(*logits, do_sample=do_sample, subtitle=step % 2 == 0)
-            found.append(picker.read())
+        for sampler in pickers:
+            sampler.begin(request)
+            sampler.result.fill_(-1)
+            sampler.run(*logits, do_sample=do_sample, subtitle=step % 2 == 0)
+            found.append(sampler.read())
         assert found[1][:3] == found[0][:3], (step, found)
         assert found[1][3:] == pytest.approx(found[0][3:], rel=1e-5)
     plain, kernels = pickers
@@ -342,7 +344,7 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
 
 @pytest.mark.slow
 def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    few_programs = Launch(32, 4, 1, 2)
+    few_programs = KernelConfig(32, 4, 1, 2)
     monkeypatch.setattr(triton_operations, "default_launch", lambda key: few_programs)
     model, cases = load_tiny()
     ids = as_ids(cases["a.rows"], model)
@@ -380,12 +382,12 @@ def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_few_rows_filled_up_to_a_recorded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_executor, "RECORDED_ROWS", (4, 8))
+def test_a_few_rows_filled_up_to_a_captured_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_executor, "GRAPHED_ROWS", (4, 8))
     model, cases = load_tiny()
     ids = as_ids(cases["a.rows"], model)
     device = str(DEVICE)
-    paged = make_cuda_paged(model, uses_triton=True, device=device, recorded_rows=True)
+    paged = make_cuda_paged(model, uses_triton=True, device=device, graphed_rows=True)
     plain, neighbour = make_paged(model), Sequence()
     paged.prefill(neighbour, ids[60:80])  # holds blocks that must stay as they are
     kept = paged.cache.pool[neighbour.block_table].clone()
@@ -412,7 +414,7 @@ def test_a_few_rows_filled_up_to_a_recorded_size(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_default_launches_are_sizes_that_triton_takes(columns: int, weight_format: str) -> None:
     for is_gated in (False, True):
-        launch = default_launch(LaunchKey(weight_format, (512, columns), is_gated))
+        launch = default_launch(ConfigKey(weight_format, (512, columns), is_gated))
         for size in (launch.rows, launch.warps):
             assert size & (size - 1) == 0
             assert size > 0

@@ -1,4 +1,4 @@
-"""Kernels are launched early only where GPU and driver can."""
+"""Kernels are launched pdl_launch_args only where GPU and driver can."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton
 pytestmark = needs_triton
 if HAS_TRITON:
     from engine_runtime.cuda.kernels import pdl as module
-    from engine_runtime.cuda.kernels.pdl import early
+    from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    early.cache_clear()
+    pdl_launch_args.cache_clear()
     yield
-    early.cache_clear()
+    pdl_launch_args.cache_clear()
 
 
 @pytest.mark.parametrize(
-    ("capability", "driver", "is_early"),
+    ("capability", "driver", "uses_pdl"),
     [((9, 0), 12030, True), ((12, 0), 13000, True), ((8, 9), 13000, False), ((9, 0), 12020, False)],
 )
 def test_gpu_and_driver_decide(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], driver: int, is_early: bool
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], driver: int, uses_pdl: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(module, "_driver_version", lambda: driver)
-    given = early(torch.device("cuda"))
-    assert given["IS_EARLY"] == is_early
-    assert given.get("launch_pdl", False) == is_early
+    given = pdl_launch_args(torch.device("cuda"))
+    assert given["USES_PDL"] == uses_pdl
+    assert given.get("launch_pdl", False) == uses_pdl
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
 def test_without_a_driver_nothing_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert early(torch.device("cuda")) == {"IS_EARLY": False}
+    assert pdl_launch_args(torch.device("cuda")) == {"USES_PDL": False}
 
 
 @pytest.mark.cuda
@@ -49,4 +49,4 @@ def test_the_driver_tells_its_version() -> None:
 
 
 def test_a_cpu_launches_one_after_the_other() -> None:
-    assert early(torch.device("cpu")) == {"IS_EARLY": False}
+    assert pdl_launch_args(torch.device("cpu")) == {"USES_PDL": False}

@@ -65,7 +65,7 @@ def reply(paged: PagedLM, tiny: Tiny, generation: Generation, prompt: list[Row])
     vocab = tiny[0].config.text_vocab
     logits = paged.prefill(sequence, [merged_id(row, SPECIAL, vocab) for row in prompt], generation.tails)
     while True:
-        rows.append(generation.pick(logits))
+        rows.append(generation.sample(logits))
         if generation.finish_reason is not None:
             return rows
         logits = paged.decode(sequence, merged_id(rows[-1].row, SPECIAL, vocab), generation.tails)
@@ -92,7 +92,7 @@ def test_replies_through_the_paged_runtime(tiny: Tiny, case: str, skip_unused_ta
     assert [r.row.text for r in rows if r.mode is Mode.TEXT and not r.is_stop] == stored["text_ids"]
     if not skip_unused_tails:
         assert [made.row for made in rows] == as_rows(cases[f"gen.{case}.rows"])
-        assert [made.picked for made in rows] == as_rows(cases[f"gen.{case}.raw_pick"])
+        assert [made.sampled for made in rows] == as_rows(cases[f"gen.{case}.raw_pick"])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -162,7 +162,7 @@ def test_later_turns_agree_after_tails_were_left_out(tiny: Tiny) -> None:
             sequence, as_ids(cases["gen.greedy_no_penalty.prompt"], model), generation.tails
         )
         while generation.finish_reason is None:
-            row = generation.pick(logits).row
+            row = generation.sample(logits).row
             logits = paged.decode(
                 sequence, merged_id(row, SPECIAL, model.config.text_vocab), generation.tails
             )
@@ -194,5 +194,5 @@ def test_forbidden_codes_and_an_early_end_are_never_picked(tiny: Tiny) -> None:
     audio[SPECIAL.eosp] = 8.0
     audio[7] = 1.0
     logits = Logits(torch.zeros(config.text_vocab), audio)
-    assert [generation.pick(logits).row.audio for _ in range(3)] == [7, 7, SPECIAL.eosp]
+    assert [generation.sample(logits).row.audio for _ in range(3)] == [7, 7, SPECIAL.eosp]
     assert generation.mode is Mode.TEXT

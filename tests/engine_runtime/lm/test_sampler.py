@@ -26,7 +26,7 @@ def plain_scores(scores: Tensor, k: int, p: float) -> Tensor:
     return scores
 
 
-def plain_pick(scores: Tensor, draw: float) -> int:
+def plain_sample(scores: Tensor, draw: float) -> int:
     """The id at which the cumulative probability of processed scores passes the draw."""
     cumulative = scores.double().softmax(-1).cumsum(-1)
     last = int(torch.nonzero(scores > -torch.inf)[-1])
@@ -68,7 +68,7 @@ def test_ids_are_those_of_the_plain_sort(kind: str, top_k: int, top_p: float) ->
         assert torch.equal(candidates(scores, top_k, top_p), (want > -torch.inf).nonzero().flatten())
         sampler = Sampler(SamplingParams(do_sample=True, top_k=top_k, top_p=top_p), vocab, [])
         for draw in (0.0, 0.1, 0.5, 0.9, 0.999999, 1.0 - 2**-53):
-            assert sampler.pick(scores, draw) == plain_pick(want, draw)
+            assert sampler.sample(scores, draw) == plain_sample(want, draw)
 
 
 def test_random_draws_of_a_large_vocabulary() -> None:
@@ -78,7 +78,7 @@ def test_random_draws_of_a_large_vocabulary() -> None:
         want = plain_scores(scores, top_k, top_p)
         sampler = Sampler(SamplingParams(do_sample=True, top_k=top_k, top_p=top_p), len(scores), [])
         for draw in torch.rand(5, generator=generator, dtype=torch.float64).tolist():
-            assert sampler.pick(scores, draw) == plain_pick(want, draw)
+            assert sampler.sample(scores, draw) == plain_sample(want, draw)
 
 
 @pytest.mark.parametrize("top_k", [0, 50])
@@ -140,7 +140,7 @@ def test_a_draw_never_lands_on_a_forbidden_id(draw: float) -> None:
     params = SamplingParams(do_sample=True)
     sampler = Sampler(params, 6, [])
     scores = sampler.scores(torch.tensor([5.0, 1.0, 1.0, 1.0, 5.0, 5.0]), [0, slice(4, None)])
-    assert sampler.pick(scores, draw) in (1, 2, 3)
+    assert sampler.sample(scores, draw) in (1, 2, 3)
 
 
 def test_the_seeds_of_replies_are_fixed_and_unrelated() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K, can_be_picked
+from engine_runtime.lm.sampling_metadata import MAX_TOP_K, can_sample_on_device
 from engine_runtime.types import SamplingParams
 
 
@@ -19,4 +19,4 @@ from engine_runtime.types import SamplingParams
     ],
 )
 def test_only_few_candidates_can_be_picked_from(params: SamplingParams, can: bool) -> None:
-    assert can_be_picked(params) == can
+    assert can_sample_on_device(params) == can

@@ -171,16 +171,16 @@ def test_loss_falls_in_training_under_autocast() -> None:
             encoder_up_blocks=1, channels=32, n_blocks=1, mid_blocks=1, heads=2, head_dim=16,
         )
     )  # fmt: skip
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     codes, lengths = torch.randint(0, 16, (4, 10)), torch.full((4,), 10)
     mel = torch.randn(16, 80)[codes].repeat_interleave(4, dim=1).transpose(1, 2)
     losses = []
     for _ in range(100):
         with torch.autocast("cpu", torch.bfloat16):
             loss = model.loss(codes, mel, lengths)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
 

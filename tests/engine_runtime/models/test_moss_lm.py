@@ -72,7 +72,7 @@ def test_trains_under_bfloat16_autocast(tiny: tuple[MossLM, dict[str, torch.Tens
     _, cases = tiny
     model = MossLM(MossLMConfig(32, 64, 4, 2, 8, 2, 1, 1, 512, 160, 503))
     model.reset_parameters()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     rows = cases["a.rows"][None].long()
     losses = []
     for _ in range(12):
@@ -80,10 +80,10 @@ def test_trains_under_bfloat16_autocast(tiny: tuple[MossLM, dict[str, torch.Tens
             text, audio = model(rows)
         loss = torch.nn.functional.cross_entropy(text[0, :-1].float(), rows[0, 1:, 0])
         loss = loss + torch.nn.functional.cross_entropy(audio[0, :-1].float(), rows[0, 1:, 1])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         assert all(parameter.grad is not None for parameter in model.parameters())
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.5
 

@@ -105,7 +105,7 @@ def test_the_mixed_plan_is_taken_in_every_format(
     tiny_checkpoint: Path, tmp_path: Path, algorithm: Any
 ) -> None:
     config = replace(read_config(tiny_checkpoint), quantization=Quantization(algorithm))
-    plan = plan_build(empty_checkpoint(tmp_path / "quantised", config), BuildOptions())
+    plan = plan_build(empty_checkpoint(tmp_path / "quantized", config), BuildOptions())
     assert plan.config.quantization.algorithm == algorithm
     assert plan.plugins["use_fp8_context_fmha"] is False
 
@@ -117,11 +117,11 @@ def test_the_mixed_plan_is_taken_in_every_format(
         (Quantization("W8A16", exclude_modules=("*lm_head",)), "does not exclude vocab_embedding"),
         (
             Quantization("FP8", exclude_modules=("*lm_head", "*vocab_embedding", "text_layers.*.mlp*")),
-            "Whether text_layers.0.mlp.fc is quantised is read in two ways",
+            "Whether text_layers.0.mlp.fc is quantized is read in two ways",
         ),
         (
             Quantization("FP8", exclude_modules=("*lm_head", "*vocab_embedding", "audio_layers.1.mlp.gate")),
-            "Whether audio_layers.1.mlp.fc is quantised is read in two ways",
+            "Whether audio_layers.1.mlp.fc is quantized is read in two ways",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_plans_that_the_library_reads_otherwise_are_refused(
     tiny_checkpoint: Path, tmp_path: Path, quantization: Quantization, message: str
 ) -> None:
     config = replace(read_config(tiny_checkpoint), quantization=quantization)
-    checkpoint = empty_checkpoint(tmp_path / "quantised", config)
+    checkpoint = empty_checkpoint(tmp_path / "quantized", config)
     with pytest.raises(EngineError, match=message):
         plan_build(checkpoint, BuildOptions())
     if "two ways" in message:

@@ -211,12 +211,12 @@ def test_the_network_at_full_size(algorithm: Algorithm | None, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def quantised_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
-    return round_to_fp8(tiny_checkpoint, tmp_path_factory.mktemp("quantised"))
+def quantized_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    return round_to_fp8(tiny_checkpoint, tmp_path_factory.mktemp("quantized"))
 
 
-def test_only_what_the_plan_says_is_quantised(quantised_checkpoint: Path) -> None:
-    model = define_model(make_library()).from_checkpoint(str(quantised_checkpoint))
+def test_only_what_the_plan_says_is_quantized(quantized_checkpoint: Path) -> None:
+    model = define_model(make_library()).from_checkpoint(str(quantized_checkpoint))
     formats = {
         name: isinstance(module, layers.FP8Linear)
         for name, module, _ in model.named_modules_with_parent()
@@ -228,10 +228,10 @@ def test_only_what_the_plan_says_is_quantised(quantised_checkpoint: Path) -> Non
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_quantized_trunk_computes_what_rounding_gives(quantized_checkpoint: Path, tmp_path: Path) -> None:
     """The twin is the plain network with the weights of the checkpoint, inputs of its products rounded."""
     model, cases = load_tiny()
-    found, stored = places(read_config(quantised_checkpoint)), load_file(quantised_checkpoint / WEIGHTS)
+    found, stored = places(read_config(quantized_checkpoint)), load_file(quantized_checkpoint / WEIGHTS)
     for name, module in model.model.shared_block.named_modules():
         if isinstance(module, torch.nn.Linear):
             piece = found[f"model.shared_block.{name}.weight"]
@@ -244,7 +244,7 @@ def test_a_quantised_trunk_computes_what_rounding_gives(quantised_checkpoint: Pa
     plain = torch.cat((cases["a.text_logits"][-1], cases["a.audio_logits"][-1]))
     distances = []
     for fused in (False, True):
-        paged = described(quantised_checkpoint, tmp_path / f"{fused}", replace(OPTIONS, fused_mlp=fused))
+        paged = described(quantized_checkpoint, tmp_path / f"{fused}", replace(OPTIONS, fused_mlp=fused))
         logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
         assert logits.text is not None
         assert logits.audio is not None

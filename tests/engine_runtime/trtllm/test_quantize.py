@@ -82,8 +82,8 @@ def files(plain: Checkpoint, calibration: Calibration, tmp_path: Path) -> dict[s
     """Tensors by format."""
     found = {}
     for number_format in ("fp8", "int8", "int4"):
-        quantised = quantize(plain, tmp_path / number_format, number_format, calibration)
-        with safe_open(quantised.directory / "rank0.safetensors", framework="pt") as content:
+        quantized = quantize(plain, tmp_path / number_format, number_format, calibration)
+        with safe_open(quantized.directory / "rank0.safetensors", framework="pt") as content:
             found[number_format] = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     return found
 
@@ -166,9 +166,9 @@ def test_what_lies_there_stays(plain: Checkpoint, calibration: Calibration, tmp_
     with pytest.raises(ExportError, match="holds a checkpoint already"):
         Quantizing.start(plain, plain.directory, "fp8", calibration)
     assert (plain.directory / "rank0.safetensors").read_bytes() == before
-    quantised = quantize(plain, tmp_path / "q", "fp8", calibration)
-    with pytest.raises(QuantizeError, match=r"quantised already \(FP8\)"):
-        Quantizing.start(quantised, tmp_path / "r", "int8")
+    quantized = quantize(plain, tmp_path / "q", "fp8", calibration)
+    with pytest.raises(QuantizeError, match=r"quantized already \(FP8\)"):
+        Quantizing.start(quantized, tmp_path / "r", "int8")
 
 
 def test_the_checkpoint_has_to_be_of_the_bundle(

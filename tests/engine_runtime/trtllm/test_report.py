@@ -20,10 +20,10 @@ QUESTIONS = {"a": np.random.default_rng(3).normal(0, 0.1, 14_000).astype(np.floa
 
 
 @pytest.fixture(scope="module")
-def quantised(
+def quantized(
     plain: Checkpoint, calibration: Calibration, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Checkpoint]:
-    directory = tmp_path_factory.mktemp("quantised")
+    directory = tmp_path_factory.mktemp("quantized")
     formats: tuple[Format, ...] = ("fp8", "int8", "int4")
     made = {name: quantize(plain, directory / name, name, calibration) for name in formats}
     made["int4 tails"] = quantize(plain, directory / "tails", "int4", calibration, tails=True)
@@ -31,9 +31,9 @@ def quantised(
 
 
 def test_errors_of_layers(
-    plain: Checkpoint, quantised: dict[str, Checkpoint], calibration: Calibration
+    plain: Checkpoint, quantized: dict[str, Checkpoint], calibration: Calibration
 ) -> None:
-    rows = {name: layer_errors(plain, checkpoint, calibration).rows for name, checkpoint in quantised.items()}
+    rows = {name: layer_errors(plain, checkpoint, calibration).rows for name, checkpoint in quantized.items()}
     assert [row["layer"] for row in rows["fp8"]] == ["shared_layers.0", "shared_layers.1"]
     assert [row["layer"] for row in rows["int4 tails"]][2:] == ["text_layers.0", "audio_layers.0"]
     for product in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj"):
@@ -46,9 +46,9 @@ def test_errors_of_layers(
 
 
 def test_an_error_is_that_of_the_product_written_out(
-    plain: Checkpoint, quantised: dict[str, Checkpoint], calibration: Calibration
+    plain: Checkpoint, quantized: dict[str, Checkpoint], calibration: Calibration
 ) -> None:
-    found = layer_errors(plain, quantised["int8"], calibration).rows[1]["mlp.proj"]
+    found = layer_errors(plain, quantized["int8"], calibration).rows[1]["mlp.proj"]
     weight = plain.reader()("shared_layers.1.mlp.proj.weight")
     scale = weight.abs().amax(dim=1, keepdim=True) / 128
     rounded = (weight / scale).round().clamp(-128, 127) * scale
@@ -63,7 +63,7 @@ def _values(verdict: Verdict) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_heads_agree_with_themselves_and_less_with_fewer_bits(
-    random_bundle: Path, plain: Checkpoint, quantised: dict[str, Checkpoint]
+    random_bundle: Path, plain: Checkpoint, quantized: dict[str, Checkpoint]
 ) -> None:
     bundle = Bundle.open(random_bundle)
     same = _values(heads(bundle, plain, plain, EngineOptions(), QUESTIONS))
@@ -73,7 +73,7 @@ def test_heads_agree_with_themselves_and_less_with_fewer_bits(
         f"{head} head {what}" for head in ("text", "audio") for what in ("top-1", "cosine", "worst")
     }
     int8, int4 = (
-        _values(heads(bundle, plain, quantised[name], EngineOptions(), QUESTIONS))
+        _values(heads(bundle, plain, quantized[name], EngineOptions(), QUESTIONS))
         for name in ("int8", "int4 tails")
     )
     for head in ("text head cosine", "audio head cosine"):

@@ -1,4 +1,4 @@
-"""Questions to calibrate a quantisation with: training questions in seen voices, as WAV files and as text.
+"""Questions to calibrate a quantization with: training questions in seen voices, as WAV files and as text.
 
 In: flite, espeak-ng and festival, nothing of the training. Out, in a folder: `0000.wav` ... at 16 kHz and
 `texts.txt` with other questions, one a line, for `moss-voice trt quantize --wavs FOLDER --texts

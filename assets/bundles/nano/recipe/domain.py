@@ -190,7 +190,7 @@ def sentence(units: tuple[str, ...] | list[str]) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """Lower-case words without punctuation: the form in which two answers are compared."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
@@ -401,7 +401,7 @@ def vocabulary(dialogues: list[Dialogue]) -> list[str]:
     """Every word in questions and answers, sorted."""
     turns = {turn for dialogue in dialogues for turn in dialogue.turns}
     parts = {part for turn in turns for part in (turn.question, *turn.units)}
-    return sorted({word for part in parts for word in normalise(part).split()})
+    return sorted({word for part in parts for word in normalize(part).split()})
 
 
 if __name__ == "__main__":

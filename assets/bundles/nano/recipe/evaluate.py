@@ -3,7 +3,7 @@
     python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--follow-ups 40] [--copies 60]
 
 Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
-text must be the answer word for word; speech must be recognised word for word by pocketsphinx with the
+text must be the answer word for word; speech must be recognized word for word by pocketsphinx with the
 grammar of possible answers. `copy synthesis` compares the assistant's own speech before and after mel and
 vocoder, and after codes, flow and vocoder.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import domain
 import numpy as np
-import recogniser
+import recognizer
 import soundfile
 import torch
 import voices
@@ -71,7 +71,7 @@ class Judge:
         """`mode` is s2t, s2s or t2s. Only the last turn of a dialogue is judged."""
         if mode == "t2s" and len(dialogue.turns) > 1:
             return  # one typed question makes a whole conversation of `talk`
-        wanted = domain.normalise(domain.sentence(dialogue.turns[-1].units))
+        wanted = domain.normalize(domain.sentence(dialogue.turns[-1].units))
         try:
             text, heard = self._reply(mode, dialogue, rendition)
         except MossVoiceError as error:
@@ -101,12 +101,12 @@ class Judge:
             if len(turns) != len(dialogue.turns):
                 text = "(turns were missed)"
             else:
-                text = domain.normalise(turns[-1]["reply"]["text"])
+                text = domain.normalize(turns[-1]["reply"]["text"])
             if mode == "s2t":
                 return text, text
             pcm, rate = soundfile.read(out, dtype="float32")
             own = pcm[-round(turns[-1]["reply"]["audio_s"] * rate) :]
-            return text, recogniser.recognise(own, rate, dialogue.skill) if len(own) > rate // 5 else ""
+            return text, recognizer.recognize(own, rate, dialogue.skill) if len(own) > rate // 5 else ""
 
     def table(self) -> dict[str, Any]:
         """Shares of right answers: by mode and voice group, and by skill."""
@@ -127,7 +127,7 @@ def _share(right: list[int]) -> float | None:
 
 
 def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
-    """Recognition of the assistant's speech as synthesised, and made again from mels and from codes."""
+    """Recognition of the assistant's speech as synthesized, and made again from mels and from codes."""
     units = sorted({unit for dialogue in dialogues for unit in dialogue.turns[-1].units})
     waves = dict(zip(units, voices.render_units(units), strict=True))
     stages = engine.stages
@@ -144,9 +144,9 @@ def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, s
             "mel + vocoder": stages.vocoder.vocode(mel),
             "codes + flow + vocoder": stages.vocoder.vocode(stages.token2mel.convert(codes)),
         }
-        wanted = domain.normalise(domain.sentence(dialogue.turns[-1].units))
+        wanted = domain.normalize(domain.sentence(dialogue.turns[-1].units))
         for name, pcm in versions.items():
-            right[name] += recogniser.recognise(pcm, voices.ASSISTANT_RATE, dialogue.skill) == wanted
+            right[name] += recognizer.recognize(pcm, voices.ASSISTANT_RATE, dialogue.skill) == wanted
     return {name: f"{count}/{len(dialogues)}" for name, count in right.items()}
 
 

@@ -56,7 +56,7 @@ def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
         "text_tokenizer": {"file": "tokenizer.json"},
         "speech_encoder": {
             "weights": "speech_encoder.safetensors", "graph": GRAPH, "sample_rate": RATE,
-            "normalisation": "running_max", "config": asdict(ENCODER),
+            "normalization": "running_max", "config": asdict(ENCODER),
         },
         "flow": _flow(),
         "vocoder": _vocoder(),

@@ -2,7 +2,7 @@
 
 `Step(fn, device)` runs `fn(*tensors) -> tensors` eagerly on a CPU, and as a captured graph on a GPU. The
 first calls on the GPU are eager warm-up steps (they train, too); then the step is captured once and replayed.
-With it come an optimiser and a moving average of weights that may be captured, too.
+With it come an optimizer and a moving average of weights that may be captured, too.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def cosine(progress: float, peak: float, warm_up: float = 0.02, floor: float = 0
     return peak * min(1.0, progress / warm_up + 1e-3) * (scale * (1 - floor) + floor)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Learning rate as a tensor that a captured step reads (a number on the CPU)."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:

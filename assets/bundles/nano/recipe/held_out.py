@@ -77,7 +77,7 @@ class Evaluation:
             for item, (ids, codes) in zip(part, self._replies(model, part), strict=True):
                 group = f"{item.mode} {item.group}"
                 said = self.rows.tokenizer.decode([i for i in ids if i != self.rows.special["empty"]])
-                ok = domain.normalise(said) == domain.normalise(item.text)
+                ok = domain.normalize(said) == domain.normalize(item.text)
                 right.setdefault(group, []).append(int(ok))
                 right.setdefault(f"  {group} / {item.skill}", []).append(int(ok))
                 if item.speech:

@@ -2,7 +2,7 @@
 
 `build_tokenizer` trains a byte-level BPE on the domain: its frequent words (numbers, words to repeat) become
 one token, the others a few, anything else falls back to bytes. A line break is always a token of its own, so
-that the prompt may be tokenised in pieces.
+that the prompt may be tokenized in pieces.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def main() -> None:
     )
     parser.add_argument("work", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--scale", default="1.0", help="share of the training dialogues that are synthesised")
+    parser.add_argument("--scale", default="1.0", help="share of the training dialogues that are synthesized")
     parser.add_argument("--gpus", type=int, default=1)
     for name, minutes in (
         ("tokenizer", 8.0),

@@ -69,14 +69,14 @@ def encode_answers(work: Path, coder: SpeechCoder, pool: int, device: str) -> Pa
 
 
 class Training:
-    """The flow with its optimiser."""
+    """The flow with its optimizer."""
 
     def __init__(self, pairs: Pairs, device: str) -> None:
         self.device = device
         self.flow = CausalFlow(CONFIG).to(device)
         with torch.no_grad():
             self.flow.encoder_proj.bias.copy_(pairs.mels[:512].float().mean((0, 2)))
-        self.optimiser = adamw(self.flow, device, (0.9, 0.99), 0.01)
+        self.optimizer = adamw(self.flow, device, (0.9, 0.99), 0.01)
 
     def step(self, code: Tensor, mel: Tensor, size: Tensor) -> tuple[Tensor, ...]:
         """Codes [B, CODES], mels [B, 80, FRAMES], lengths [B] -> the losses of flow matching and L1."""
@@ -86,10 +86,10 @@ class Training:
             l1 = ((mu.float() - mel).abs() * mask).sum() / (mask.sum() * MEL.n_mels)
             speaker = self.flow.speaker(None, len(code))
             cfm = self.flow.decoder.loss(mel, mask, mu, speaker, torch.zeros_like(mel), True)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         (cfm + l1).backward()
         nn.utils.clip_grad_norm_(self.flow.parameters(), 1.0)
-        self.optimiser.step()
+        self.optimizer.step()
         return cfm.detach(), l1.detach()
 
 
@@ -121,7 +121,7 @@ def main() -> None:
     print("flow:", stage.count_parameters(flow), "parameters;", len(pairs.codes), "answers", flush=True)
     average, step = Average(flow, 0.999), Step(training.step, args.device)
     for seconds, progress in stage.training_time(args.minutes):
-        set_rate(training.optimiser, cosine(progress, 1e-3))
+        set_rate(training.optimizer, cosine(progress, 1e-3))
         pick = torch.randint(HELD_OUT, len(pairs.codes), (args.batch,), device=args.device)
         cfm, l1 = step(pairs.codes[pick], pairs.mels[pick].float(), pairs.lengths[pick])
         average.update()

@@ -130,14 +130,14 @@ def held_out_dialogues(path: Path, coder: SpeechCoder, device: str) -> list[Held
 
 
 class Training:
-    """The language model with its optimiser."""
+    """The language model with its optimizer."""
 
     def __init__(self, sizes: MossLMConfig, device: str) -> None:
         self.device = device
         self.model = MossLM(sizes)
         self.model.reset_parameters()
         self.model = self.model.to(device)
-        self.optimiser = adamw(self.model, device, (0.9, 0.95), 0.05)
+        self.optimizer = adamw(self.model, device, (0.9, 0.95), 0.05)
 
     def step(self, batch: Tensor) -> tuple[Tensor, ...]:
         """[B, L, 5] int16 of `Rows` -> the losses of the text and of the audio head."""
@@ -151,10 +151,10 @@ class Training:
         audio_weight = weight * (audio_label >= 0)
         text_loss = _weighted_cross_entropy(text_logits, text_label, text_weight)
         audio_loss = _weighted_cross_entropy(audio_logits, audio_label, audio_weight)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         (text_loss + audio_loss).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimiser.step()
+        self.optimizer.step()
         return text_loss.detach(), audio_loss.detach()
 
     def _disturb(self, rows: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def train(
         if not data or (count % args.chunk == 0 and factory.ready()):
             data = {limit: torch.from_numpy(made).to(args.device) for limit, made in factory.take().items()}
         limit = LONG if count % 2 else SHORT
-        set_rate(training.optimiser, cosine(progress, args.peak))
+        set_rate(training.optimizer, cosine(progress, args.peak))
         pick = torch.randint(0, len(data[limit]), (sizes[limit],), device=args.device)
         text_loss, audio_loss = steps[limit](data[limit][pick])
         average.update()

@@ -1,8 +1,8 @@
 """Stage 3 of the recipe: the speech encoder and its codebook.
 
 Loss: CTC on phones from the codes (so that codes carry what is said), plus L1 on the codec mel (so that the
-assistant's speech can be made again from them), plus the commitment of the vector quantiser. The decoders are
-thrown away. The codebook starts from k-means after a warm-up without quantiser, follows by moving averages,
+assistant's speech can be made again from them), plus the commitment of the vector quantizer. The decoders are
+thrown away. The codebook starts from k-means after a warm-up without quantizer, follows by moving averages,
 and entries that nobody uses are put where data is.
 
     python train_tokenizer.py WORK OUT --minutes 8
@@ -35,7 +35,7 @@ FRAMES = CODES * FRAMES_PER_CODE
 MEL16 = MelSpec(
     sample_rate=RATE, n_mels=MEL.n_mels, n_fft=1280, hop=320, win=1280, fmin=MEL.fmin, fmax=MEL.fmax
 )
-COLLECT_FROM, QUANTISE_FROM = 0.06, 0.10  # shares of the time: hidden states for k-means, then codes
+COLLECT_FROM, QUANTIZE_FROM = 0.06, 0.10  # shares of the time: hidden states for k-means, then codes
 DEV_LEAD = 3_200  # samples of silence before a held-out question
 
 
@@ -60,10 +60,10 @@ class Phones:
 
     def of(self, text: str) -> list[int]:
         """Ids of all words of `text`."""
-        return [self.ids[phone] for word in domain.normalise(text).split() for phone in self.lexicon[word]]
+        return [self.ids[phone] for word in domain.normalize(text).split() for phone in self.lexicon[word]]
 
 
-class Quantiser(nn.Module):
+class Quantizer(nn.Module):
     """Codebook with moving averages (van den Oord et al. 2017, appendix A.1).
 
     The entries are the encoder's `codebook` weight [codes, d], changed in place.
@@ -95,14 +95,14 @@ class Quantiser(nn.Module):
         return torch.cat([(squares - 2 * part @ entries.T).argmin(1) for part in points.split(16_384)])
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, n, d] -> quantised with straight-through gradient, commitment loss. The entries move."""
+        """[B, n, d] -> quantized with straight-through gradient, commitment loss. The entries move."""
         points = hidden.detach().float().reshape(-1, hidden.shape[-1])
         with torch.no_grad():
             codes = self._nearest(points, self.entries)
-            quantised = self.entries[codes].view_as(hidden)
+            quantized = self.entries[codes].view_as(hidden)
             self._follow(points, codes)
-        commitment = F.mse_loss(hidden.float(), quantised)
-        return hidden + (quantised - hidden.float()).detach().to(hidden.dtype), commitment
+        commitment = F.mse_loss(hidden.float(), quantized)
+        return hidden + (quantized - hidden.float()).detach().to(hidden.dtype), commitment
 
     def _follow(self, points: Tensor, codes: Tensor) -> None:
         """Entries go to the mean of their points; dead ones are put on a random point."""
@@ -119,7 +119,7 @@ class Quantiser(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Training only: quantised hidden -> phone logits at 50 Hz, codec mel at 50 Hz."""
+    """Training only: quantized hidden -> phone logits at 50 Hz, codec mel at 50 Hz."""
 
     def __init__(self, width: int, phones: int) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Speech:
 
 
 class Training:
-    """Encoder, codebook and decoders with their optimiser."""
+    """Encoder, codebook and decoders with their optimizer."""
 
     def __init__(self, phones: Phones, device: str, generator: torch.Generator) -> None:
         self.device, self.phones, self.generator = device, phones, generator
@@ -216,11 +216,11 @@ class Training:
             self.model.encoder.embed_positions.weight.copy_(table)
         self.model.encoder.codebook.weight.requires_grad_(False)
         self.decoder = Decoder(ENCODER.d_model, len(phones)).to(device)
-        self.quantiser = Quantiser(self.model.encoder.codebook.weight.data)
+        self.quantizer = Quantizer(self.model.encoder.codebook.weight.data)
         self.log_mel, self.codec_mel = log_mel(device), CodecMel(MEL16).to(device)
         everything = [*self.model.parameters(), *self.decoder.parameters()]
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             self.parameters, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda"
         )
         self.steps = 0
@@ -230,23 +230,23 @@ class Training:
         """One step at `progress` in 0..1 of the training time; the losses, and `norm`, of the gradient."""
         self._set_rate(progress)
         mel = self.wanted_mel(batch.clean)
-        hidden, commitment = self._quantise(self._hidden(batch.noisy, batch.users), progress)
+        hidden, commitment = self._quantize(self._hidden(batch.noisy, batch.users), progress)
         with torch.autocast(self.device, torch.bfloat16):
             phone_logits, mel_made = self.decoder(hidden, mel.mean(1))
         ctc = self._ctc(phone_logits, batch.targets)
         difference = (mel_made.float() - mel).abs().mean((1, 2))
         mel_user, mel_answer = difference[: batch.users].mean(), difference[batch.users :].mean()
         loss = ctc + (mel_user + 3.0 * mel_answer) + 0.5 * commitment
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimiser.step()
+        self.optimizer.step()
         self.steps += 1
         return {"ctc": ctc, "mel": mel_user, "mel_answer": mel_answer, "commit": commitment, "norm": norm}
 
     def _set_rate(self, progress: float) -> None:
         warm_up = min(1.0, (self.steps + 1) / 300)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = 1e-3 * warm_up * (0.5 * (1 + np.cos(np.pi * progress)) * 0.98 + 0.02)
 
     def wanted_mel(self, wave: Tensor) -> Tensor:
@@ -263,13 +263,13 @@ class Training:
         with torch.autocast(self.device, torch.bfloat16):
             return self.model.encode_hidden(mel)
 
-    def _quantise(self, hidden: Tensor, progress: float) -> tuple[Tensor, Tensor]:
+    def _quantize(self, hidden: Tensor, progress: float) -> tuple[Tensor, Tensor]:
         """Codes once the codebook is placed; before that a collection of points to place it on."""
-        if progress > QUANTISE_FROM:
+        if progress > QUANTIZE_FROM:
             if self.hidden_pool:
-                self.quantiser.k_means(torch.cat(self.hidden_pool))
+                self.quantizer.k_means(torch.cat(self.hidden_pool))
                 self.hidden_pool.clear()
-            return self.quantiser(hidden)
+            return self.quantizer(hidden)
         if progress > COLLECT_FROM:
             points = hidden.detach().float().reshape(-1, ENCODER.d_model)
             self.hidden_pool.append(points[torch.randperm(len(points))[:2_000].to(self.device)])
@@ -326,7 +326,7 @@ def main() -> None:
     for seconds, progress in stage.training_time(args.minutes):
         losses = training.step(speech.batch(args.batch), progress)
         if training.steps % 100 == 0:
-            used = int((training.quantiser.count > 0.1).sum()) if progress > QUANTISE_FROM else 0
+            used = int((training.quantizer.count > 0.1).sum()) if progress > QUANTIZE_FROM else 0
             values = {name: round(value.item(), 3) for name, value in losses.items()}
             log.append({"step": training.steps, "s": round(seconds), **values, "codes": used})
             if training.steps % 500 == 0:

@@ -155,7 +155,7 @@ def continue_from(folder: Path, generator: nn.Module, discriminators: nn.Module)
 
 
 class Training:
-    """Generator and discriminators with their optimisers."""
+    """Generator and discriminators with their optimizers."""
 
     def __init__(self, device: str, init: Path | None) -> None:
         self.device = device

@@ -6,8 +6,8 @@
 #define KV_BYTES 2
 #endif
 #define BLOCK_BYTES ((u64)KV_HEADS * TOKENS * DIM * KV_BYTES)  // K or V of one block; V lies right behind K
-#define ROW_BYTES (DIM * KV_BYTES)  // of K or of V, for one head
-#define TILES_A_STAGE 2             // tiles of 16 rows that lie one behind the other in a stage of the ring, each K, V
+#define ROW_BYTES (DIM * KV_BYTES)                             // of K or of V, for one head
+#define TILES_A_STAGE 2  // tiles of 16 rows that lie one behind the other in a stage of the ring, each K, V
 #define TILE_BYTES (TILE_ROWS * ROW_BYTES)
 
 // K of a row for a head; V lies BLOCK_BYTES behind it.
@@ -65,7 +65,10 @@ __device__ void copy_rows(const Phase& phase, u32 base, u32 ring, u32 number, Co
 __device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
   u32 a, b;
   e4m3_to_f16(w, a, b);
-  v[0] = from_f16((u16)a); v[1] = from_f16((u16)(a >> 16)); v[2] = from_f16((u16)b); v[3] = from_f16((u16)(b >> 16));
+  v[0] = from_f16((u16)a);
+  v[1] = from_f16((u16)(a >> 16));
+  v[2] = from_f16((u16)b);
+  v[3] = from_f16((u16)(b >> 16));
 }
 
 struct AttentionShared {
@@ -114,8 +117,8 @@ __device__ __forceinline__ float& part(float4& v, int i) { return ((float*)&v)[i
 
 // Scores of a tile, of which `rows` are there, their weights, and the weighted sums of V. tile: its first K in the
 // ring. A lane has dims 4 lane.. of all four heads.
-__device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane,
-                                     float (&top)[2], float (&total)[2], float (&sums)[4][4]) {
+__device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane, float (&top)[2],
+                                     float (&total)[2], float (&sums)[4][4]) {
   u32 g = lane / 4, t = lane % 4;
   float dot[4] = {};
   u32 q = shared_at(shared.q[g % GROUP]);
@@ -126,8 +129,14 @@ __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows
 #if KV_FP8
     uint4 v = load_shared(q + j * 128 + t * 32), w = load_shared(q + j * 128 + t * 32 + 16);
     u32 c[8], d[8];
-    e4m3_to_f16(a.x, c[0], c[1]); e4m3_to_f16(a.y, c[2], c[3]); e4m3_to_f16(a.z, c[4], c[5]); e4m3_to_f16(a.w, c[6], c[7]);
-    e4m3_to_f16(b.x, d[0], d[1]); e4m3_to_f16(b.y, d[2], d[3]); e4m3_to_f16(b.z, d[4], d[5]); e4m3_to_f16(b.w, d[6], d[7]);
+    e4m3_to_f16(a.x, c[0], c[1]);
+    e4m3_to_f16(a.y, c[2], c[3]);
+    e4m3_to_f16(a.z, c[4], c[5]);
+    e4m3_to_f16(a.w, c[6], c[7]);
+    e4m3_to_f16(b.x, d[0], d[1]);
+    e4m3_to_f16(b.y, d[2], d[3]);
+    e4m3_to_f16(b.z, d[4], d[5]);
+    e4m3_to_f16(b.w, d[6], d[7]);
     mma_f16(dot, c[0], d[0], c[1], d[1], v.x, v.y);
     mma_f16(dot, c[2], d[2], c[3], d[3], v.z, v.w);
     mma_f16(dot, c[4], d[4], c[5], d[5], w.x, w.y);
@@ -180,7 +189,10 @@ __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows
     unpack4_fp8(load_shared_word(at), v);
 #else
     uint2 pairs = load_shared_pair(at);
-    v[0] = low_bf16(pairs.x); v[1] = high_bf16(pairs.x); v[2] = low_bf16(pairs.y); v[3] = high_bf16(pairs.y);
+    v[0] = low_bf16(pairs.x);
+    v[1] = high_bf16(pairs.x);
+    v[2] = low_bf16(pairs.y);
+    v[3] = high_bf16(pairs.y);
 #endif
 #pragma unroll
     for (int h = 0; h < 4; ++h)
@@ -298,14 +310,18 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
   if (piece < share.pieces) {
     u32 at = piece * HEADS + head;
     uint4 sums = wait_flagged(in.partial + (at * DIM + d) * 8, flag), height = wait_flagged(heights + at * 16, flag);
-    a = __uint_as_float(sums.x); b = __uint_as_float(sums.z);
-    mine = __uint_as_float(height.x); whole = __uint_as_float(height.z);
+    a = __uint_as_float(sums.x);
+    b = __uint_as_float(sums.z);
+    mine = __uint_as_float(height.x);
+    whole = __uint_as_float(height.z);
   }
   highest = mine;
 #pragma unroll
   for (int s = PIECES / 2; s; s >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, s));
   float weight = __expf(mine - highest);
-  a *= weight; b *= weight; whole *= weight;
+  a *= weight;
+  b *= weight;
+  whole *= weight;
 #pragma unroll
   for (int s = PIECES / 2; s; s >>= 1) {
     a += __shfl_xor_sync(~0u, a, s);
@@ -315,4 +331,3 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
   if (piece == 0) store_word(in.attended + (head * DIM + d) * 4, pack_bf16(a / whole, b / whole), flag);
   workers_sync();  // what comes next writes over the shared memory
 }
-

@@ -1,8 +1,9 @@
 // A decode step of the language model in one launch: one row through all layers and heads.
 //
 // In: a list of phases (linear layers and attentions, in order), the row's inputs on the device. Out: K and V of
-// the row in the pool, logits. Compiled at run time, with the sizes as macros (see executors/cuda/persistent_decode.py), from
-// base.cu (this file: memory and messages), attention.cu, linear.cu and step.cu (the kernel), in this order.
+// the row in the pool, logits. Compiled at run time, with the sizes as macros (see
+// executors/cuda/persistent_decode.py), from base.cu (this file: memory and messages), attention.cu, linear.cu and
+// step.cu (the kernel), in this order.
 //
 // One block a multiprocessor. Its last warps copy the weights of all phases, and between them the keys and values
 // of earlier rows, one after the other into a ring in shared memory and never wait for anything but room, so that
@@ -28,33 +29,33 @@ typedef unsigned long long u64;
 #define INT8 2
 #define INT4 3
 
-#define WARPS 8                      // that compute; then one that finishes sums, then COPIERS that copy
+#define WARPS 8  // that compute; then one that finishes sums, then COPIERS that copy
 #define THREADS (32 * WARPS)
 #define TILE_ROWS 16
 #define ROWS_EACH (TILE_ROWS / COPIERS)
-#define PIECE 1024                   // bytes of a row that are copied at once
-#define IN_FLIGHT 3                  // pieces asked for at once; with more, messages between blocks wait in line
-#define ROW_STRIDE (PIECE + 64)      // neighbouring rows lie in different banks; a scale each stands in the gap
-#define PIECE_SCALES (PIECE / 32)    // bytes of a row's int4 scales for a piece, float16 for each 64 bytes
+#define PIECE 1024                 // bytes of a row that are copied at once
+#define IN_FLIGHT 3                // pieces asked for at once; with more, messages between blocks wait in line
+#define ROW_STRIDE (PIECE + 64)    // neighbouring rows lie in different banks; a scale each stands in the gap
+#define PIECE_SCALES (PIECE / 32)  // bytes of a row's int4 scales for a piece, float16 for each 64 bytes
 #define SCALES_BEHIND (TILE_ROWS * ROW_STRIDE)
 #define STAGE (SCALES_BEHIND + TILE_ROWS * PIECE_SCALES)
-#define MAX_WIDTH (HIDDEN > INNER ? (HIDDEN > HEADS * DIM ? HIDDEN : HEADS * DIM) \
-                                  : (INNER > HEADS * DIM ? INNER : HEADS * DIM))
+#define MAX_WIDTH \
+  (HIDDEN > INNER ? (HIDDEN > HEADS * DIM ? HIDDEN : HEADS * DIM) : (INNER > HEADS * DIM ? INNER : HEADS * DIM))
 #define LOADS ((MAX_WIDTH + THREADS * 8 - 1) / (THREADS * 8))
-#define TOGETHER 3                   // of LOADS, asked for at once
+#define TOGETHER 3                                               // of LOADS, asked for at once
 #define NORM_LOADS ((HIDDEN + THREADS * 8 - 1) / (THREADS * 8))  // a norm stands before HIDDEN inputs only
-#define GROUP (HEADS / KV_HEADS)     // 4
-#define LARGEST_WHOLE 32000.0f       // what the largest number of x becomes in 16 bits; the low byte's carry fits
+#define GROUP (HEADS / KV_HEADS)                                 // 4
+#define LARGEST_WHOLE 32000.0f  // what the largest number of x becomes in 16 bits; the low byte's carry fits
 #define Q_STRIDE (DIM * 2 + 64)
-#define MOST_TRIES (1u << 23)        // some seconds; whoever waits longer waits for what never comes
+#define MOST_TRIES (1u << 23)  // some seconds; whoever waits longer waits for what never comes
 
 // Shared memory, in bytes from its start.
 #define AT_BARS 0
 #define AT_PARTS_BARS 192
 #define NUM_PARTS 4
-#define AT_REDUCE 256                               // float [2][WARPS]
-#define AT_FACTORS 384                              // float [NUM_PARTS][TILE_ROWS]
-#define AT_PARTS 640                                // float [NUM_PARTS][WARPS][TILE_ROWS]
+#define AT_REDUCE 256                                           // float [2][WARPS]
+#define AT_FACTORS 384                                          // float [NUM_PARTS][TILE_ROWS]
+#define AT_PARTS 640                                            // float [NUM_PARTS][WARPS][TILE_ROWS]
 #define AT_SUMS (AT_PARTS + NUM_PARTS * WARPS * TILE_ROWS * 4)  // int [MAX_WIDTH / 128][2]
 #define AT_X (AT_SUMS + ((MAX_WIDTH / 128 * 8 + 127) / 128) * 128)
 #define ATTENTION_BYTES (GROUP * (Q_STRIDE + DIM * 4) + 2 * DIM * 4 + WARPS * (16 * 16 + 16 + 2 * 16 + GROUP * DIM * 4))
@@ -65,18 +66,18 @@ typedef unsigned long long u64;
 
 struct Phase {
   u64 weight, scale, norm, x, residual, out;
-  u16 kind, source;     // source: the phase that x comes from
-  u32 blocks;           // tiles of output rows
-  u32 columns, extra;   // columns: width of x; extra: rows of `gate`, or the layer's offset in the block table
+  u16 kind, source;    // source: the phase that x comes from
+  u32 blocks;          // tiles of output rows
+  u32 columns, extra;  // columns: width of x; extra: rows of `gate`, or the layer's offset in the block table
 };
-#define ATTENDS 1   // scale, norm: of q and of k
+#define ATTENDS 1  // scale, norm: of q and of k
 #define NORMED 2
 #define GATED 4
 #define ADDS 8
-#define WIDE 16     // plain float32 out
-#define ROUNDED 32  // weight in FORMAT, else native
+#define WIDE 16        // plain float32 out
+#define ROUNDED 32     // weight in FORMAT, else native
 #define FROM_TABLE 64  // x (or residual) is a table of plain numbers, to be read at the token
-#define KEEPS 128   // out is wanted in the kept outputs of the trunk, too
+#define KEEPS 128      // out is wanted in the kept outputs of the trunk, too
 
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -93,12 +94,15 @@ __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
   u32 done;
   do {
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
   } while (!done);
 }
 __device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(bar)
+               : "memory");
 }
 __device__ __forceinline__ void workers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
@@ -125,7 +129,8 @@ __device__ __forceinline__ float from_f16(u16 v) {
 // Four e4m3 -> two words of two float16, in order.
 __device__ __forceinline__ void e4m3_to_f16(u32 w, u32& a, u32& b) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
-      : "=r"(a), "=r"(b) : "r"(w));
+      : "=r"(a), "=r"(b)
+      : "r"(w));
 }
 __device__ __forceinline__ u8 to_e4m3(float v) {
   u16 d;
@@ -162,12 +167,16 @@ __device__ __forceinline__ uint4 load_plain(const void* p) {
 __device__ __forceinline__ uint4 load_flagged(const void* p) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 __device__ __forceinline__ void load_flagged_if(u32 wanted, uint4& v, const void* p) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"(wanted) : "memory");
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(p), "r"(wanted)
+               : "memory");
 }
 __device__ __forceinline__ void count_try(u32& tries) {
   if (++tries > MOST_TRIES) __trap();
@@ -193,23 +202,25 @@ __device__ __forceinline__ void store_word(void* p, u32 v, u32 flag) {
   asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v), "r"(flag) : "memory");
 }
 __device__ __forceinline__ void store_flagged(void* p, float a, float b, u32 flag) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %3, %2, %3};"
-               ::"l"(p), "r"(__float_as_uint(a)), "r"(__float_as_uint(b)), "r"(flag) : "memory");
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(p), "r"(__float_as_uint(a)),
+               "r"(__float_as_uint(b)), "r"(flag)
+               : "memory");
 }
 
 // Sums d of rows g (0, 1) and g + 8 (2, 3), columns 2 t and 2 t + 1, of lane 4 g + t; a: rows g, g + 8, g, g + 8.
-#define MMA(name, types, T, c)                                                                                  \
-  __device__ __forceinline__ void name(T (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {            \
-    asm("mma.sync.aligned." types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                     \
-        : "+" c(d[0]), "+" c(d[1]), "+" c(d[2]), "+" c(d[3])                                                     \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                                \
+#define MMA(name, types, T, c)                                                                     \
+  __device__ __forceinline__ void name(T(&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { \
+    asm("mma.sync.aligned." types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"         \
+        : "+" c(d[0]), "+" c(d[1]), "+" c(d[2]), "+" c(d[3])                                       \
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                   \
   }
 MMA(mma_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "f")
 MMA(mma_f16, "m16n8k16.row.col.f32.f16.f16.f32", float, "f")
 MMA(mma_s8, "m16n8k32.row.col.s32.s8.s8.s32", int, "r")
 MMA(mma_u8, "m16n8k32.row.col.s32.u8.s8.s32", int, "r")
 
-template <int F> __device__ __forceinline__ u32 row_bytes(u32 columns) {
+template <int F>
+__device__ __forceinline__ u32 row_bytes(u32 columns) {
   return F == NATIVE ? 2 * columns : F == INT4 ? columns / 2 : columns;
 }
 
@@ -217,7 +228,10 @@ template <int F> __device__ __forceinline__ u32 row_bytes(u32 columns) {
 struct Place {
   u32 stage = 0, parity = 0;
   __device__ __forceinline__ void next(u32 count = STAGES) {
-    if (++stage == count) { stage = 0; parity ^= 1; }
+    if (++stage == count) {
+      stage = 0;
+      parity ^= 1;
+    }
   }
 };
 

@@ -25,8 +25,7 @@ __device__ void copy_phase(const Phase& phase, u32 base, u32 ring, u32 number, C
       bar_expect(full, rows * (PIECE + (F == INT4 ? PIECE_SCALES : per_row && piece == 0 ? 4 : 0)));
       if (per_row && piece == 0) copy_bulk(to + PIECE, scale, rows * 4, full);
 #pragma unroll
-      for (u32 r = 0; r < rows; ++r)
-        copy_bulk(to + r * ROW_STRIDE, from + (u64)r * bytes + piece * PIECE, PIECE, full);
+      for (u32 r = 0; r < rows; ++r) copy_bulk(to + r * ROW_STRIDE, from + (u64)r * bytes + piece * PIECE, PIECE, full);
       if (F == INT4) {
         u32 behind = ring + copier.place.stage * STAGE + SCALES_BEHIND + number * rows * PIECE_SCALES;
         copy_bulk(behind, scale + piece * (TILE_ROWS * PIECE_SCALES), rows * PIECE_SCALES, full);
@@ -85,8 +84,7 @@ __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const I
       }
 #pragma unroll
       for (int i = 0; i < TOGETHER; ++i)
-        if (first + i < LOADS)
-          raw[first + i] = make_uint4(found[i][0].x, found[i][0].z, found[i][1].x, found[i][1].z);
+        if (first + i < LOADS) raw[first + i] = make_uint4(found[i][0].x, found[i][0].z, found[i][1].x, found[i][1].z);
     }
   }
   float squares = 0.0f, largest = 0.0f;
@@ -118,8 +116,12 @@ __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const I
       for (int j = 0; j < 4; ++j) {
         float a = low_bf16(words[j]), b = high_bf16(words[j]);
         squares += a * a + b * b;
-        if (i < NORM_LOADS && normed) { a *= low_bf16(scales[j]); b *= high_bf16(scales[j]); }
-        v[i][2 * j] = a; v[i][2 * j + 1] = b;
+        if (i < NORM_LOADS && normed) {
+          a *= low_bf16(scales[j]);
+          b *= high_bf16(scales[j]);
+        }
+        v[i][2 * j] = a;
+        v[i][2 * j + 1] = b;
         largest = fmaxf(largest, fmaxf(fabsf(a), fabsf(b)));
       }
     }
@@ -137,8 +139,10 @@ __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const I
       if (at >= phase.columns) continue;
       if (F == FP8) {
         uint4 w;
-        w.x = pack_f16(v[i][0] * inverse, v[i][1] * inverse); w.y = pack_f16(v[i][2] * inverse, v[i][3] * inverse);
-        w.z = pack_f16(v[i][4] * inverse, v[i][5] * inverse); w.w = pack_f16(v[i][6] * inverse, v[i][7] * inverse);
+        w.x = pack_f16(v[i][0] * inverse, v[i][1] * inverse);
+        w.y = pack_f16(v[i][2] * inverse, v[i][3] * inverse);
+        w.z = pack_f16(v[i][4] * inverse, v[i][5] * inverse);
+        w.w = pack_f16(v[i][6] * inverse, v[i][7] * inverse);
         *(uint4*)(shared + AT_X + 2 * at) = w;
       } else {
         u32 high[2] = {0, 0}, low[2] = {0, 0};
@@ -147,7 +151,8 @@ __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const I
         for (int j = 0; j < 8; ++j) {
           int whole = __float2int_rn(v[i][j] * inverse);
           int h = (whole + 128) >> 8, l = whole - h * 256;
-          high_sum += h; low_sum += l;
+          high_sum += h;
+          low_sum += l;
           high[j / 4] |= (u32)(h & 255) << (8 * (j % 4));
           low[j / 4] |= (u32)(l & 255) << (8 * (j % 4));
         }
@@ -192,7 +197,8 @@ __device__ __forceinline__ float unit_of(const Phase& phase, const char* shared)
 
 // One warp's share of a piece, in registers: 64 bytes of each of 16 rows, STEPS times, and x beside it.
 #define STEPS (PIECE / WARPS / 64)  // 2
-template <int F> struct Loaded {
+template <int F>
+struct Loaded {
   uint4 a[STEPS], b[STEPS];  // rows g and g + 8
   uint4 x[STEPS][F == NATIVE || F == INT8 ? 1 : 2];
   int2 sums[F == INT4 ? STEPS : 1];
@@ -244,10 +250,14 @@ __device__ __forceinline__ void multiply(const Loaded<F>& from, float (&acc)[2][
       mma_bf16(acc[1], a.z, b.z, a.w, b.w, v.z, v.w);
     } else if (F == FP8) {
       u32 p[8], q[8];
-      e4m3_to_f16(a.x, p[0], p[1]); e4m3_to_f16(a.y, p[2], p[3]);
-      e4m3_to_f16(a.z, p[4], p[5]); e4m3_to_f16(a.w, p[6], p[7]);
-      e4m3_to_f16(b.x, q[0], q[1]); e4m3_to_f16(b.y, q[2], q[3]);
-      e4m3_to_f16(b.z, q[4], q[5]); e4m3_to_f16(b.w, q[6], q[7]);
+      e4m3_to_f16(a.x, p[0], p[1]);
+      e4m3_to_f16(a.y, p[2], p[3]);
+      e4m3_to_f16(a.z, p[4], p[5]);
+      e4m3_to_f16(a.w, p[6], p[7]);
+      e4m3_to_f16(b.x, q[0], q[1]);
+      e4m3_to_f16(b.y, q[2], q[3]);
+      e4m3_to_f16(b.z, q[4], q[5]);
+      e4m3_to_f16(b.w, q[6], q[7]);
       mma_f16(acc[0], p[0], q[0], p[1], q[1], v.x, v.y);
       mma_f16(acc[1], p[2], q[2], p[3], q[3], v.z, v.w);
       mma_f16(acc[0], p[4], q[4], p[5], q[5], w.x, w.y);
@@ -348,11 +358,12 @@ __device__ void finish_phase(const Phase& phase, u32 index, char* shared, u32 ba
     float right = __shfl_down_sync(~0u, sum, 1);
     u32 pair = pack_bf16(sum, right);
     if (lane < (gated ? 8 : TILE_ROWS)) {
-      if (phase.kind & WIDE) ((float*)phase.out)[out_row] = sum;
-      else if (lane % 2 == 0) store_word((char*)phase.out + out_row * 4, pair, in.flag(index));
+      if (phase.kind & WIDE)
+        ((float*)phase.out)[out_row] = sum;
+      else if (lane % 2 == 0)
+        store_word((char*)phase.out + out_row * 4, pair, in.flag(index));
       if (phase.kind & KEEPS && lane % 2 == 0) *(u32*)(in.keep + out_row) = pair;
     }
     __syncwarp();
   }
 }
-

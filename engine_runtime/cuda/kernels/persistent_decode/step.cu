@@ -5,9 +5,9 @@
 // [32] blocks that are done.
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1 + COPIERS), 1)
-persistent_decode(const uint4* phases, const long long* token, const long long* position, const long long* trunk_row,
-           const int* table, char* pool, const u16* cosine, const u16* sine, u16* trunk, char* qkv, char* attended,
-           char* partial, u32* counters, int num_records) {
+    persistent_decode(const uint4* phases, const long long* token, const long long* position,
+                      const long long* trunk_row, const int* table, char* pool, const u16* cosine, const u16* sine,
+                      u16* trunk, char* qkv, char* attended, char* partial, u32* counters, int num_records) {
   extern __shared__ __align__(128) char shared[];
   u32 base = shared_at(shared), tid = threadIdx.x;
   for (u32 i = tid; i < num_records * (sizeof(Phase) / 16); i += blockDim.x)
@@ -33,14 +33,27 @@ persistent_decode(const uint4* phases, const long long* token, const long long* 
     Copier copier;
     for (u32 i = 0; i < num_phases; ++i) {
       const Phase& phase = list[i];
-      if (phase.kind & ATTENDS) copy_rows(phase, base, ring, number, copier, pool, table, (u32)*position);
-      else if (FORMAT != NATIVE && phase.kind & ROUNDED) copy_phase<FORMAT>(phase, base, ring, number, copier);
-      else copy_phase<NATIVE>(phase, base, ring, number, copier);
+      if (phase.kind & ATTENDS)
+        copy_rows(phase, base, ring, number, copier, pool, table, (u32)*position);
+      else if (FORMAT != NATIVE && phase.kind & ROUNDED)
+        copy_phase<FORMAT>(phase, base, ring, number, copier);
+      else
+        copy_phase<NATIVE>(phase, base, ring, number, copier);
     }
     return;
   }
-  Inputs in = {table, pool, cosine, sine, (u64)*token * (2 * HIDDEN), (u32)*position, *(volatile u32*)counters,
-               trunk + (u64)*trunk_row * HIDDEN, qkv, attended, partial, ring};
+  Inputs in = {table,
+               pool,
+               cosine,
+               sine,
+               (u64)*token * (2 * HIDDEN),
+               (u32)*position,
+               *(volatile u32*)counters,
+               trunk + (u64)*trunk_row * HIDDEN,
+               qkv,
+               attended,
+               partial,
+               ring};
   Place place, parts;
   if (tid >= THREADS) {
     for (u32 i = 0; i < num_phases; ++i)
@@ -49,10 +62,12 @@ persistent_decode(const uint4* phases, const long long* token, const long long* 
   }
   for (u32 index = 0; index < num_phases; ++index) {
     const Phase& phase = list[index];
-    if (phase.kind & ATTENDS) attention_phase(phase, index, *(AttentionShared*)(shared + AT_X), base, in, tid, place);
+    if (phase.kind & ATTENDS)
+      attention_phase(phase, index, *(AttentionShared*)(shared + AT_X), base, in, tid, place);
     else if (FORMAT != NATIVE && phase.kind & ROUNDED)
       linear_phase<FORMAT>(phase, index, shared, base, in, tid, place, parts);
-    else linear_phase<NATIVE>(phase, index, shared, base, in, tid, place, parts);
+    else
+      linear_phase<NATIVE>(phase, index, shared, base, in, tid, place, parts);
   }
   workers_sync();
   if (tid == 0 && atomicAdd(counters + 32, 1) + 1 == gridDim.x) {  // all have read the number of the launch

@@ -10,7 +10,7 @@ from torch import nn
 
 from engine_runtime.bundle.released.description import FLOW_PACKET_CODES
 from engine_runtime.bundle.released.full_size import describe
-from engine_runtime.bundle.weights import Uninitialised
+from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.errors import BundleError
 from engine_runtime.lm.chat_template import TextTokenizer
 from engine_runtime.models.flow import CausalFlow, FlowConfig
@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).resolve().parents[3] / "data" / "golden"
 
 def _network(part: str) -> nn.Module:
     bundle = describe("moss-speech")
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         if part == "lm":
             return MossLM(MossLMConfig.from_dict(bundle.lm.config))
         if part == "encoder":
@@ -71,7 +71,7 @@ def test_its_dimensions_are_those_that_a_fetched_model_would_have() -> None:
     assert asdict(bundle.lm.sampling_speech) == fetched["lm"]["sampling"]["speech"] | {"seed": None}
     assert asdict(bundle.lm.sampling_text) == fetched["lm"]["sampling"]["text"] | {"seed": None}
     assert bundle.speech_encoder.config == fetched["speech_encoder"]["config"]
-    assert bundle.speech_encoder.normalisation == fetched["speech_encoder"]["normalisation"]
+    assert bundle.speech_encoder.normalization == fetched["speech_encoder"]["normalization"]
     assert fetched["flow"]["config"].items() <= bundle.flow.config.items()
     assert bundle.flow.steps == fetched["flow"]["steps"]
     assert list(bundle.flow.packets) == FLOW_PACKET_CODES

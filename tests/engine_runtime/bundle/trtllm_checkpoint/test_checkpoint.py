@@ -18,7 +18,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     name_map,
     places,
 )
-from engine_runtime.bundle.weights import Uninitialised
+from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from tests.factories.tiny_lm import GOLDEN
 
@@ -46,7 +46,7 @@ def test_the_released_model_has_365_tensors_of_18_gigabytes(full: CheckpointConf
 
 
 def test_every_released_tensor_has_one_place_and_every_place_is_filled(full: CheckpointConfig) -> None:
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), Uninitialized():
         released = {name: tuple(tensor.shape) for name, tensor in MossLM(RELEASED).state_dict().items()}
     tensors, found = expected_tensors(full), places(full)
     assert found.keys() == released.keys()

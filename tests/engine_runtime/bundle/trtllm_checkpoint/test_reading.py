@@ -118,7 +118,7 @@ def test_a_file_that_was_cut_short(converted: Path, tmp_path: Path) -> None:
         Checkpoint.open(tmp_path)
 
 
-def test_a_quantised_one_has_no_plain_weights(tiny: Tiny, converted: Path, tmp_path: Path) -> None:
+def test_a_quantized_one_has_no_plain_weights(tiny: Tiny, converted: Path, tmp_path: Path) -> None:
     plain = Checkpoint.open(converted)
     config = replace(plain.config, quantization=Quantization("FP8"))
     tensors = dict(load_file(converted / "rank0.safetensors"))
@@ -131,5 +131,5 @@ def test_a_quantised_one_has_no_plain_weights(tiny: Tiny, converted: Path, tmp_p
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     checkpoint = Checkpoint.open(tmp_path)
     assert checkpoint.reader()("shared_layers.0.mlp.fc.weight").dtype == torch.float8_e4m3fn
-    with pytest.raises(BundleError, match=r"quantised \(FP8\)"):
+    with pytest.raises(BundleError, match=r"quantized \(FP8\)"):
         checkpoint.language_model(tiny[0].config.modality_pad)

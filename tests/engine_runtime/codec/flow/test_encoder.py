@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from engine_runtime.codec.flow.encoder import EncoderSteps
-from engine_runtime.codec.flow.packed_weights import Preparation
+from engine_runtime.codec.flow.packed_weights import PackedWeights
 from tests.engine_runtime.codec.flow.test_token2mel import make_flow
 
-PREPARE = Preparation(torch.float32, torch.device("cpu"))
+PREPARE = PackedWeights(torch.float32, torch.device("cpu"))
 
 
 @torch.inference_mode()

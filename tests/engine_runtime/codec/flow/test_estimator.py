@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from engine_runtime.codec.flow.estimator import EstimatorSteps
-from engine_runtime.codec.flow.packed_weights import Preparation
+from engine_runtime.codec.flow.packed_weights import PackedWeights
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, always, codes_of, make_flow, run
 
-PREPARE = Preparation(torch.float32, torch.device("cpu"))
+PREPARE = PackedWeights(torch.float32, torch.device("cpu"))
 
 
 @torch.inference_mode()

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from engine_runtime.codec.flow.packed_weights import Preparation
+from engine_runtime.codec.flow.packed_weights import PackedWeights
 
-PREPARE = Preparation(torch.float32, torch.device("cpu"))
+PREPARE = PackedWeights(torch.float32, torch.device("cpu"))
 
 
 @torch.no_grad()
@@ -43,5 +43,5 @@ def test_prepared_weights_are_copies() -> None:
     nn.init.zeros_(linear.weight)
     assert not prepared.weight.requires_grad
     assert prepared.weight.abs().max() > 0
-    half = Preparation(torch.bfloat16, torch.device("cpu")).affine(linear)
+    half = PackedWeights(torch.bfloat16, torch.device("cpu")).affine(linear)
     assert half.weight.dtype == torch.bfloat16

@@ -1,4 +1,4 @@
-"""The flow on buffers of a fixed size against its plain twin with growing caches, and its number formats."""
+"""The flow on buffers of a fixed size against its plain twin with dynamic caches, and its number formats."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_any_policy_equals_the_one_shot_flow(
 ) -> None:
     codes = codes_of(count)
     want = one_shot(stored[0], codes)
-    fixed, growing = (
+    fixed, dynamic = (
         static(stored[0], packet_codes=policy),
         Token2Mel(stored[0], SPEC, steps=2, packet_codes=policy),
     )
     packets = run(fixed.stream(), codes, always(1))
     assert np.abs(np.concatenate(packets, axis=1) - want).max() <= TOLERANCE
-    twins = run(growing.stream(), codes, always(1))
+    twins = run(dynamic.stream(), codes, always(1))
     assert np.abs(np.concatenate(twins, axis=1) - want).max() <= TOLERANCE
     # the last packet may be larger where a whole rest is made in one call
     shared = min(len(packets), len(twins)) - 1
@@ -67,13 +67,13 @@ def test_prompt_and_the_next_reply(stored: tuple[CausalFlow, dict[str, torch.Ten
     flow, cases = stored
     voice = prompt_of(cases, prompt)
     fixed = static(flow, prompt=voice, packet_codes=(5, 5, 10))
-    growing = Token2Mel(flow, SPEC, steps=2, prompt=voice)
+    dynamic = Token2Mel(flow, SPEC, steps=2, prompt=voice)
     first, second = codes_of(31, 1), codes_of(44, 2)
     stream = fixed.stream()
     for codes in (first, second, first):
         stream.reset()
         mel = np.concatenate(run(stream, codes, always(3)), axis=1)
-        assert np.abs(mel - growing.convert(codes)).max() <= TOLERANCE
+        assert np.abs(mel - dynamic.convert(codes)).max() <= TOLERANCE
 
 
 def test_streams_side_by_side_have_their_own_buffers(
@@ -165,13 +165,13 @@ def test_the_second_of_two_replies_records_nothing(
     fixed = static(stored[0], prompt=prompt_of(stored[1], 10), packet_codes=(5, 10), calls=calls)
     want = fixed.convert(codes)
     fixed.warm_up()
-    made = calls.num_recordings
+    made = calls.num_captured
     streams = [fixed.stream(), fixed.stream()]
     parts = [stream.push(codes[:20]) for stream in streams]
     parts = [[*done, *stream.push(codes[20:])] for done, stream in zip(parts, streams, strict=True)]
     for done, stream in zip(parts, streams, strict=True):
         np.testing.assert_array_equal(np.concatenate([*done, *stream.finish()], axis=1), want)
-    assert calls.num_recordings == made
+    assert calls.num_captured == made
 
 
 @pytest.mark.slow
@@ -265,16 +265,16 @@ def test_every_packet_goes_through_the_given_calls(
 
 
 @pytest.mark.slow
-def test_recordings_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
+def test_captured_graphs_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     calls, codes = EmulatedCalls(), codes_of(40)
     prompts = [random_voice(stored[0].config, SPEC.frame_rate, seed) for seed in (0, 1)]
     options: dict[str, Any] = {"packet_codes": (5, 10)}
-    recorded = [static(stored[0], prompt=prompt, calls=calls, **options) for prompt in prompts]
+    captured = [static(stored[0], prompt=prompt, calls=calls, **options) for prompt in prompts]
     for _ in range(2):
-        for prompt, stage in zip(prompts, recorded, strict=True):
+        for prompt, stage in zip(prompts, captured, strict=True):
             want = static(stored[0], prompt=prompt, **options).convert(codes)
             np.testing.assert_allclose(stage.convert(codes), want, rtol=0, atol=TOLERANCE)
-    assert calls.num_recordings > 4
+    assert calls.num_captured > 4
 
 
 @pytest.mark.slow
@@ -300,26 +300,26 @@ def test_graphs_equal_eager(stored: tuple[CausalFlow, dict[str, torch.Tensor]], 
     flow = make_flow(max_frames=1200)[0].cuda()
     eager = static(flow, **options).convert(codes)
     calls = GraphedCalls("cuda")
-    recorded = static(flow, **options, calls=calls)
-    recorded.warm_up()
-    made = calls.num_recordings
+    captured = static(flow, **options, calls=calls)
+    captured.warm_up()
+    made = calls.num_captured
     for _ in range(2):
         np.testing.assert_allclose(
-            recorded.convert(codes), eager, atol=2e-3 if dtype == torch.float32 else 0.1
+            captured.convert(codes), eager, atol=2e-3 if dtype == torch.float32 else 0.1
         )
-    assert calls.num_recordings == made > 0  # a reply records nothing
+    assert calls.num_captured == made > 0  # a reply captures nothing
 
 
 @pytest.mark.cuda
 @needs_cuda
-def test_a_second_reply_takes_no_memory_and_no_recording(
+def test_a_second_reply_takes_no_memory_and_no_capture(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
     codes, flow, calls = codes_of(60), make_flow(max_frames=1200)[0].cuda(), GraphedCalls("cuda")
     options: dict[str, Any] = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10), "device": "cuda"}
     fixed = static(flow, **options, calls=calls, static_bytes=700 * _bytes_per_code(flow))
     fixed.warm_up()
-    want, made = fixed.convert(codes), calls.num_recordings
+    want, made = fixed.convert(codes), calls.num_captured
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated()
     streams = [fixed.stream(), fixed.stream()]
@@ -329,8 +329,8 @@ def test_a_second_reply_takes_no_memory_and_no_recording(
     parts = [stream.push(codes) for stream in streams]
     for done, stream in zip(parts, streams, strict=True):
         np.testing.assert_allclose(np.concatenate([*done, *stream.finish()], axis=1), want, atol=2e-3)
-    assert calls.num_recordings == made
+    assert calls.num_captured == made
     del stream, streams
-    other = fixed.convert(codes, 3)  # the room of an idle slot, whose recordings are forgotten
+    other = fixed.convert(codes, 3)  # the room of an idle slot, whose captured graphs are forgotten
     assert np.isfinite(other).all()
     np.testing.assert_allclose(fixed.convert(codes), want, atol=2e-3)

@@ -115,9 +115,9 @@ def test_launches_of_an_euler_step(flow: CausalFlow, monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
 def test_kernels_launched_early_give_the_same(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    for is_early in (True, False):
-        if not is_early:
-            monkeypatch.setattr(triton_blocks, "early", lambda device: {"IS_EARLY": False})
+    for uses_pdl in (True, False):
+        if not uses_pdl:
+            monkeypatch.setattr(triton_blocks, "pdl_launch_args", lambda device: {"USES_PDL": False})
         stage = Token2Mel(
             flow,
             SPEC,
@@ -136,7 +136,7 @@ def test_kernels_launched_early_give_the_same(flow: CausalFlow, monkeypatch: pyt
 @pytest.mark.cuda
 @pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.float16, 0.1)])
-def test_recorded_kernels_equal_plain_operations(
+def test_captured_kernels_equal_plain_operations(
     flow: CausalFlow, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as the codec's runtime sets it
@@ -149,4 +149,4 @@ def test_recorded_kernels_equal_plain_operations(
     wanted = plain.convert(given)
     for _ in range(2):
         np.testing.assert_allclose(fast.convert(given), wanted, rtol=0, atol=tolerance)
-    assert calls.num_recordings > 0
+    assert calls.num_captured > 0

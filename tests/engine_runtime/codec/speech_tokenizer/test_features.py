@@ -1,4 +1,4 @@
-"""Whisper log-mel and codec mel against stored vectors; normalisation, batches and gradients."""
+"""Whisper log-mel and codec mel against stored vectors; normalization, batches and gradients."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_running_maximum_equals_the_segment_maximum_of_every_prefix(speech: dict
     assert not torch.equal(running, segment)
 
 
-@pytest.mark.parametrize("normalisation", ["segment_max", "running_max"])
-def test_log_mel_of_a_batch_equals_its_rows(speech: dict[str, torch.Tensor], normalisation: str) -> None:
-    features = WhisperLogMel(RATE, 80, normalisation)  # type: ignore[arg-type]
+@pytest.mark.parametrize("normalization", ["segment_max", "running_max"])
+def test_log_mel_of_a_batch_equals_its_rows(speech: dict[str, torch.Tensor], normalization: str) -> None:
+    features = WhisperLogMel(RATE, 80, normalization)  # type: ignore[arg-type]
     batch = cut_segment(speech, "mult", 0).view(4, -1)
     mel = features(batch)
     assert mel.shape == (4, 80, 80)

@@ -1,4 +1,4 @@
-"""The speech encoder in recorded steps: the codes of whole signals, for any chunks and several streams."""
+"""The speech encoder in captured steps: the codes of whole signals, for any chunks and several streams."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engine_runtime.codec.speech_tokenizer import graphed_encoder as recorded_encoder
-from engine_runtime.codec.speech_tokenizer.features import Normalisation
-from engine_runtime.codec.speech_tokenizer.graphed_encoder import MOST_CODES, RecordedEncoder
+from engine_runtime.codec.speech_tokenizer.features import Normalization
+from engine_runtime.codec.speech_tokenizer.graphed_encoder import MOST_CODES, GraphedEncoder
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
@@ -19,14 +19,14 @@ RATE, CODE = 16000, 1280
 
 
 def make_tokenizer(
-    device: str, calls: GraphedCalls | None = None, normalisation: Normalisation = "running_max"
+    device: str, calls: GraphedCalls | None = None, normalization: Normalization = "running_max"
 ) -> SpeechTokenizer:
-    """With segments of 3.84 s, of which a recording for short ones covers the first 1.28 s."""
+    """With segments of 3.84 s, of which a capture for short ones covers the first 1.28 s."""
     torch.manual_seed(3)
     config = WhisperVQConfig(
         num_mel_bins=32, d_model=32, heads=4, ffn=64, layers=2, max_positions=192, codebook_size=64
     )
-    return SpeechTokenizer(WhisperVQ(config), RATE, normalisation, device, calls=calls)
+    return SpeechTokenizer(WhisperVQ(config), RATE, normalization, device, calls=calls)
 
 
 def speech(seed: int, seconds: float) -> Pcm:
@@ -60,7 +60,7 @@ def test_codes_are_those_of_whole_signals(sizes: list[int], monkeypatch: pytest.
         assert got.tolist() == codes.tolist()
     steps = [key for key in calls.keys if isinstance(key, tuple) and key[0] == "step"]
     assert 0 < len(steps) <= 4  # two lengths of two streams
-    assert calls.num_recordings <= 4 + 1 + 8
+    assert calls.num_captured <= 4 + 1 + 8
     assert len(set(wanted[0].tolist())) > 5
 
 
@@ -86,22 +86,22 @@ def test_revised_codes_are_those_of_the_reference(sizes: list[int]) -> None:
     assert len(set(mels)) == len(mels) <= 9
 
 
-def test_many_codes_at_once_are_not_recorded() -> None:
+def test_many_codes_at_once_are_not_captured() -> None:
     tokenizer, calls = make_tokenizer("cpu"), EmulatedCalls()
-    step, frames = RecordedEncoder(tokenizer.model, calls), tokenizer.model.config.frames_per_code
+    step, frames = GraphedEncoder(tokenizer.model, calls), tokenizer.model.config.frames_per_code
     with torch.inference_mode():
         mel = torch.randn(1, 32, (MOST_CODES + 1) * frames)
         state = tokenizer.model.initial_state()
         hidden, after = step(mel, state)
-        assert (calls.num_recordings, after.length) == (0, (MOST_CODES + 1) * 4)
+        assert (calls.num_captured, after.length) == (0, (MOST_CODES + 1) * 4)
         some, _ = step(mel[:, :, : MOST_CODES * frames], state)
-    assert calls.num_recordings == 1
+    assert calls.num_captured == 1
     torch.testing.assert_close(some, hidden[:, :MOST_CODES], atol=1e-5, rtol=1e-5)
 
 
-def test_a_segment_that_is_full_is_refused_as_without_recordings() -> None:
+def test_a_segment_that_is_full_is_refused_as_without_captured_graphs() -> None:
     tokenizer = make_tokenizer("cpu")
-    step, state = RecordedEncoder(tokenizer.model, EmulatedCalls()), tokenizer.model.initial_state()
+    step, state = GraphedEncoder(tokenizer.model, EmulatedCalls()), tokenizer.model.initial_state()
     with torch.inference_mode():
         _, state = step(torch.randn(1, 32, 384), state)
         with pytest.raises(ValueError, match="up to 0"):
@@ -119,4 +119,4 @@ def test_codes_on_a_gpu_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
     for sizes in ([CODE], [700, 3000, 50]):
         for got, codes in zip(pushed(tokenizer, signals, sizes), wanted, strict=True):
             assert np.mean(got == codes) > 0.97  # a border between two codes may lie within rounding
-    assert calls.num_recordings > 8
+    assert calls.num_captured > 8

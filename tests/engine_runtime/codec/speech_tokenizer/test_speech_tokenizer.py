@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from engine_runtime.codec.speech_tokenizer.features import (
     FIRST_REVISION,
-    Normalisation,
+    Normalization,
     WhisperLogMel,
     WhisperLogMelStream,
 )
@@ -73,11 +73,11 @@ def revised_segments() -> SpeechTokenizer:
 
 
 def make_tokenizer(
-    golden: dict[str, torch.Tensor], normalisation: Normalisation, prior: float | None = None
+    golden: dict[str, torch.Tensor], normalization: Normalization, prior: float | None = None
 ) -> SpeechTokenizer:
     model = WhisperVQ(WhisperVQConfig.from_released(META["config"]))
     model.load_state_dict({key: value for key, value in golden.items() if key.startswith("encoder.")})
-    return SpeechTokenizer(model, RATE, normalisation, prior=prior)
+    return SpeechTokenizer(model, RATE, normalization, prior=prior)
 
 
 def cut_speech(golden: dict[str, torch.Tensor], case: str) -> Pcm:

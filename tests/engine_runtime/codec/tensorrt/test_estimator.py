@@ -92,6 +92,6 @@ def test_replies_longer_than_the_cache_and_a_voice_prompt(exported: Exported) ->
 
 
 def test_caches_that_grow_are_refused(exported: Exported) -> None:
-    growing = with_engine(Token2Mel(make_flow(1200)[0], SPEC, steps=2), exported)
+    dynamic = with_engine(Token2Mel(make_flow(1200)[0], SPEC, steps=2), exported)
     with pytest.raises(ExecutorError, match="caches of a fixed size"):
-        growing.convert(codes_of(10))
+        dynamic.convert(codes_of(10))

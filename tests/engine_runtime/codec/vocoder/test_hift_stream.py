@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from engine_runtime.codec.graphed import RecordedFrames
+from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTStream, fade_weights
 from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
 from engine_runtime.models.hift import HarmonicSource, HiFT, HiFTConfig
@@ -108,18 +108,18 @@ def test_codes_to_wave_through_the_chunked_stages() -> None:
 
 
 @pytest.mark.slow
-def test_recordings_serve_every_stream_of_a_network() -> None:
+def test_captured_graphs_serve_every_stream_of_a_network() -> None:
     network, cases = hift()
     mel, calls = cases["stream.mel"].numpy(), EmulatedCalls()
     want = run(Vocoder(network, SPEC, seed=3).stream(), mel, [20])
-    stage = Vocoder(network, SPEC, seed=3, recorded=RecordedFrames(calls, frozenset({20})))
+    stage = Vocoder(network, SPEC, seed=3, captured=GraphedFrames(calls, frozenset({20})))
     for _ in range(2):
         np.testing.assert_allclose(run(stage.stream(), mel, [20]), want, rtol=0, atol=1e-5)
-    made = calls.num_recordings
+    made = calls.num_captured
     assert made > 0
     other = hift()[0]
-    run(Vocoder(other, SPEC, recorded=RecordedFrames(calls, frozenset({20}))).stream(), mel, [20])
-    assert calls.num_recordings == 2 * made
+    run(Vocoder(other, SPEC, captured=GraphedFrames(calls, frozenset({20}))).stream(), mel, [20])
+    assert calls.num_captured == 2 * made
 
 
 @pytest.mark.slow

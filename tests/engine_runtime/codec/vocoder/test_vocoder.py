@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
-from engine_runtime.codec.graphed import RecordedFrames
+from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.resample import resample
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
@@ -91,17 +91,17 @@ def test_any_chunking_of_bigvgan_equals_one_call(bigvgan: Vocoder, frames: int, 
 
 
 @pytest.mark.slow
-def test_recordings_of_two_vocoders_do_not_mix() -> None:
+def test_captured_graphs_of_two_vocoders_do_not_mix() -> None:
     calls, mel = EmulatedCalls(), mel_of(60)
-    frames = RecordedFrames(calls, frozenset({20}))
+    frames = GraphedFrames(calls, frozenset({20}))
     for _ in range(2):
         for scale in (1.0, 0.5):
             network = lively(build_bigvgan(CONFIG))
             network.conv_pre.bias.data.fill_(scale)
-            want, recorded = (Vocoder(network, SPEC, recorded=kept) for kept in (None, frames))
-            pcm = [np.concatenate(run(stage.stream(), mel, [20])) for stage in (recorded, want)]
+            want, captured = (Vocoder(network, SPEC, captured=kept) for kept in (None, frames))
+            pcm = [np.concatenate(run(stage.stream(), mel, [20])) for stage in (captured, want)]
             np.testing.assert_allclose(*pcm, rtol=0, atol=1e-5)
-    assert calls.num_recordings > 4
+    assert calls.num_captured > 4
 
 
 @pytest.mark.slow

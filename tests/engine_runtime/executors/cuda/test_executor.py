@@ -10,7 +10,7 @@ from engine_runtime.executors.cuda import prefill
 from engine_runtime.executors.cuda.decode_step import SMALLEST_BUCKET, RowsShape, bucket_of
 from engine_runtime.lm.generation import Generation, merged_id
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
@@ -53,16 +53,16 @@ def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: i
     converse(model, make_cuda_paged(model, **sizes), make_paged(model, **sizes), seed, LOGIT_TOLERANCE)
 
 
-def test_whole_pieces_of_a_prompt_are_recorded_once_for_every_sequence(
+def test_whole_pieces_of_a_prompt_are_captured_once_for_every_sequence(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dense(rows: int, seen: int) -> torch.Tensor:  # torch's own kind of mask can not be made under a mode
+    def dense(rows: int, seen: int) -> torch.Tensor:  # torch's own kind of mask cannot be made under a mode
         return torch.ones(rows, seen, dtype=torch.bool).tril(seen - rows)
 
     monkeypatch.setattr(prefill, "causal_lower_right", dense)
     model, cases = tiny
     ids = as_ids(cases["a.rows"], model)[:96]
-    cuda, plain = make_cuda_paged(model, chunk=32, recorded_rows=True), make_paged(model, chunk=32)
+    cuda, plain = make_cuda_paged(model, chunk=32, graphed_rows=True), make_paged(model, chunk=32)
     calls = EmulatedCalls()
     cuda.executor._graphs = calls
     kept = []
@@ -71,7 +71,7 @@ def test_whole_pieces_of_a_prompt_are_recorded_once_for_every_sequence(
         assert_same(cuda.prefill(mine, prompt), plain.prefill(other, prompt), LOGIT_TOLERANCE)
         kept += [mine, other]
     assert set(calls.keys) == {
-        RowsShape(32, end, text=True, audio=True, is_whole=True) for end in (32, 64, 96)
+        RowsShape(32, end, text=True, audio=True, is_full_chunk=True) for end in (32, 64, 96)
     }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
     model, cases = tiny
     params = SamplingParams(repetition_penalty=1.5, max_new=12)
     prompts = (cases["a.rows"][:50], cases["a.rows"][20:61])
-    alone = [reply(model, make_paged(model), prompt, params) for prompt in prompts]
+    exclusive_gpu = [reply(model, make_paged(model), prompt, params) for prompt in prompts]
     paged, special = make_cuda_paged(model), load_special_ids()
     vocab = model.config.text_vocab
     generations = [
@@ -170,7 +170,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
             audio_vocab=model.config.audio_vocab,
             want_subtitles=True,
             skip_unused_tails=True,
-            picks_on_device=True,
+            samples_on_device=True,
         )
         for prompt in prompts
     ]
@@ -187,11 +187,11 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
                     sequences[which], merged_id(made[which][-1].row, special, vocab), generation.tails
                 )
             )
-            made[which].append(generation.pick(logits))
-    assert made == alone
+            made[which].append(generation.sample(logits))
+    assert made == exclusive_gpu
 
 
-def test_what_an_executor_can_not_pick_comes_up_as_logits(tiny: Tiny) -> None:
+def test_what_an_executor_cannot_pick_comes_up_as_logits(tiny: Tiny) -> None:
     model, cases = tiny
     params = SamplingParams(True, 1.0, 0, 0.9, max_new=5, seed=1)
     generation = Generation(
@@ -200,12 +200,12 @@ def test_what_an_executor_can_not_pick_comes_up_as_logits(tiny: Tiny) -> None:
         load_special_ids(),
         text_vocab=model.config.text_vocab,
         audio_vocab=model.config.audio_vocab,
-        picks_on_device=True,
+        samples_on_device=True,
     )
-    assert generation.tails.pick is None
+    assert generation.tails.sampling is None
 
 
-def test_a_result_that_can_not_be_one_is_refused_when_picked() -> None:
+def test_a_result_that_cannot_be_one_is_refused_when_picked() -> None:
     model, cases = load_tiny()
     with torch.no_grad():
         model.text_lm_head.weight.zero_()
@@ -232,7 +232,7 @@ def test_a_table_that_was_changed_in_place_is_looked_at_again(tiny: Tiny) -> Non
     paged, sequence = make_cuda_paged(model), Sequence()
     paged.prefill(sequence, list(range(40)))
     paged.blocks.reserve(sequence, 40, 41)
-    tensors = StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    tensors = StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
     paged.executor.forward(tensors)
     paged.executor.forward(tensors)
     tensors["host_kv_cache_block_offsets"][0, 0, :, 1] += 1

@@ -1,4 +1,4 @@
-"""The executor on a real GPU, with its kernels and its recorded graphs, against plain torch."""
+"""The executor on a real GPU, with its kernels and its captured graphs, against plain torch."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def test_whole_pieces_of_a_prompt_at_full_width(wide: MossLM, weight_format: str
             multiplies_fp8=False,
             **choices,
         )
-        for _ in range(2):  # recorded, then replayed with other blocks
+        for _ in range(2):  # captured, then replayed with other blocks
             sequence = Sequence()
             found.append(paged.prefill(sequence, ids))
             ids = ids[::-1]
-    for plain, recorded in zip(found[:2], found[2:], strict=True):
-        for one, other in ((plain.text, recorded.text), (plain.audio, recorded.audio)):
+    for plain, captured in zip(found[:2], found[2:], strict=True):
+        for one, other in ((plain.text, captured.text), (plain.audio, captured.audio)):
             assert torch.cosine_similarity(one, other, dim=0) > 0.999
 
 
@@ -165,12 +165,12 @@ def test_many_steps_take_no_more_memory() -> None:
         load_special_ids(),
         text_vocab=model.config.text_vocab,
         audio_vocab=model.config.audio_vocab,
-        picks_on_device=True,
+        samples_on_device=True,
     )
     taken = []
     for row in range(40, 300):
-        generation.pick(paged.decode(sequence, ids[row], generation.tails))
+        generation.sample(paged.decode(sequence, ids[row], generation.tails))
         taken.append(torch.cuda.memory_allocated())
     assert len(set(taken[20:])) == 1
     assert isinstance(paged.executor, CudaExecutor)
-    assert paged.executor.num_recordings == 2  # the prefill of a few rows, and the step
+    assert paged.executor.num_captured == 2  # the prefill of a few rows, and the step

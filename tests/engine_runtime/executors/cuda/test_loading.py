@@ -89,36 +89,36 @@ def test_turns_of_a_conversation_are_the_same(nano_bundle: Path, sampling: Sampl
 
 
 @pytest.mark.slow
-def test_the_steps_of_replies_are_those_that_are_recorded(
+def test_the_steps_of_replies_are_those_that_are_captured(
     nano_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is recorded at load is what conversations then ask for, bucket by bucket."""
+    """What is captured at load is what conversations then ask for, bucket by bucket."""
     plain = Engine.load(Bundle.open(nano_bundle))
     engine = on_cuda_path(plain, EngineOptions(kernels="torch"))
     executor = engine.stages.lm.executor
     assert isinstance(executor, CudaExecutor)
     asked = set()
-    monkeypatch.setattr(executor, "_record_or_run", asked.add)
-    executor.record(shapes_of_replies(engine.bundle.lm))
-    recorded, run = set(asked), executor._step.run
+    monkeypatch.setattr(executor, "_capture_or_run", asked.add)
+    executor.capture(shapes_of_replies(engine.bundle.lm))
+    captured, run = set(asked), executor._step.run
     asked.clear()
-    monkeypatch.setattr(executor, "_record_or_run", lambda shape: (asked.add(shape), run(shape)))
+    monkeypatch.setattr(executor, "_capture_or_run", lambda shape: (asked.add(shape), run(shape)))
     for turn_id, modality in enumerate(Modality):
         turn = engine.open_turn(engine.new_conversation(), turn_id, modality)
         turn.push_text("Hello, how are you?")
         assert list(turn.commit(modality))
     assert asked
-    assert asked <= recorded
+    assert asked <= captured
 
 
 @pytest.mark.slow
-def test_recording_leaves_no_trace(nano_bundle: Path) -> None:
+def test_capture_leaves_no_trace(nano_bundle: Path) -> None:
     plain = Engine.load(Bundle.open(nano_bundle))
     engine = on_cuda_path(plain, EngineOptions(kernels="torch"))
     executor, lm = engine.stages.lm.executor, engine.stages.lm
     assert isinstance(executor, CudaExecutor)
     ids = list(range(30, 50))
-    executor.record(shapes_of_replies(engine.bundle.lm))
+    executor.capture(shapes_of_replies(engine.bundle.lm))
     after = lm.prefill(Sequence(), ids)
     before = on_cuda_path(plain, EngineOptions(kernels="torch")).stages.lm.prefill(Sequence(), ids)
     assert before.text is not None
@@ -149,4 +149,4 @@ def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: str) -> Non
     torch.testing.assert_close(found[0], found[1], atol=tolerance, rtol=0)
     executor = lms[0].executor
     assert isinstance(executor, CudaExecutor)
-    assert executor.num_recordings > 0
+    assert executor.num_captured > 0

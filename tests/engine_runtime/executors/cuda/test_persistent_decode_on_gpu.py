@@ -10,7 +10,7 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.executors.cuda.decode_step import DecodeStep, StepShape, bucket_of
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.operations import TorchOperations
-from engine_runtime.executors.cuda.sampler import DevicePicker
+from engine_runtime.executors.cuda.sampler import DeviceSampler
 from engine_runtime.executors.cuda.weights import build_network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -65,9 +65,9 @@ class Bench:
         room = network.largest_dense(multiplies_fp8=False)
         scratch = torch.empty(room, dtype=torch.bfloat16, device=device)
         operations = TorchOperations(network, self.cache, self.inputs, scratch)
-        picker = DevicePicker(CONFIG.text_vocab, CONFIG.audio_vocab, self.inputs, device)
+        picker = DeviceSampler(CONFIG.text_vocab, CONFIG.audio_vocab, self.inputs, device)
         self.step = DecodeStep(network, self.cache, self.inputs, operations, picker)
-        self.reason = self.step.use_whole_step(network, self.cache, self.inputs)
+        self.reason = self.step.use_persistent_kernel(network, self.cache, self.inputs)
         if self.reason is not None and "9.0" in self.reason:
             pytest.skip(self.reason)
         assert self.reason is None
@@ -111,7 +111,7 @@ def test_a_step_in_one_launch_gives_what_the_chain_gives(
         for text, audio in ((True, False), (False, True), (True, True)):
             bucket = bucket_of(position + 1, NUM_BLOCKS * TOKENS)
             expected, pool = bench.run(position, StepShape(bucket, text, audio))
-            found, pool_found = bench.run(position, StepShape(0, text, audio, is_whole=True))
+            found, pool_found = bench.run(position, StepShape(0, text, audio, is_full_chunk=True))
             wanted = (text, audio, not (text and audio))
             for one, other, is_wanted in zip(found, expected, wanted, strict=True):
                 assert bool(one.isnan().all()) != is_wanted
@@ -131,9 +131,9 @@ def test_a_step_in_one_launch_gives_what_the_chain_gives(
 
 
 @torch.inference_mode()
-def test_it_gives_the_same_every_time_also_recorded() -> None:
+def test_it_gives_the_same_every_time_also_captured() -> None:
     bench = Bench("fp8")
-    shape = StepShape(0, text=True, audio=True, is_whole=True)
+    shape = StepShape(0, text=True, audio=True, is_full_chunk=True)
     calls = GraphedCalls("cuda")
     expected, _ = bench.run(300, shape)
     for _ in range(20):
@@ -142,13 +142,13 @@ def test_it_gives_the_same_every_time_also_recorded() -> None:
         calls.run(shape, lambda: bench.step.run(shape))
         for one, other in zip(bench.outputs()[:2], expected[:2], strict=True):
             assert torch.equal(one, other)
-    assert calls.num_recordings == 1
+    assert calls.num_captured == 1
 
 
 @torch.inference_mode()
 def test_work_on_another_stream_does_not_hold_it_up_for_good() -> None:
     bench = Bench("native")
-    shape = StepShape(0, text=False, audio=True, is_whole=True)
+    shape = StepShape(0, text=False, audio=True, is_full_chunk=True)
     expected, _ = bench.run(300, shape)
     other, large = torch.cuda.Stream(priority=-1), torch.randn(2048, 2048, device="cuda")
     for _ in range(20):

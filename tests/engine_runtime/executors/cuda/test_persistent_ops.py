@@ -26,7 +26,7 @@ from engine_runtime.executors.cuda.persistent_ops import (
     listed_phases,
     tile_major,
 )
-from engine_runtime.executors.cuda.sampler import DevicePicker
+from engine_runtime.executors.cuda.sampler import DeviceSampler
 from engine_runtime.executors.cuda.weights import Network, build_network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.options import BlockFormats
@@ -119,7 +119,7 @@ def test_the_list_gives_what_the_chain_of_operations_gives(
         operations = TorchOperations(
             network, cache, inputs, torch.empty(network.largest_dense(multiplies_fp8=False))
         )
-        picker = DevicePicker(config.text_vocab, config.audio_vocab, inputs, torch.device("cpu"))
+        picker = DeviceSampler(config.text_vocab, config.audio_vocab, inputs, torch.device("cpu"))
         step = DecodeStep(network, cache, inputs, operations, picker)
         before = cache.pool.clone()
         step.run(StepShape(512, text, audio))

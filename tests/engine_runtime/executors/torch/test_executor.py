@@ -10,7 +10,7 @@ from engine_runtime.errors import ContextLengthError, ExecutorError, OutOfBlocks
 from engine_runtime.lm.executor import step_spec
 from engine_runtime.lm.paged_lm import Logits, PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import EngineOptions, WeightFormat
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
@@ -174,7 +174,7 @@ def one_step(paged: PagedLM, model: MossLM) -> dict[str, torch.Tensor]:
     sequence = Sequence()
     paged.prefill(sequence, list(range(20)))
     paged.blocks.reserve(sequence, 20, 21)
-    return StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    return StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_offsets_that_would_overwrite_memory_are_refused(tiny: Tiny, name: str, 
         paged.executor.forward(good | {name: offsets})
 
 
-def test_a_result_that_can_not_be_one_is_refused() -> None:
+def test_a_result_that_cannot_be_one_is_refused() -> None:
     model, _ = load_tiny()
     with torch.no_grad():
         model.audio_lm_head.weight.zero_()
@@ -269,7 +269,7 @@ def test_a_weight_format_is_the_plain_network_with_rounded_weights(
     from engine_runtime.executors.torch.executor import TorchExecutor
     from engine_runtime.lm.block_manager import BlockManager
     from engine_runtime.lm.kv_cache import KVCache
-    from engine_runtime.quantization import quantise
+    from engine_runtime.quantization import quantize
 
     model, cases = tiny
     ids = as_ids(cases["a.rows"], model)
@@ -281,7 +281,7 @@ def test_a_weight_format_is_the_plain_network_with_rounded_weights(
     with torch.no_grad():
         for name, parameter in rounded.model.named_parameters():
             if name.endswith("proj.weight") and (rounds_tails or name.startswith("shared_block.")):
-                parameter.copy_(quantise(parameter, weight_format).dense(torch.float32))
+                parameter.copy_(quantize(parameter, weight_format).dense(torch.float32))
     text, audio = rounded(cases["a.rows"][None].long())
     assert got.text is not None
     assert got.audio is not None

@@ -1,4 +1,4 @@
-"""Products of a quantised checkpoint, held against the same arithmetic written out."""
+"""Products of a quantized checkpoint, held against the same arithmetic written out."""
 
 from __future__ import annotations
 

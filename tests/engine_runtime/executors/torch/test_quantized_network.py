@@ -1,4 +1,4 @@
-"""A checkpoint in the torch executor: plain, it is the network of the stored logits; quantised, it is the
+"""A checkpoint in the torch executor: plain, it is the network of the stored logits; quantized, it is the
 plain network whose products round as the engine's do."""
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _nearest_e4m3(values: Tensor) -> Tensor:
     return ((cut / steps).round() * steps).float()
 
 
-def _round_as_the_engine(model: MossLM, quantised: Checkpoint, plain: Checkpoint) -> None:
-    """Give the plain network the weights of a quantised checkpoint, and its inputs their rounding."""
-    read, original = quantised.reader(), plain.reader()
+def _round_as_the_engine(model: MossLM, quantized: Checkpoint, plain: Checkpoint) -> None:
+    """Give the plain network the weights of a quantized checkpoint, and its inputs their rounding."""
+    read, original = quantized.reader(), plain.reader()
 
     def rounding(scale: Tensor) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
         return lambda _, inputs: _nearest_e4m3(inputs[0] / scale) * scale
@@ -76,13 +76,13 @@ def _round_as_the_engine(model: MossLM, quantised: Checkpoint, plain: Checkpoint
         return lambda _, inputs: inputs[0] * factor
 
     for module, parts in modules(plain.config).items():
-        if not quantised.config.is_quantized(module):
+        if not quantized.config.is_quantized(module):
             continue
-        if quantised.config.quantization.algorithm == "FP8":
+        if quantized.config.quantization.algorithm == "FP8":
             scale = read(f"{module}.activation_scaling_factor")
             weight = read(f"{module}.weight").float() * read(f"{module}.weights_scaling_factor")
             hook = rounding(scale)
-        elif quantised.config.quantization.algorithm == "W8A16":
+        elif quantized.config.quantization.algorithm == "W8A16":
             weight, hook = int8_rounded(original(f"{module}.weight")), smoothing(torch.ones(1))
         else:
             packed = read(f"{module}.weight")
@@ -101,7 +101,7 @@ def _round_as_the_engine(model: MossLM, quantised: Checkpoint, plain: Checkpoint
 @pytest.mark.slow
 @pytest.mark.parametrize("tails", [False, True])
 @pytest.mark.parametrize("number_format", ["fp8", "int8", "int4"])
-def test_quantised_it_is_the_plain_network_with_the_engines_rounding(
+def test_quantized_it_is_the_plain_network_with_the_engines_rounding(
     random_bundle: Path,
     plain: Checkpoint,
     calibration: Calibration,
@@ -111,15 +111,15 @@ def test_quantised_it_is_the_plain_network_with_the_engines_rounding(
 ) -> None:
     section = Bundle.open(random_bundle).lm
     config = MossLMConfig.from_dict(section.config)
-    quantised = quantize(plain, tmp_path / "q", number_format, calibration, tails=tails)
-    got = _logits(load_paged(quantised, section, config), IDS)
+    quantized = quantize(plain, tmp_path / "q", number_format, calibration, tails=tails)
+    got = _logits(load_paged(quantized, section, config), IDS)
     model = plain.language_model(config.modality_pad)
     pads = (config.modality_pad, section.special_ids.audio_pad)
     vocab = config.text_vocab
     rows = torch.tensor([[(i, pads[1]) if i < vocab else (pads[0], i - vocab) for i in IDS]])
     with torch.inference_mode():
         unrounded = model(rows)
-    _round_as_the_engine(model, quantised, plain)
+    _round_as_the_engine(model, quantized, plain)
     with torch.inference_mode():
         wanted = model(rows)
     for mine, theirs, exact in zip(got, wanted, unrounded, strict=True):
@@ -146,11 +146,11 @@ def test_a_gpu_computes_the_same(
             assert torch.cosine_similarity(mine.cpu(), theirs, dim=0) > 0.999
 
 
-def test_a_bundle_talks_with_a_quantised_checkpoint(
+def test_a_bundle_talks_with_a_quantized_checkpoint(
     random_bundle: Path, plain: Checkpoint, calibration: Calibration, tmp_path: Path
 ) -> None:
-    quantised = quantize(plain, tmp_path / "q", "fp8", calibration)
-    bundle = make_bundle(random_bundle, quantised.directory, tmp_path / "bundle")
+    quantized = quantize(plain, tmp_path / "q", "fp8", calibration)
+    bundle = make_bundle(random_bundle, quantized.directory, tmp_path / "bundle")
     engine = Engine.load(bundle)
     other = Engine.load(Bundle.open(random_bundle))
     ids = engine.stages.sequences.merged_ids(PROMPTS[1].rows(engine.stages))

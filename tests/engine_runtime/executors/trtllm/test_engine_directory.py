@@ -102,7 +102,7 @@ def test_absent_keys_mean_what_that_release_defaults_to(
         ({"plugin_config": {"remove_input_padding": False}}, "removes_input_padding"),
     ],
 )
-def test_what_the_runtime_can_not_use_is_seen(tmp_path: Path, build: dict[str, Any], attribute: str) -> None:
+def test_what_the_runtime_cannot_use_is_seen(tmp_path: Path, build: dict[str, Any], attribute: str) -> None:
     assert getattr(EngineDirectory.open(write(tmp_path / "engine", build=build)), attribute) is False
 
 
@@ -156,7 +156,7 @@ def test_a_note_of_a_checkpoint_is_not_one_of_an_engine(tmp_path: Path) -> None:
         EngineDirectory.open(directory)
 
 
-def test_precision_counts_the_products_that_are_quantised() -> None:
+def test_precision_counts_the_products_that_are_quantized() -> None:
     assert describe_precision(MODEL) == "bfloat16, K/V bfloat16"
     mixed = replace(MODEL, quantization=Quantization("FP8"))
     # 3 shared layers of 5 products; 4 layers of the tails and 2 heads stay plain.

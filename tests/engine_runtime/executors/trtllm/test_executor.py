@@ -14,7 +14,7 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.engine_plans import DataType
@@ -41,15 +41,15 @@ def executor_of(paged: PagedLM) -> TrtllmExecutor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("captures", [False, True])
 @pytest.mark.parametrize("contract", CONTRACTS)
 @pytest.mark.parametrize("seed", range(4))
 def test_conversations_are_those_of_the_torch_executor(
-    tiny: Tiny, folder: Path, contract: str, records: bool, seed: int
+    tiny: Tiny, folder: Path, contract: str, captures: bool, seed: int
 ) -> None:
     """Turns in pieces, tails that are not wanted, rollback, forks, prefixes that are known."""
     model, _ = tiny
-    paged, _ = make_engine_paged(model, folder, contract, records=records)
+    paged, _ = make_engine_paged(model, folder, contract, captures=captures)
     converse(model, paged, make_paged(model), seed, LOGIT_TOLERANCE)
 
 
@@ -58,7 +58,7 @@ def test_conversations_are_those_of_the_torch_executor(
 def test_replies_are_those_of_the_torch_executor(tiny: Tiny, folder: Path, contract: str) -> None:
     model, cases = tiny
     for params in SAMPLINGS[:: 1 if contract == "1.x" else 2]:
-        paged, _ = make_engine_paged(model, folder, contract, records=True)
+        paged, _ = make_engine_paged(model, folder, contract, captures=True)
         wanted = reply(model, make_paged(model), cases["a.rows"][:50], params)
         assert reply(model, paged, cases["a.rows"][:50], params) == wanted
 
@@ -77,7 +77,7 @@ def test_blocks_of_any_size(tiny: Tiny, folder: Path, contract: str, tokens_per_
 def test_the_stored_logits_of_a_long_conversation(tiny: Tiny, folder: Path) -> None:
     model, cases = tiny
     ids = as_ids(cases["c.rows"], model)
-    paged, _ = make_engine_paged(model, folder, records=True)
+    paged, _ = make_engine_paged(model, folder, captures=True)
     sequence = Sequence()
     paged.prefill(sequence, ids[:240])
     for row in range(240, 530):
@@ -89,7 +89,7 @@ def test_the_stored_logits_of_a_long_conversation(tiny: Tiny, folder: Path) -> N
 
 def test_every_row_has_its_own_graph_bucket_and_no_more(tiny: Tiny, folder: Path) -> None:
     model, _ = tiny
-    paged, trt = make_engine_paged(model, folder, records=True, max_seq_len=300)
+    paged, trt = make_engine_paged(model, folder, captures=True, max_seq_len=300)
     executor, sequence = executor_of(paged), Sequence()
     paged.prefill(sequence, [3] * 255)
     assert executor.num_graphs == 0
@@ -107,13 +107,13 @@ def test_every_row_has_its_own_graph_bucket_and_no_more(tiny: Tiny, folder: Path
     assert_same(paged.decode(sequence, 5), plain.decode(other, 5))  # the last row that fits
 
 
-def test_a_step_that_can_not_be_recorded_is_launched(
+def test_a_step_that_cannot_be_captured_is_launched(
     tiny: Tiny, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, _ = tiny
 
     class NoCapture:
-        is_recording = True
+        is_capturing = True
 
         def run(self, key: object, function: Any) -> None:
             function()
@@ -131,12 +131,12 @@ def test_a_step_that_can_not_be_recorded_is_launched(
         max_num_tokens=512,
         calls=NoCapture(),  # type: ignore[arg-type]
     )
-    recorded = PagedLM(executor, paged.cache, paged.blocks)
+    captured = PagedLM(executor, paged.cache, paged.blocks)
     plain, mine, other = make_paged(model), Sequence(), Sequence()
     with caplog.at_level(logging.WARNING):
         for token in range(3):
-            assert_same(recorded.decode(mine, token), plain.decode(other, token))
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+            assert_same(captured.decode(mine, token), plain.decode(other, token))
+    assert [capture.levelname for capture in caplog.records] == ["WARNING"]
     assert "stream is capturing" in caplog.text
     assert "one by one" in executor.note
 
@@ -149,7 +149,9 @@ def test_tails_that_are_not_wanted_are_computed_and_not_given(tiny: Tiny, folder
     assert logits.text is None
     assert logits.audio is not None
     assert sequence.complete_rows == 20
-    tensors = StepFiller(paged.executor, paged.cache).fill(sequence, [1], Tails(text=False), prefill=False)
+    tensors = StepInputBuilder(paged.executor, paged.cache).fill(
+        sequence, [1], Tails(text=False), prefill=False
+    )
     assert "host_tail_start" not in tensors
     with pytest.raises(ExecutorError, match=r"^host_tail_start: no such input"):
         paged.executor.forward(tensors | {"host_tail_start": torch.tensor([21, 20], dtype=torch.int32)})
@@ -179,7 +181,7 @@ def test_logits_in_half_precision_come_up_as_float32(tiny: Tiny, folder: Path, d
 
 def test_results_stay_when_the_next_step_is_run(tiny: Tiny, folder: Path) -> None:
     model, _ = tiny
-    paged, _ = make_engine_paged(model, folder, records=True)
+    paged, _ = make_engine_paged(model, folder, captures=True)
     sequence = Sequence()
     first = paged.decode(sequence, 1).text
     assert first is not None
@@ -191,14 +193,14 @@ def test_results_stay_when_the_next_step_is_run(tiny: Tiny, folder: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("records", [False, True])
-def test_closing_lets_everything_go(tiny: Tiny, folder: Path, records: bool) -> None:
+@pytest.mark.parametrize("captures", [False, True])
+def test_closing_lets_everything_go(tiny: Tiny, folder: Path, captures: bool) -> None:
     model, _ = tiny
-    paged, trt = make_engine_paged(model, folder, records=records)
+    paged, trt = make_engine_paged(model, folder, captures=captures)
     sequence = Sequence()
     paged.prefill(sequence, [1, 2, 3])
     paged.decode(sequence, 4)
-    assert trt.live_contexts == 1 + records
+    assert trt.live_contexts == 1 + captures
     paged.close()
     paged.close()
     gc.collect()

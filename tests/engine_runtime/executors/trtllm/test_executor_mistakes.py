@@ -22,7 +22,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.engine_plans import plan_of
@@ -198,7 +198,7 @@ def test_the_executor_does_not_let_them_through(
     sequence = Sequence()
     paged.prefill(sequence, list(range(20)))
     paged.blocks.reserve(sequence, 20, 21)
-    good = StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    good = StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
     changed = good[name].clone()
     if value is not None:
         changed = torch.tensor(value, dtype=changed.dtype)
@@ -258,7 +258,5 @@ def test_a_model_built_otherwise(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_an_engine_of_another_tensorrt(tiny: Tiny, tmp_path: Path) -> None:
     model, _ = tiny
-    with pytest.raises(
-        EngineError, match=r"TensorRT 10.14.1 can not load .*expecting library version 10.4.0"
-    ):
+    with pytest.raises(EngineError, match=r"TensorRT 10.14.1 cannot load .*expecting library version 10.4.0"):
         make_engine_paged(model, tmp_path, plan=plan_of(model, version="10.4.0"))

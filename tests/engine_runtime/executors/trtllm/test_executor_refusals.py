@@ -12,7 +12,7 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepFiller, Tails
+from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.engine_plans import DataType, plan_of
@@ -37,7 +37,7 @@ def one_step(paged: PagedLM) -> dict[str, torch.Tensor]:
     sequence = Sequence()
     paged.prefill(sequence, list(range(20)))
     paged.blocks.reserve(sequence, 20, 21)
-    return StepFiller(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    return StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
 
 
 def test_a_refused_step_is_an_error_and_no_row(tiny: Tiny, folder: Path) -> None:
@@ -130,7 +130,7 @@ def test_an_engine_of_another_shape_is_refused(
         make_engine_paged(model, folder, plan=plan_of(model, **choices))
 
 
-def test_a_call_of_less_than_a_block_can_not_go_on_from_one(tiny: Tiny, folder: Path) -> None:
+def test_a_call_of_less_than_a_block_cannot_go_on_from_one(tiny: Tiny, folder: Path) -> None:
     model, _ = tiny
     make_engine_paged(model, folder, "1.x", chunk=8)
     with pytest.raises(EngineError, match="takes 8 rows at once, fewer than a block of 16"):

@@ -1,4 +1,4 @@
-"""Which recorded step serves how many rows, and what the host says when it is recorded."""
+"""Which captured step serves how many rows, and what the host says when it is captured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from engine_runtime.errors import ExecutorError
-from engine_runtime.executors.trtllm.graphed_decode import ROWS_PER_GRAPH, RecordedDecode
+from engine_runtime.executors.trtllm.graphed_decode import ROWS_PER_GRAPH, GraphedDecode
 
 
 class Calls:
@@ -58,9 +58,9 @@ class Outputs:
         return ["logits"]
 
 
-def made(most_past: int) -> tuple[RecordedDecode, Calls, list[int]]:
+def made(most_past: int) -> tuple[GraphedDecode, Calls, list[int]]:
     calls, stated = Calls(), []
-    recorded = RecordedDecode(
+    captured = GraphedDecode(
         calls,  # type: ignore[arg-type]
         lambda: Context(stated),  # type: ignore[arg-type, return-value]
         Inputs(),  # type: ignore[arg-type]
@@ -68,28 +68,28 @@ def made(most_past: int) -> tuple[RecordedDecode, Calls, list[int]]:
         stream=7,
         most_past=most_past,
     )
-    return recorded, calls, stated
+    return captured, calls, stated
 
 
 def test_a_bucket_states_the_most_that_it_holds() -> None:
-    recorded, calls, stated = made(most_past=599)
+    captured, calls, stated = made(most_past=599)
     for past in (0, 255, 256, 511, 512, 599, 3):
-        recorded.run(past)
+        captured.run(past)
     assert calls.runs == [0, 0, 1, 1, 2, 2, 0]
     assert stated == [256, 512, 599]
-    assert recorded.num_graphs == 3
+    assert captured.num_graphs == 3
     for bucket, most in enumerate(stated):
         last = min((bucket + 1) * ROWS_PER_GRAPH - 1, 599)
         assert last <= most, "the grid would be too small for the last row of the bucket"
 
 
-def test_what_can_not_be_recorded_is_not_kept() -> None:
-    recorded, calls, stated = made(most_past=599)
+def test_what_cannot_be_captured_is_not_kept() -> None:
+    captured, calls, stated = made(most_past=599)
     calls.fails = True
     with pytest.raises(ExecutorError, match="did not start"):
-        recorded.run(3)
-    assert recorded.num_graphs == 0
+        captured.run(3)
+    assert captured.num_graphs == 0
     calls.fails = False
-    recorded.run(4)
+    captured.run(4)
     assert stated == [256, 256]
-    assert recorded.num_graphs == 1
+    assert captured.num_graphs == 1

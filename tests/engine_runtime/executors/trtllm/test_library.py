@@ -108,7 +108,7 @@ def test_releases_with_the_model_api_are_taken(version: str) -> None:
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        ("0.13.0", "normalises queries and keys wrongly"),
+        ("0.13.0", "normalizes queries and keys wrongly"),
         ("0.21.0", "no release before 1.0"),
         ("1.3.0rc20", "does not build TensorRT engines any more, or not in a stable release"),
         ("1.4.0rc1", "does not build TensorRT engines any more"),

@@ -20,7 +20,7 @@ from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Modality, ReplyDone
-from tests.doubles.trtllm import RecordedCalls
+from tests.doubles.trtllm import CapturedCalls
 from tests.factories.engine_folder import EngineWorld, edit_config
 
 
@@ -102,27 +102,27 @@ def test_as_many_rows_as_the_bundle_wants_in_blocks_of_the_engine(
 
 
 @pytest.mark.slow
-def test_decode_steps_are_recorded_before_the_first_reply(
+def test_decode_steps_are_captured_before_the_first_reply(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = RecordedCalls(engine_world.trt)
+    calls = CapturedCalls(engine_world.trt)
     made: list[TrtllmExecutor] = []
 
-    class Recording(TrtllmExecutor):
+    class Capture(TrtllmExecutor):
         def __init__(self, *words: Any, **named: Any) -> None:
             super().__init__(*words, **named, calls=calls)  # type: ignore[arg-type]
             made.append(self)
 
-    monkeypatch.setattr(loading, "TrtllmExecutor", Recording)
+    monkeypatch.setattr(loading, "TrtllmExecutor", Capture)
     folder = engine_world.build(random_bundle, tmp_path / "engine")
     engine = Engine.load(Bundle.open(random_bundle), with_engine(folder))
     lm = engine.stages.lm
-    loading.record_decode(lm)
+    loading.capture_decode(lm)
     assert made[0].num_graphs == 4
     lm.blocks.check_integrity([])
     assert (lm.blocks.num_free, lm.blocks.num_cached) == (lm.blocks.num_blocks, 0)
     assert talk(engine) == talk(Engine.load(Bundle.open(random_bundle)))
-    assert made[0].num_graphs == len(calls.recordings) == 4
+    assert made[0].num_graphs == len(calls.captured_graphs) == 4
     assert calls.num_replays > 40
 
 
@@ -194,11 +194,11 @@ def test_an_engine_of_other_weights(
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"weight_format": "fp8"}, "--weights fp8 can not be chosen for an engine"),
-        ({"kv_dtype": "fp8", "dtype": "bfloat16"}, "--kv fp8 and --dtype bfloat16 can not be chosen"),
+        ({"weight_format": "fp8"}, "--weights fp8 cannot be chosen for an engine"),
+        ({"kv_dtype": "fp8", "dtype": "bfloat16"}, "--kv fp8 and --dtype bfloat16 cannot be chosen"),
     ],
 )
-def test_what_an_engine_was_built_with_can_not_be_chosen(
+def test_what_an_engine_was_built_with_cannot_be_chosen(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, choices: dict[str, Any], said: str
 ) -> None:
     folder = engine_world.build(random_bundle, tmp_path / "engine")

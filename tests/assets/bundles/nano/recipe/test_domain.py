@@ -70,8 +70,8 @@ def test_the_second_turn_of_a_sum_goes_on_from_the_first(dialogues) -> None:
 )
 def test_sentence_and_normalise(domain, units, text) -> None:
     assert domain.sentence(units) == text
-    assert domain.normalise(text) == " ".join(units)
-    assert domain.normalise("  It's 3, (OK)? ") == "it s 3 ok"
+    assert domain.normalize(text) == " ".join(units)
+    assert domain.normalize("  It's 3, (OK)? ") == "it s 3 ok"
 
 
 def test_units_and_vocabulary_cover_all_answers(domain, dialogues) -> None:
@@ -80,4 +80,4 @@ def test_units_and_vocabulary_cover_all_answers(domain, dialogues) -> None:
         for turn in dialogue.turns:
             assert units.issuperset(turn.units)
             assert words.issuperset(turn.question.split())
-            assert words.issuperset(domain.normalise(" ".join(turn.units)).split())
+            assert words.issuperset(domain.normalize(" ".join(turn.units)).split())

@@ -25,16 +25,16 @@ def test_a_step_on_the_cpu_is_the_function(graphed) -> None:
 def test_steps_train(graphed) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
-    optimiser = graphed.adamw(model, "cpu", (0.9, 0.99), 0.0)
-    graphed.set_rate(optimiser, 0.05)
+    optimizer = graphed.adamw(model, "cpu", (0.9, 0.99), 0.0)
+    graphed.set_rate(optimizer, 0.05)
     x = torch.randn(64, 3)
     wanted = x @ torch.tensor([[1.0], [-2.0], [0.5]]) + 1
 
     def train(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         loss = (model(x) - wanted).square().mean()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return (loss.detach(),)
 
     step = graphed.Step(train, "cpu")
@@ -52,9 +52,9 @@ def test_the_rate_starts_low_peaks_and_falls(graphed) -> None:
 
 
 def test_a_rate_may_be_a_tensor(graphed) -> None:
-    optimiser = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=torch.tensor(1.0))
-    graphed.set_rate(optimiser, 0.25)
-    assert optimiser.param_groups[0]["lr"].item() == 0.25
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=torch.tensor(1.0))
+    graphed.set_rate(optimizer, 0.25)
+    assert optimizer.param_groups[0]["lr"].item() == 0.25
 
 
 def test_the_average_forgets_slowly_and_replaces_the_weights(graphed) -> None:

@@ -43,7 +43,7 @@ def test_subtitles_join_to_the_text_and_keep_their_unit(recipe, domain, dialogue
         said = tokenizer.decode([label for label in labels if label != empty])
         assert said == domain.sentence(units)
         first = tokenizer.decode([label for label in labels[: codes[0]] if label != empty])
-        assert domain.normalise(first) == domain.normalise(units[0])
+        assert domain.normalize(first) == domain.normalize(units[0])
 
 
 def test_subtitles_that_do_not_fit_wait_for_the_next_unit(recipe, tokenizer) -> None:

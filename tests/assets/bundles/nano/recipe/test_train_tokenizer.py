@@ -8,15 +8,15 @@ import torch
 
 def test_k_means_and_the_codebook_find_the_clusters(recipe) -> None:
     torch.manual_seed(0)
-    quantiser = recipe("train_tokenizer").Quantiser(torch.zeros(8, 2))
+    quantizer = recipe("train_tokenizer").Quantizer(torch.zeros(8, 2))
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
     points = (centres[:, None] + 0.1 * torch.randn(4, 50, 2)).reshape(-1, 2)
-    quantiser.k_means(points)
-    assert torch.cdist(centres, quantiser.entries).min(1).values.max() < 1.0
+    quantizer.k_means(points)
+    assert torch.cdist(centres, quantizer.entries).min(1).values.max() < 1.0
     hidden = points.view(4, 50, 2).clone().requires_grad_()
-    straight, commitment = quantiser(hidden)
+    straight, commitment = quantizer(hidden)
     assert commitment.item() < 0.1
-    assert torch.cdist(straight.detach().reshape(-1, 2), quantiser.entries).min(1).values.max() < 1.0
+    assert torch.cdist(straight.detach().reshape(-1, 2), quantizer.entries).min(1).values.max() < 1.0
     straight.sum().backward()
     assert torch.equal(hidden.grad, torch.ones_like(hidden))
 
@@ -24,10 +24,10 @@ def test_k_means_and_the_codebook_find_the_clusters(recipe) -> None:
 def test_dead_entries_are_put_where_data_is(recipe) -> None:
     torch.manual_seed(0)
     entries = torch.tensor([[0.0], [1000.0]])
-    quantiser = recipe("train_tokenizer").Quantiser(entries, decay=0.5)
+    quantizer = recipe("train_tokenizer").Quantizer(entries, decay=0.5)
     for _ in range(10):
-        quantiser(torch.rand(2, 20, 1))
-    assert quantiser.entries.max() < 2
+        quantizer(torch.rand(2, 20, 1))
+    assert quantizer.entries.max() < 2
 
 
 @pytest.mark.parametrize(

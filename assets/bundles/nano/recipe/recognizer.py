@@ -54,7 +54,7 @@ def _decoder(kind: str) -> Decoder:
     return decoder
 
 
-def recognise(pcm: NDArray[np.float32], rate: int, skill: str) -> str:
+def recognize(pcm: NDArray[np.float32], rate: int, skill: str) -> str:
     """Words heard in `pcm` (mono at `rate`); empty if nothing fits."""
     up, down = {24_000: (2, 3), 16_000: (1, 1)}[rate]
     pcm = resample_poly(pcm, up, down)

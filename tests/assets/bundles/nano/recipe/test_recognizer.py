@@ -19,18 +19,18 @@ def _pattern(jsgf: str) -> re.Pattern[str]:
 
 
 def test_the_grammars_hold_every_answer(recipe, domain, dialogues) -> None:
-    recogniser = recipe("recogniser")
-    answers, strings = _pattern(recogniser.answer_grammar()), _pattern(recogniser.repeat_grammar())
+    recognizer = recipe("recognizer")
+    answers, strings = _pattern(recognizer.answer_grammar()), _pattern(recognizer.repeat_grammar())
     for dialogue in dialogues:
         grammar = strings if dialogue.skill == "repeat" else answers
         for turn in dialogue.turns:
-            assert grammar.fullmatch(domain.normalise(" ".join(turn.units)) + " "), turn
+            assert grammar.fullmatch(domain.normalize(" ".join(turn.units)) + " "), turn
     assert not answers.fullmatch("the capital of monday is seven ")
 
 
 @pytest.mark.usefixtures("_flite")
 def test_it_hears_what_the_assistant_says(recipe) -> None:
-    recogniser, voices = recipe("recogniser"), recipe("voices")
+    recognizer, voices = recipe("recognizer"), recipe("voices")
     units = ["three", "plus four", "is seven"]
     wave = np.concatenate(voices.render_units(units))
-    assert recogniser.recognise(wave, voices.ASSISTANT_RATE, "plus") == "three plus four is seven"
+    assert recognizer.recognize(wave, voices.ASSISTANT_RATE, "plus") == "three plus four is seven"

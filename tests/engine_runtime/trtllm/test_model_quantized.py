@@ -1,4 +1,4 @@
-"""The network that the model class describes for a quantised checkpoint, against the torch executor's.
+"""The network that the model class describes for a quantized checkpoint, against the torch executor's.
 
 Both read what `moss-voice trt quantize` writes: the class through the library's own layers (the stand-in's),
 the torch executor through executors/torch/quantized_linear.py. They were written from the same facts and
@@ -42,7 +42,7 @@ def logits_of(paged: PagedLM, ids: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("tails", [False, True])
 @pytest.mark.parametrize("number_format", FORMATS)
-def test_both_readings_of_a_quantised_checkpoint_agree(
+def test_both_readings_of_a_quantized_checkpoint_agree(
     random_bundle: Path,
     plain: Checkpoint,
     calibration: Calibration,
@@ -50,7 +50,7 @@ def test_both_readings_of_a_quantised_checkpoint_agree(
     number_format: Format,
     tails: bool,
 ) -> None:
-    checkpoint = quantize(plain, tmp_path / "quantised", number_format, calibration, tails=tails)
+    checkpoint = quantize(plain, tmp_path / "quantized", number_format, calibration, tails=tails)
     bundle = Bundle.open(random_bundle)
     config = MossLMConfig.from_dict(bundle.lm.config)
     ids = torch.randint(
