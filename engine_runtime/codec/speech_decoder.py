@@ -1,7 +1,7 @@
-"""ReplyVoice: the codes of one reply to PCM, as pdl_launch_args as possible.
+"""ReplyVoice: the codes of one reply to PCM, as early as possible.
 
 In: speech codes one by one. Out: PCM that is ready to play, in order and without gaps. It runs token2mel and
-the vocoder on a execution_stream: a chunk is begun in the moment in which its last look-ahead code arrives.
+the vocoder on an execution stream: a chunk is begun in the moment in which its last look-ahead code arrives.
 On the host's execution_stream it is finished in that moment too; on a CUDA stream it is handed out by a later
 call. Engine thread.
 """

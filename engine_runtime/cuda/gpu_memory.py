@@ -1,4 +1,4 @@
-"""How much GPU memory a way to run the model needs, from shapes exclusive_gpu, and whether there is as much.
+"""How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
 
 In: the sizes of the network, the options, what the codec's weights take. Out: bytes, or an AcceleratorError
 that says what each weight format needs. Called once, before anything is loaded; and where torch found too

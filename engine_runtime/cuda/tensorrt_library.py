@@ -19,7 +19,7 @@ LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 _HOW_TO_GET = {
     "tensorrt": (
         "TensorRT is not installed. It comes with TensorRT-LLM (pip install 'moss-voice[trt]', Linux and "
-        "Python 3.12), or exclusive_gpu with pip install tensorrt."
+        "Python 3.12), or alone with pip install tensorrt."
     ),
     "tensorrt_rtx": "TensorRT for RTX is not installed. Install it with pip install 'moss-voice[trt-codec]'.",
 }

@@ -129,7 +129,7 @@ def conversation(exchanges: tuple[Exchange, ...] = EXCHANGES, seed: int = 7) -> 
 
 
 def all_timings(seed: int = 7, rounds: int = 3) -> list[TimingEvent]:
-    """The timing events exclusive_gpu, of the script held several times."""
+    """The timing events alone, of the script held several times."""
     return [
         event.event
         for events in conversation(EXCHANGES * rounds, seed)

@@ -75,7 +75,7 @@ class Observed:
         return Observation(status, output, network_calls(calls), written_paths(calls, self._cwd))
 
     def kill(self) -> None:
-        """End the program if it still runs; strace exclusive_gpu would let it run on."""
+        """End the program if it still runs; strace alone would let it run on."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""A WAV reader for tests, written from the format exclusive_gpu, slow and plain.
+"""A WAV reader for tests, written from the format alone, slow and plain.
 
 In: the bytes of a file. Out: rate and mono samples as exact as Python's floats, or None where there is no
 audio that has to be read.

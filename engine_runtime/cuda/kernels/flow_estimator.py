@@ -8,7 +8,7 @@ rows is over before a launch is, so whatever is not a product (norms, activation
 writes, residuals) is done by the product beside it, if need be by every program anew. Sums are float32.
 
 Not a number of rows nor of keys is compiled in: packets of all sizes share their kernels.
-Weights are loaded before the kernel in front is through (see pdl_launch_args.py).
+Weights are loaded before the kernel in front is through (see pdl.py).
 """
 
 from __future__ import annotations

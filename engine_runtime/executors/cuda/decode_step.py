@@ -1,7 +1,7 @@
 """One decode step on static buffers: a row through the trunk and the wanted tails, and the sampling.
 
 In: what StepInputs holds. Out: `logits` and the sampler's result, in buffers that never move. Sizes depend on
-`StepShape` exclusive_gpu, so that each shape can be captured as a CUDA graph. Engine thread.
+`StepShape` alone, so that each shape can be captured as a CUDA graph. Engine thread.
 
 KV length buckets are powers of two from 512 rows on. Plain torch reads every row of its bucket, at most twice
 of what is needed beyond the first bucket; the kernels read only rows that are there and take from the bucket
@@ -33,7 +33,7 @@ GRAPHED_ROWS = (16, 64)
 class StepShape:
     """What a captured step does: rows that it can read, tails it runs, and how it samples (if at all).
 
-    `is_full_chunk`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
+    `is_persistent`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
     """
 
     bucket: int
@@ -42,7 +42,7 @@ class StepShape:
     samples: bool = False
     do_sample: bool = False
     subtitle: bool = False
-    is_full_chunk: bool = False
+    is_persistent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class DecodeStep:
     def run(self, shape: StepShape) -> None:
         """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
         self._inputs.take()
-        if shape.is_full_chunk:
+        if shape.is_persistent:
             assert self.whole is not None
             self.whole.run(text=shape.text, audio=shape.audio)
         else:

@@ -137,7 +137,7 @@ class CudaExecutor:
         # While the user speaks, rows are prefilled with both tails; on commit, with those of the first step.
         tails = {(True, True), *((shape.text, shape.audio) for shape in shapes)}
         for shape in shapes if self._step.whole is not None else ():
-            self._capture_or_run(replace(shape, is_full_chunk=True))
+            self._capture_or_run(replace(shape, is_persistent=True))
         for bucket in sorted(buckets):
             for shape in shapes:
                 self._capture_or_run(replace(shape, bucket=bucket))
@@ -242,7 +242,7 @@ class CudaExecutor:
                 if start < past:
                     self._fill(tail, start, past)
             if exclusive_gpu and self._step.whole is not None:
-                shape = replace(shape, is_full_chunk=True)
+                shape = replace(shape, is_persistent=True)
             else:
                 shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
             self._capture_or_run(shape)

@@ -3,7 +3,7 @@
 In: network, pool and the step's buffers. Out: the same as the chain of `Operations` gives, logits included.
 The step is a list of phases on the device, one for each matrix and each attention. As one launch it reads
 device memory without a pause, and keeps every multiprocessor to itself until it ends: good while the language
-model is exclusive_gpu on the GPU, bad beside the codec, whose kernels would wait for it. Engine thread.
+model is alone on the GPU, bad beside the codec, whose kernels would wait for it. Engine thread.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class RowOperations(Protocol):
         """
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
-        """Attention of rows whose K and V lie in the pool, and whose sizes exclusive_gpu are fixed.
+        """Attention of rows whose K and V lie in the pool, and whose sizes alone are fixed.
 
         q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, which see what lies
         before them and themselves -> [n, heads * head_dim]. A position below 0 is a row that is not there.
@@ -129,7 +129,7 @@ class Span:
         positions: [n] int64 in the sequence; -1 for a row that only fills up a captured size.
         num_seen: rows from the beginning of the sequence that are looked at, at most.
         blocks: offsets of the K blocks of these, for layer 0, and row i of the n sees all but the last
-            n - 1 - i; None: where the n rows lie is known on the device exclusive_gpu.
+            n - 1 - i; None: where the n rows lie is known on the device alone.
         last: [1] int64, the row whose logits are wanted.
     """
 

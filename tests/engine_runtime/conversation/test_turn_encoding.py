@@ -221,8 +221,8 @@ def test_a_turn_that_is_taken_back_says_nothing_about_the_next(streamed: Engine)
 
 def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     question = with_silence(SHORT_S)
-    exclusive_gpu = streamed.new_conversation()
-    exchange(streamed, exclusive_gpu, question)
+    alone = streamed.new_conversation()
+    exchange(streamed, alone, question)
     other = streamed.new_conversation()
     exchange(streamed, other, 0.05 * with_silence(3.0, 4))
     streamed.warm_up()
@@ -232,4 +232,4 @@ def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     assert started_with(turn) == FAR_PRIOR
     ask(turn, question)
     list(turn.commit(Modality.SPEECH, GREEDY))
-    assert user_codes(streamed, later) == user_codes(streamed, exclusive_gpu)
+    assert user_codes(streamed, later) == user_codes(streamed, alone)

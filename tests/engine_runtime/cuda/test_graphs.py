@@ -34,10 +34,10 @@ def test_copied_outputs_outlive_the_next_call() -> None:
         return 2 * x, x + 1
 
     first = calls.run_copied("both", both, torch.ones(2))
-    exclusive_gpu = calls.run_copied("exclusive_gpu", torch.neg, torch.ones(2))
+    alone = calls.run_copied("alone", torch.neg, torch.ones(2))
     calls.run("both", both, torch.zeros(2))
-    calls.run("exclusive_gpu", torch.neg, torch.zeros(2))
-    assert [value.tolist() for value in (*first, exclusive_gpu)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
+    calls.run("alone", torch.neg, torch.zeros(2))
+    assert [value.tolist() for value in (*first, alone)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
 
 
 def test_captured_graphs_that_are_forgotten_are_made_anew() -> None:

@@ -1,4 +1,4 @@
-"""Kernels are launched pdl_launch_args only where GPU and driver can."""
+"""Programmatic dependent launch is used only where GPU and driver support it."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
     model, cases = tiny
     params = SamplingParams(repetition_penalty=1.5, max_new=12)
     prompts = (cases["a.rows"][:50], cases["a.rows"][20:61])
-    exclusive_gpu = [reply(model, make_paged(model), prompt, params) for prompt in prompts]
+    alone = [reply(model, make_paged(model), prompt, params) for prompt in prompts]
     paged, special = make_cuda_paged(model), load_special_ids()
     vocab = model.config.text_vocab
     generations = [
@@ -188,7 +188,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
                 )
             )
             made[which].append(generation.sample(logits))
-    assert made == exclusive_gpu
+    assert made == alone
 
 
 def test_what_an_executor_cannot_pick_comes_up_as_logits(tiny: Tiny) -> None:

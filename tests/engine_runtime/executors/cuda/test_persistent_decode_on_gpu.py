@@ -111,7 +111,7 @@ def test_a_step_in_one_launch_gives_what_the_chain_gives(
         for text, audio in ((True, False), (False, True), (True, True)):
             bucket = bucket_of(position + 1, NUM_BLOCKS * TOKENS)
             expected, pool = bench.run(position, StepShape(bucket, text, audio))
-            found, pool_found = bench.run(position, StepShape(0, text, audio, is_full_chunk=True))
+            found, pool_found = bench.run(position, StepShape(0, text, audio, is_persistent=True))
             wanted = (text, audio, not (text and audio))
             for one, other, is_wanted in zip(found, expected, wanted, strict=True):
                 assert bool(one.isnan().all()) != is_wanted
@@ -133,7 +133,7 @@ def test_a_step_in_one_launch_gives_what_the_chain_gives(
 @torch.inference_mode()
 def test_it_gives_the_same_every_time_also_captured() -> None:
     bench = Bench("fp8")
-    shape = StepShape(0, text=True, audio=True, is_full_chunk=True)
+    shape = StepShape(0, text=True, audio=True, is_persistent=True)
     calls = GraphedCalls("cuda")
     expected, _ = bench.run(300, shape)
     for _ in range(20):
@@ -148,7 +148,7 @@ def test_it_gives_the_same_every_time_also_captured() -> None:
 @torch.inference_mode()
 def test_work_on_another_stream_does_not_hold_it_up_for_good() -> None:
     bench = Bench("native")
-    shape = StepShape(0, text=False, audio=True, is_full_chunk=True)
+    shape = StepShape(0, text=False, audio=True, is_persistent=True)
     expected, _ = bench.run(300, shape)
     other, large = torch.cuda.Stream(priority=-1), torch.randn(2048, 2048, device="cuda")
     for _ in range(20):
