@@ -123,7 +123,7 @@ def load_stages(
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
     if options.trt_codec:
-        runtime.hold_graphs()  # a recording of torch's work would be replayed in the engines' place
+        runtime.hold_graphs()  # a graph of torch's work would be replayed in the engines' place
     token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
     vocoder = load_vocoder(bundle, device, options, runtime, loading)
     notes = []

@@ -66,7 +66,7 @@ class EngineOptions:
     """What runs language model and codec on a GPU: Triton kernels, plain torch, or the former where they
     work. On a CPU all but torch let onnxruntime run the speech encoder where it can."""
     graphs: bool = True
-    """Whether repeated work on a GPU is recorded once as a CUDA graph."""
+    """Whether repeated work on a GPU is captured once as a CUDA graph."""
     gpu_memory_gb: float | None = None
     """The most memory that torch may take on the GPU, in GB of 10^9 bytes; None for all there is."""
     random_weights: int | None = None

@@ -73,7 +73,7 @@ class StageBench:
 
 
 def _encoder(engine: Engine, codec: CodecBench, question: Pcm) -> Section:
-    """With the stream of a turn: another one would take memory for its caches, which recordings keep."""
+    """With the stream of a turn: another one would take memory for its caches, which captured graphs keep."""
     stream = engine.stages.streams.acquire()
     try:
         return codec.encoder(question, stream)

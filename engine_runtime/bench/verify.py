@@ -2,8 +2,8 @@
 
 In: two ways to load a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
 threshold and whether it holds. Replies of the native engine are the teacher: both engines are led through the
-same rows, step by step as in a conversation, and their logits are compared, so that one early
-difference does not spoil all that follows. The engines are loaded one after the other, since two may not fit.
+same rows, step by step as in a conversation, and their logits are compared, so that one early difference
+does not spoil all that follows. The engines are loaded one after the other, since two may not fit.
 Engine thread.
 """
 

@@ -23,7 +23,7 @@ class Span(Protocol):
     """When a piece of work ran; ask only when what it left has arrived."""
 
     def times(self) -> tuple[int, int]:
-        """Start and duration in ns, on the clock of the execution_stream."""
+        """Start and duration in ns, on the clock of the execution stream."""
 
 
 class PendingCopy(Protocol):
@@ -47,7 +47,7 @@ class ExecutionStream(Protocol):
 
 
 NewExecutionStream = Callable[[Callable[[], int]], ExecutionStream]
-"""Makes the execution_stream of one reply, given the clock in ns."""
+"""Makes the execution stream of one reply, given the clock in ns."""
 
 
 @dataclass(slots=True)

@@ -174,7 +174,7 @@ def load_vocoder(
         right_context_frames=section.right_context_frames,
         dtype=getattr(torch, options.voice_dtype),
         device=device,
-        captured=runtime.captured,
+        graphed=runtime.graphed,
         triton=runtime.triton,
         keep_state=runtime.keep_state,
     )

@@ -1,5 +1,5 @@
-"""How the codec runs on a device: as it is on a CPU; on CUDA with fixed buffers, captured, on a stream of
-its own.
+"""How the codec runs on a device: as it is on a CPU; on CUDA with fixed buffers, as captured graphs, on a
+stream of its own.
 
 In: the device, the bundle's flow and the options of the engine. Out: one `CodecRuntime` that the loading of
 flow and vocoder reads.
@@ -33,7 +33,7 @@ class CodecRuntime:
 
     new_execution_stream: NewExecutionStream = HostExecution
     calls: GraphedCalls | None = None
-    captured: GraphedFrames | None = None
+    graphed: GraphedFrames | None = None
     triton: bool = False
     keep_state: bool = False
     """Whether a vocoder may keep the state of its levels, which no capture or engine can."""

@@ -1,9 +1,8 @@
 """ReplyVoice: the codes of one reply to PCM, as early as possible.
 
 In: speech codes one by one. Out: PCM that is ready to play, in order and without gaps. It runs token2mel and
-the vocoder on an execution stream: a chunk is begun in the moment in which its last look-ahead code arrives.
-On the host's execution_stream it is finished in that moment too; on a CUDA stream it is handed out by a later
-call. Engine thread.
+the vocoder on an execution stream: a chunk is begun as soon as its last look-ahead code arrives. On the host
+it is finished at once, too; on a CUDA stream it is handed out by a later call. Engine thread.
 """
 
 from __future__ import annotations

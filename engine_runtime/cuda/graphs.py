@@ -1,7 +1,7 @@
 """CUDA graphs of functions whose tensors always have the same shapes. Elsewhere: the functions themselves.
 
 In: a key, a function and its tensors. Out: what the function returns. The first call with a key captures the
-function, later ones copy their tensors into the buffers of the capture and replay it: one launch instead of
+function, later ones copy their tensors into the buffers of the graph and replay it: one launch instead of
 thousands. A function may change buffers of its own in place (caches); it must not read a tensor back to the
 host, nor depend on a Python value that is not part of the key.
 
@@ -42,7 +42,7 @@ def captured(
     """What is launched inside becomes `graph`.
 
     The garbage collector waits: the graphs of an engine that is gone could be among what it finds, and
-    destroying one makes the capture under way void.
+    destroying one invalidates the capture under way.
     """
     with _capture_lock:
         collects = gc.isenabled()
@@ -71,8 +71,8 @@ class GraphedCalls:
     def __init__(
         self, device: torch.device | str, *, enabled: bool = True, stream: torch.cuda.Stream | None = None
     ) -> None:
-        """`stream` is where captured graphs are made, by default one of their own; not `enabled`: none is
-        made."""
+        """`stream` is where graphs are captured, by default one of their own; not `enabled`: none is
+        captured."""
         self.device = torch.device(device)
         self.is_capturing = enabled and self.device.type == "cuda"
         self._graphs_by_key: dict[Hashable, _CapturedGraph | None] = {}
@@ -83,8 +83,8 @@ class GraphedCalls:
 
     @property
     def num_captured(self) -> int:
-        """Captured graphs made so far."""
-        return sum(capture is not None for capture in self._graphs_by_key.values())
+        """Graphs captured so far."""
+        return sum(graph is not None for graph in self._graphs_by_key.values())
 
     def run(
         self,
@@ -93,8 +93,8 @@ class GraphedCalls:
         *inputs: Tensor,
         changes: Sequence[Tensor] = (),
     ) -> Outputs:
-        """function(*inputs), these on the device. With a capture the outputs are its buffers: good until
-        the key's next call.
+        """function(*inputs), these on the device. The outputs of a captured graph are its buffers: valid
+        until the key's next call.
 
         The first function of a key stays: `key` must name whatever it refers to, weights included.
 
@@ -110,14 +110,14 @@ class GraphedCalls:
         self._last = current
         with torch.inference_mode():
             if key not in self._graphs_by_key:
-                self._graphs_by_key[key] = self._record(function, inputs, changes)
-            capture = self._graphs_by_key[key]
-            if capture is None:
+                self._graphs_by_key[key] = self._capture(function, inputs, changes)
+            graph = self._graphs_by_key[key]
+            if graph is None:
                 return self._launched(function, inputs)
-            for buffer, value in zip(capture.inputs, inputs, strict=True):
+            for buffer, value in zip(graph.inputs, inputs, strict=True):
                 buffer.copy_(value, non_blocking=True)
-            capture.graph.replay()
-            return capture.outputs  # type: ignore[no-any-return]
+            graph.graph.replay()
+            return graph.outputs  # type: ignore[no-any-return]
 
     def run_copied(self, key: Hashable, function: Callable[..., Outputs], *inputs: Tensor) -> Outputs:
         """As `run`, for outputs (a tensor, or a tuple of them) that are kept beyond the key's next call."""
@@ -141,14 +141,14 @@ class GraphedCalls:
         for key in [key for key in self._graphs_by_key if concerns(key)]:
             del self._graphs_by_key[key]
 
-    def _record(
+    def _capture(
         self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
     ) -> _CapturedGraph | None:
         before = [value.clone() for value in changes]
         try:
-            return self._captured(function, inputs, changes, before)
+            return self._capture_graph(function, inputs, changes, before)
         except torch.OutOfMemoryError:
-            _log.info("Work is launched piece by piece: there is no memory for another capture")
+            _log.info("Work is launched piece by piece: there is no memory to capture another graph")
         torch.cuda.empty_cache()
         if self._stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
@@ -156,7 +156,7 @@ class GraphedCalls:
             value.copy_(kept)
         return None
 
-    def _captured(
+    def _capture_graph(
         self,
         function: Callable[..., Any],
         inputs: tuple[Tensor, ...],

@@ -119,7 +119,7 @@ def _open_tokenizer(file: Path) -> Tokenizer:
 
 
 class IncrementalText:
-    """Text of a dynamic list of ids, piece by piece; a character whose bytes are not complete is held
+    """Text of a growing list of ids, piece by piece; a character whose bytes are not complete is held
     back."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:

@@ -81,16 +81,15 @@ class Generation:
     """One reply, row by row.
 
     The caller alternates: `row = generation.sample(logits)`, run the row with the tails that
-    `generation.tails` names, `sampling` again, until `finish_reason` is set.
+    `generation.tails` names, `sample` again, until `finish_reason` is set.
 
     Args:
         prompt: all rows before the reply (they count for the repetition penalty).
         want_subtitles: read the text head at audio rows, too.
         skip_unused_tails: leave out the tail whose logits the next row does not need. Speech codes and text
-        ids stay
-            the same: draws are consumed for both channels all the same. The audio tail of a text row is left
-            out only without a repetition penalty, since the penalty counts ids that were sampled and never
-            read.
+            ids stay the same, since draws are consumed for both channels. The audio tail of a text row is
+            left out only without a repetition penalty, since the penalty counts ids that were sampled and
+            never read.
         samples_on_device: let the executor sample (a SamplingExecutor), where it can with these parameters.
     """
 

@@ -1,7 +1,7 @@
-"""What an executor is asked to sample the next ids itself, and what it sampled.
+"""What an executor needs to sample the next ids itself, and what it sampled.
 
-In: a step of a reply, as lm/generation.py sees it. Out: plain values that go down with the step, and ids that
-come up in place of logits. Engine thread.
+In: a step of a reply, as lm/generation.py sees it. Out: plain values that go to the executor with the step,
+and ids that come back in place of logits. Engine thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine_runtime.types import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class SamplingMetadata:
-    """What an executor needs to sample the next ids itself, by the rules of lm/sampler.py.
+    """Inputs of sampling in an executor, by the rules of lm/sampler.py.
 
     Attributes:
         params: of the reply; `can_sample_on_device` says which ones an executor has to know.
@@ -49,7 +49,7 @@ MAX_TOP_K = 64
 
 
 def can_sample_on_device(params: SamplingParams) -> bool:
-    """Whether an executor can sample with these parameters; otherwise the logits come up to the Sampler."""
+    """Whether an executor can sample with these parameters; otherwise the logits go to the Sampler."""
     return not params.do_sample or 0 < params.top_k <= MAX_TOP_K
 
 

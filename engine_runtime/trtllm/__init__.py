@@ -1,1 +1,1 @@
-"""TensorRT-LLM: checkpoints in its format, quantized ones, engines built from them and their runtime."""
+"""TensorRT-LLM: checkpoints in its format, plain and quantized, and engines built from them."""

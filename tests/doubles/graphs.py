@@ -1,5 +1,4 @@
-"""CUDA graphs on a CPU: captured graphs whose operations run again on the very tensors that they were made
-with.
+"""CUDA graphs on a CPU: captured calls run their operations again on the same tensors.
 
 What depends on a graph's fixed addresses shows: state that Python replaced in the meantime, a capture used
 with other buffers than its own. What a graph reads after it was freed does not; here nothing is freed.
@@ -85,10 +84,10 @@ class EmulatedCalls(GraphedCalls):
 
     @property
     def keys(self) -> list[Hashable]:
-        """Of the captured graphs made so far, in their order."""
+        """Of the graphs captured so far, in their order."""
         return list(self._logs)
 
     @property
     def num_captured(self) -> int:
-        """Captured graphs made so far."""
+        """Graphs captured so far."""
         return len(self._logs)

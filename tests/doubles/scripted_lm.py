@@ -52,7 +52,7 @@ class ScriptedExecutor:
 
 @dataclass
 class PickingScript(ScriptedExecutor):
-    """Gives ids instead of logits; `exclusive_gpu` collects what it was told about each decode step."""
+    """Gives ids instead of logits; `exclusive_gpu` collects what it was given for each decode step."""
 
     can_sample: bool = True
     exclusive_gpu: list[bool] = field(default_factory=list)

@@ -1,10 +1,10 @@
 """A double of the Python module `tensorrt`: as much of it as an executor calls, with its rules.
 
-Names, arguments and return values are those of TensorRT 10 (test_session.py holds them against TensorRT for
+Names, arguments and return values are those of TensorRT 10 (test_engine.py holds them against TensorRT for
 RTX where that is installed). What TensorRT refuses is refused: a name that the engine has not, a wrong rank,
 a size out of the profile, an address that is not set. What would be undefined on a GPU is refused as well: an
 address of the wrong kind, of too little memory, or of memory that is gone. An engine computes what
-gpt_attention_double.py says, from the bound addresses and nothing else, on the stream that it is given. On a
+gpt_attention.py says, from the bound addresses and nothing else, on the stream that it is given. On a
 GPU that can be captured in a CUDA graph, as an engine can.
 """
 
@@ -139,7 +139,7 @@ class Context:
         self.shapes: dict[str, Shape] = {}
         self.addresses: dict[str, int] = {}
         self.activations = (0, 0)
-        self.is_recorded = False
+        self.is_captured = False
         self.trt.live_contexts += 1
 
     def __del__(self) -> None:
@@ -153,7 +153,7 @@ class Context:
         return 0 <= profile < self.engine.num_optimization_profiles
 
     def set_input_shape(self, name: str, shape: Shape) -> bool:
-        assert not self.is_recorded, "a context was changed after it was captured"
+        assert not self.is_captured, "a context was changed after it was captured"
         wanted = self.engine.tensors.get(name)
         if wanted is None or name in OUTPUTS:
             return self._refuse(f"Given invalid tensor name: {name}")
@@ -167,7 +167,7 @@ class Context:
         return True
 
     def set_tensor_address(self, name: str, address: int) -> bool:
-        assert not self.is_recorded, "a context was changed after it was captured"
+        assert not self.is_captured, "a context was changed after it was captured"
         if name not in self.engine.tensors:
             return self._refuse(f"Given invalid tensor name: {name}")
         self.addresses[name] = address
@@ -201,13 +201,13 @@ class Context:
         if int(host["host_request_types"][0]) == 1 and self.shapes["input_ids"] != (1,):
             return self._refuse("Only speculative decoding mode supports input length > 1 in generation")
         if self.trt.capturing is not None:
-            self.is_recorded = True
+            self.is_captured = True
             self.trt.capturing.append(lambda: self._launch(host))
             return True
         if self.trt.memory.device.type == "cuda":
             assert stream != 0, "TensorRT would wait for the whole device on the default stream"
             with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
-                self.is_recorded = torch.cuda.is_current_stream_capturing()
+                self.is_captured = torch.cuda.is_current_stream_capturing()
                 self._launch(host)
         else:
             self._launch(host)

@@ -4,7 +4,7 @@
     moss-voice verify DIR/bundle --encoder --wavs DIR/wavs
 
 The weights of the encoder are random but known, and its normalization is the released one; all other networks
-are those of `bundle_factory`.
+are those of tests/factories/bundle.py.
 """
 
 from __future__ import annotations

@@ -94,13 +94,13 @@ def cases() -> Iterator[Case]:
     whole_number, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
     types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), whole_number)
-    samples = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
-    samples |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
+    sampled = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
+    sampled |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
     places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "STRETCHES": 75, "STRETCH_TILE": 128}
     for do_sample in (False, True):
         flags = {"VOCAB": 16512, "STRETCH": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
         yield best_of_tile, types | between, flags, 8
-        yield sample_one, between | samples, places | {"DO_SAMPLE": do_sample}, 8
+        yield sample_one, between | sampled, places | {"DO_SAMPLE": do_sample}, 8
     for pool in (BF16, FP8):
         pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 64}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
@@ -199,7 +199,7 @@ def compile_for(capability: int, case: Case) -> str:
         options["num_stages"] = STAGES[kernel.__name__]
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
-    if kernel.__module__.endswith(("flow", "small_batch_linear")):
+    if kernel.__module__.endswith(("flow_estimator", "small_batch_linear")):
         assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
     ptx = str(compiled.asm["ptx"])
     if constants.get("USES_PDL"):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class ChunkCache:
-    """Keys and values of all layers that advance together, dynamic by doubling.
+    """Keys and values of all layers that advance together, growing by doubling.
 
     What is put at once is one attention chunk, and sees everything. `limit` bounds what is kept between
     chunks: older positions are dropped, which bounds time and memory of a long stream and is no longer equal

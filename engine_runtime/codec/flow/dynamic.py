@@ -1,4 +1,4 @@
-"""The flow chunk by chunk on caches that grow: what a CPU runs, and the plain twin of `static_flow`.
+"""The flow chunk by chunk on caches that grow: what a CPU runs, and the plain twin of `StaticFlow`.
 
 In: codes. Out: mel of one attention chunk at a time, as soon as its look-ahead is there. Runs in the thread
 of its caller; streams do not share state.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engine_runtime.codec.flow.chunk_cache import ChunkCache
-from engine_runtime.codec.flow.packed_weights import Affine, PackedWeights, Windowed
+from engine_runtime.codec.flow.packed_weights import Affine, WeightPacker, Windowed
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.encoder import (
@@ -51,8 +51,8 @@ class EncoderState:
 class _Input:
     """Linear layer and scaled layer norm."""
 
-    def __init__(self, layer: InputLayer, prepare: PackedWeights) -> None:
-        self.linear, self.norm = prepare.affine(layer.linear), prepare.norm(layer.norm, layer.scale)
+    def __init__(self, layer: InputLayer, pack: WeightPacker) -> None:
+        self.linear, self.norm = pack.affine(layer.linear), pack.norm(layer.norm, layer.scale)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.norm(self.linear(x))
@@ -61,7 +61,7 @@ class _Input:
 class _Block:
     """One conformer block on cached keys and values."""
 
-    def __init__(self, block: ConformerBlock, chunk: int, prepare: PackedWeights) -> None:
+    def __init__(self, block: ConformerBlock, chunk: int, pack: WeightPacker) -> None:
         attention = block.self_attn
         self.heads, self.head_dim, self.chunk = attention.heads, attention.head_dim, chunk
         scale = self.head_dim**-0.5
@@ -72,12 +72,12 @@ class _Block:
             query.bias + bias.flatten() for bias in (attention.pos_bias_u, attention.pos_bias_v)
         )
         biases = (content * scale, distance * scale, key.bias, value.bias)
-        self.project = Affine(prepare.tensor(torch.cat(weights)), prepare.tensor(torch.cat(biases)))
-        self.out, self.position = prepare.affine(attention.linear_out), prepare.affine(attention.linear_pos)
-        self.norm_mha, self.norm_ff = prepare.norm(block.norm_mha), prepare.norm(block.norm_ff)
+        self.project = Affine(pack.tensor(torch.cat(weights)), pack.tensor(torch.cat(biases)))
+        self.out, self.position = pack.affine(attention.linear_out), pack.affine(attention.linear_pos)
+        self.norm_mha, self.norm_ff = pack.norm(block.norm_mha), pack.norm(block.norm_ff)
         self.inner, self.outer = (
-            prepare.affine(block.feed_forward.w_1),
-            prepare.affine(block.feed_forward.w_2),
+            pack.affine(block.feed_forward.w_1),
+            pack.affine(block.feed_forward.w_2),
         )
         self.farthest = -1
         self.distances = self.out.weight.new_empty(0)  # [H, d, count], from `farthest` down to 1 - chunk
@@ -126,29 +126,29 @@ RunBlocks = Callable[[Sequence[_Block], Tensor, "ChunkCache | RingCache"], Tenso
 class EncoderSteps:
     """The encoder's weights, prepared for chunks of a few codes; shared by all streams."""
 
-    def __init__(self, flow: CausalFlow, limit_codes: int | None, prepare: PackedWeights) -> None:
+    def __init__(self, flow: CausalFlow, limit_codes: int | None, pack: WeightPacker) -> None:
         encoder, config = flow.encoder, flow.config
-        self.config, self.limit_codes, self.prepare = config, limit_codes, prepare
-        self.embedding = prepare.tensor(flow.input_embedding.weight)
-        self.embed, self.up_embed = _Input(encoder.embed, prepare), _Input(encoder.up_embed, prepare)
-        self.ahead = prepare.windowed(encoder.pre_lookahead_layer.conv1)
-        self.behind = prepare.windowed(encoder.pre_lookahead_layer.conv2)
-        self.up = _upsampling(encoder.up_layer, prepare)
-        self.blocks = _blocks(encoder.encoders, config.chunk_codes, prepare)
-        self.up_blocks = _blocks(encoder.up_encoders, config.chunk_frames, prepare)
-        self.after_norm, self.project = prepare.norm(encoder.after_norm), prepare.affine(flow.encoder_proj)
+        self.config, self.limit_codes, self.pack = config, limit_codes, pack
+        self.embedding = pack.tensor(flow.input_embedding.weight)
+        self.embed, self.up_embed = _Input(encoder.embed, pack), _Input(encoder.up_embed, pack)
+        self.ahead = pack.windowed(encoder.pre_lookahead_layer.conv1)
+        self.behind = pack.windowed(encoder.pre_lookahead_layer.conv2)
+        self.up = _upsampling(encoder.up_layer, pack)
+        self.blocks = _blocks(encoder.encoders, config.chunk_codes, pack)
+        self.up_blocks = _blocks(encoder.up_encoders, config.chunk_frames, pack)
+        self.after_norm, self.project = pack.norm(encoder.after_norm), pack.affine(flow.encoder_proj)
 
     def new_state(self) -> EncoderState:
         """The state before the first code."""
-        config, prepare = self.config, self.prepare
+        config, pack = self.config, self.pack
         head_dim = config.encoder_dim // config.encoder_heads
 
         def cache(layers: int, rate: int) -> ChunkCache:
             limit = None if self.limit_codes is None else self.limit_codes * rate
             shape = (layers, 2, 1, config.encoder_heads, FIRST_CAPACITY * rate, head_dim)
-            return ChunkCache(shape, limit, prepare.dtype, prepare.device)
+            return ChunkCache(shape, limit, pack.dtype, pack.device)
 
-        zeros = torch.zeros((1, 2, config.encoder_dim), dtype=prepare.dtype, device=prepare.device)
+        zeros = torch.zeros((1, 2, config.encoder_dim), dtype=pack.dtype, device=pack.device)
         codes, frames = cache(config.encoder_blocks, 1), cache(config.encoder_up_blocks, config.upsample)
         return EncoderState(zeros[:, :0], zeros, zeros, codes, frames)
 
@@ -189,8 +189,8 @@ class EncoderSteps:
         return self.project(self.after_norm(x))
 
 
-def _blocks(blocks: Iterable[nn.Module], chunk: int, prepare: PackedWeights) -> list[_Block]:
-    return [_Block(block, chunk, prepare) for block in blocks if isinstance(block, ConformerBlock)]
+def _blocks(blocks: Iterable[nn.Module], chunk: int, pack: WeightPacker) -> list[_Block]:
+    return [_Block(block, chunk, pack) for block in blocks if isinstance(block, ConformerBlock)]
 
 
 def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
@@ -202,7 +202,7 @@ def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCach
     return x
 
 
-def _upsampling(layer: Upsample, prepare: PackedWeights) -> Windowed:
+def _upsampling(layer: Upsample, pack: WeightPacker) -> Windowed:
     """The convolution over repeated vectors as one product over three vectors, giving all phases at once.
 
     Phase p of vector c sees the repeated samples from stride * c + p - 2 * stride to stride * c + p, so its
@@ -214,5 +214,5 @@ def _upsampling(layer: Upsample, prepare: PackedWeights) -> Windowed:
         for tap in range(conv.kernel_size[0]):
             phases[phase, :, (phase + tap) // stride] += conv.weight.detach()[:, :, tap]
     weight = phases.view(stride * conv.out_channels, -1)
-    bias = None if conv.bias is None else prepare.tensor(conv.bias.repeat(stride))
-    return Windowed(prepare.tensor(weight), bias, 3)
+    bias = None if conv.bias is None else pack.tensor(conv.bias.repeat(stride))
+    return Windowed(pack.tensor(weight), bias, 3)

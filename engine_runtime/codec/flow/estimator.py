@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine_runtime.codec.flow.chunk_cache import ChunkCache
-from engine_runtime.codec.flow.packed_weights import Affine, PackedWeights
+from engine_runtime.codec.flow.packed_weights import Affine, WeightPacker
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.flow.cfm import time_span
@@ -72,14 +72,14 @@ n_mels]; the rows, keys and values of the state are those behind these frames af
 class _Transformer:
     """One transformer block on cached keys and values."""
 
-    def __init__(self, block: TransformerBlock, prepare: PackedWeights) -> None:
+    def __init__(self, block: TransformerBlock, pack: WeightPacker) -> None:
         attention = block.attn1
         self.heads, self.head_dim = attention.heads, attention.head_dim
         weights = (attention.to_q.weight, attention.to_k.weight, attention.to_v.weight)
-        self.project = Affine(prepare.tensor(torch.cat(weights)), None)
-        self.out = prepare.affine(attention.out)
-        self.inner, self.outer = (prepare.affine(layer) for layer in block.ff.layers)
-        self.norm1, self.norm3 = prepare.norm(block.norm1), prepare.norm(block.norm3)
+        self.project = Affine(pack.tensor(torch.cat(weights)), None)
+        self.out = pack.affine(attention.out)
+        self.inner, self.outer = (pack.affine(layer) for layer in block.ff.layers)
+        self.norm1, self.norm3 = pack.norm(block.norm1), pack.norm(block.norm3)
 
     def __call__(self, x: Tensor, layer: int, cache: Attending) -> Tensor:
         """x [B, n, C] -> [B, n, C]."""
@@ -94,8 +94,8 @@ class _Transformer:
 class _Causal:
     """Causal convolution over rows that carry their past, layer norm, Mish."""
 
-    def __init__(self, block: CausalBlock, prepare: PackedWeights) -> None:
-        self.conv, self.norm = prepare.windowed(block.conv), prepare.norm(block.norm)
+    def __init__(self, block: CausalBlock, pack: WeightPacker) -> None:
+        self.conv, self.norm = pack.windowed(block.conv), pack.norm(block.norm)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, n + 2, C] -> [B, n, C']."""
@@ -105,12 +105,12 @@ class _Causal:
 class _Level:
     """Residual block and transformer blocks. What the time adds comes from the schedule."""
 
-    def __init__(self, level: Level, prepare: PackedWeights) -> None:
+    def __init__(self, level: Level, pack: WeightPacker) -> None:
         residual = level.residual
         self.time = copy.deepcopy(residual.mlp)
-        self.block1, self.block2 = _Causal(residual.block1, prepare), _Causal(residual.block2, prepare)
-        self.skip = prepare.pointwise(residual.res_conv)
-        self.transformers = [_Transformer(block, prepare) for block in level.transformers]
+        self.block1, self.block2 = _Causal(residual.block1, pack), _Causal(residual.block2, pack)
+        self.skip = pack.pointwise(residual.res_conv)
+        self.transformers = [_Transformer(block, pack) for block in level.transformers]
 
 
 def cache_shape(config: FlowConfig, cfg_rate: float, steps: int, frames: int) -> tuple[int, ...]:
@@ -129,28 +129,28 @@ class EstimatorSteps:
         flow: CausalFlow,
         cfg_rate: float,
         limit_frames: int | None,
-        prepare: PackedWeights,
+        pack: WeightPacker,
         schedule: FlowSchedule = "cosine",
     ) -> None:
         estimator, n_mels = flow.decoder.estimator, flow.config.n_mels
-        self.config, self.cfg_rate, self.limit, self.prepare = flow.config, cfg_rate, limit_frames, prepare
+        self.config, self.cfg_rate, self.limit, self.pack = flow.config, cfg_rate, limit_frames, pack
         self.blocks, _, self.batch, *_ = cache_shape(flow.config, cfg_rate, 1, 0)
         self.time_mlp = copy.deepcopy(estimator.time_mlp)
         self._shape = schedule
         self._schedules: dict[int, Schedule] = {}
         first, *_, last = estimator.levels
-        self.levels = [_Level(level, prepare) for level in estimator.levels]
+        self.levels = [_Level(level, pack) for level in estimator.levels]
         # the input is (noisy mel, mu, speaker, prompt frames): only the first part changes between Euler
         # steps
         conv, skip = first.residual.block1.conv, first.residual.res_conv
-        self.mel_conv = prepare.windowed(conv, 0, n_mels, bias=False)
-        self.condition_conv = prepare.windowed(conv, n_mels)
-        self.mel_skip = prepare.pointwise(skip, 0, n_mels, bias=False)
-        self.condition_skip = prepare.pointwise(skip, n_mels)
-        self.down, self.up = prepare.windowed(first.conv), prepare.windowed(last.conv)
+        self.mel_conv = pack.windowed(conv, 0, n_mels, bias=False)
+        self.condition_conv = pack.windowed(conv, n_mels)
+        self.mel_skip = pack.pointwise(skip, 0, n_mels, bias=False)
+        self.condition_skip = pack.pointwise(skip, n_mels)
+        self.down, self.up = pack.windowed(first.conv), pack.windowed(last.conv)
         self.final, self.project = (
-            _Causal(estimator.final_block, prepare),
-            prepare.pointwise(estimator.final_proj),
+            _Causal(estimator.final_block, pack),
+            pack.pointwise(estimator.final_proj),
         )
         self.engine: Velocity | None = None
         """Computes the velocity in the place of this module's own code."""
@@ -162,17 +162,17 @@ class EstimatorSteps:
             span = time_span(steps, self._shape)
             at = torch.tensor([t for t, _ in span], device=self.time_mlp.linear_1.weight.device)
             embedded = self.time_mlp(at)
-            times = [self.prepare.tensor(level.time(embedded)).unbind(0) for level in self.levels]
+            times = [self.pack.tensor(level.time(embedded)).unbind(0) for level in self.levels]
             self._schedules[steps] = Schedule(span, times)
         return self._schedules[steps]
 
     def new_state(self, steps: int, cache: RingCache | None = None) -> EstimatorState:
         """The state before the first frame, for a number of Euler steps; keys and values grow without a
         `cache`."""
-        config, prepare, width = self.config, self.prepare, self.config.channels
+        config, pack, width = self.config, self.pack, self.config.channels
 
         def zeros(batch: int, channels: int) -> Tensor:
-            return torch.zeros((batch, PAST, channels), dtype=prepare.dtype, device=prepare.device)
+            return torch.zeros((batch, PAST, channels), dtype=pack.dtype, device=pack.device)
 
         # in the order of use: first level, down, middle levels, last level, up, final
         widths = [width] * (2 * len(self.levels) + 3)
@@ -183,8 +183,7 @@ class EstimatorSteps:
             self.schedule(steps),
             zeros(self.batch, 3 * config.n_mels),
             [list(rows) for _ in range(steps)],
-            cache
-            or ChunkCache(self.cache_shape(steps, FIRST_CAPACITY), self.limit, prepare.dtype, prepare.device),
+            cache or ChunkCache(self.cache_shape(steps, FIRST_CAPACITY), self.limit, pack.dtype, pack.device),
         )
 
     def cache_shape(self, steps: int, frames: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """What both ways of running the flow in chunks share: its prepared weights and its voice, and what a way has
 to do.
 
-In: a flow network and a voice prompt. Out: `FlowParts`. `dynamic_flow` (caches that grow, chunk by chunk) and
-`static_flow` (buffers of a fixed size, packet by packet, for graphs) are the two ways; the first is the plain
+In: a flow network and a voice prompt. Out: `FlowParts`. `DynamicFlow` (caches that grow, chunk by chunk) and
+`StaticFlow` (buffers of a fixed size, packet by packet, for graphs) are the two ways; the first is the plain
 twin of the second.
 """
 

@@ -3,7 +3,7 @@
 In: codes. Out: mel of a packet of some chunks at once: encoder and all Euler steps in one captured call.
 Positions, validity and noise are computed on the device from two numbers (where the packet starts, where the
 codes end), and caches and convolution rows are changed in place. Nothing is read back, so a packet can be
-started and left to itself. On a CPU the same code runs eagerly; `dynamic_flow` is its plain twin, equal
+started and left to itself. On a CPU the same code runs eagerly; `DynamicFlow` is its plain twin, equal
 within rounding until the cache is full (see `ring_cache` for what is kept then).
 
 A stream borrows a slot (a set of buffers) from a pool with one budget for all streams, until it is forgotten.
@@ -236,18 +236,18 @@ class StaticFlow:
 
     def _bytes_per_code(self, steps: int) -> int:
         estimator, parts = self._parts.estimator, self._parts
-        return bytes_per_code(parts.config, steps, estimator.cfg_rate, estimator.prepare.dtype)
+        return bytes_per_code(parts.config, steps, estimator.cfg_rate, estimator.pack.dtype)
 
     @torch.inference_mode()
     def _new_slot(self, steps: int) -> Slot:
         """Buffers with the prompt in them."""
         parts, config = self._parts, self._parts.config
-        prepare, chunk = parts.encoder.prepare, config.chunk_codes
+        pack, chunk = parts.encoder.pack, config.chunk_codes
         head_dim = config.encoder_dim // config.encoder_heads
 
         def ring(lead: tuple[int, ...], head_dim: int, rate: int) -> RingCache:
             shape = (*lead, self.cache_codes * rate, head_dim)
-            return RingCache(shape, self.prompt_done * rate, chunk * rate, prepare.dtype, prepare.device)
+            return RingCache(shape, self.prompt_done * rate, chunk * rate, pack.dtype, pack.device)
 
         encoder = parts.encoder.new_state()
         encoder.codes = ring((config.encoder_blocks, 2, 1, config.encoder_heads), head_dim, 1)

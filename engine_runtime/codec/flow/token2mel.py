@@ -22,7 +22,7 @@ from torch import Tensor
 from engine_runtime.codec.flow.dynamic import DynamicFlow
 from engine_runtime.codec.flow.encoder import EncoderSteps
 from engine_runtime.codec.flow.estimator import EstimatorSteps
-from engine_runtime.codec.flow.packed_weights import PackedWeights
+from engine_runtime.codec.flow.packed_weights import WeightPacker
 from engine_runtime.codec.flow.parts import FlowBackend, FlowParts
 from engine_runtime.codec.flow.static import StaticFlow
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -42,8 +42,8 @@ class Token2Mel:
     then the result is no longer that of the one-shot call. Raises BundleError where the parts do not fit.
 
     `static_bytes` runs the flow on caches of a fixed size, at most so many bytes for all streams together, a
-    packet at a time, as `calls` captures them (`static_flow`); without it, caches grow as needed
-    (`dynamic_flow`).
+    packet at a time, as `calls` captures them (`StaticFlow`); without it, caches grow as needed
+    (`DynamicFlow`).
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Token2Mel:
         self.prompt = prompt
         self.prompt_codes = 0 if prompt is None else len(prompt.codes)
         device = torch.device(device)
-        prepare = PackedWeights(dtype, device)
+        pack = WeightPacker(dtype, device)
         rate = config.cfg_rate if cfg_rate is None else cfg_rate
         limit = None if left_codes is None else -(-left_codes // config.chunk_codes) * config.chunk_codes
         codes = np.zeros(0, np.int64) if prompt is None else self._checked(prompt.codes)
@@ -88,12 +88,12 @@ class Token2Mel:
             speaker = flow.speaker(None if xvector is None else torch.as_tensor(xvector)[None])
             self._parts = parts = FlowParts(
                 config=config,
-                encoder=EncoderSteps(flow, limit, prepare),
-                estimator=EstimatorSteps(flow, rate, limit and limit * config.upsample, prepare, schedule),
-                speaker=prepare.tensor(speaker),
+                encoder=EncoderSteps(flow, limit, pack),
+                estimator=EstimatorSteps(flow, rate, limit and limit * config.upsample, pack, schedule),
+                speaker=pack.tensor(speaker),
                 noise=fixed_noise(config.n_mels, config.max_frames).T.to(device).contiguous(),
                 prompt_codes=codes,
-                prompt_mel=prepare.tensor(self._prompt_mel(prompt)),
+                prompt_mel=pack.tensor(self._prompt_mel(prompt)),
                 device=device,
             )
         self._path: FlowBackend

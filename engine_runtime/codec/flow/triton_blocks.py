@@ -1,7 +1,7 @@
 """What both halves of the flow have in common as Triton kernels: pre-norm attention on a ring of keys and
 values, and feed-forward, in five launches.
 
-In: rows [B, n, C], weights prepared for the plain twins (`flow_encoder_steps`, `flow_estimator_steps`). Out:
+In: rows [B, n, C], weights prepared for the plain twins (flow/encoder.py, flow/estimator.py). Out:
 the rows changed in place. Imported only where Triton is there. Runs in the thread of its caller.
 """
 

@@ -1,7 +1,7 @@
 """The conformer blocks of the flow's encoder on fixed buffers with Triton kernels: five launches a block,
 and a product.
 
-In and out: as `run_blocks` of `flow_encoder_steps`, its plain twin, on a `RingCache`. Imported only where
+In and out: as `run_blocks` of flow/encoder.py, its plain twin, on a `RingCache`. Imported only where
 Triton is there. Runs in the thread of its caller.
 """
 
@@ -18,7 +18,7 @@ from engine_runtime.codec.flow.triton_blocks import attend, feed_forward, linear
 
 
 def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
-    """See `flow_encoder_steps.run_blocks`; x is changed in place."""
+    """See `run_blocks` of flow/encoder.py; x is changed in place."""
     assert isinstance(cache, RingCache)
     for layer, block in enumerate(blocks):
         entry = cache.entry(layer)

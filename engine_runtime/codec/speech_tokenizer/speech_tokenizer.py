@@ -48,7 +48,7 @@ class SpeechTokenizer:
     """The encoder network with its features; holds no state of a turn.
 
     The network is moved to `device` and `dtype`; the features are computed in fp32 on the same device.
-    `calls` record what a stream does with one code.
+    `calls` captures what a stream does with one code.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class EstimatorStep(nn.Module):
 
 def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
     """The graph of an estimator for packets of these sizes, which are whole chunks."""
-    config, dtype, rate = steps.config, steps.prepare.dtype, steps.config.upsample
+    config, dtype, rate = steps.config, steps.pack.dtype, steps.config.upsample
     frames = Axis("frames", *packet_axis([size * rate for size in packet_codes]))
     most = config.max_frames + frames.most
     past = Axis("past", rate, min(USUAL_PAST_CODES * rate, most), most)
@@ -75,7 +75,7 @@ def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
             spec("new", *kv, frames, config.head_dim),
             *(spec(f"new_rows_{index}", *shape) for index, shape in enumerate(rows)),
         ),
-        device=steps.prepare.device,
+        device=steps.pack.device,
         example_values={"mask": torch.zeros},
     )
 

@@ -53,7 +53,7 @@ class Vocoder:
 
     `left_context_frames` and `right_context_frames` default to what the kind needs: BigVGAN's receptive
     field, HiFT's overlap. Less than BigVGAN's receptive field sounds earlier and is no longer exact
-    (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. `captured` tells which chunks
+    (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. `graphed` tells which chunks
     are captured, if any; `triton` lets HiFT use a kernel; `keep_state` lets the streams of an exact BigVGAN
     keep the state of its levels (`cpu_bigvgan`), on a CPU. Raises BundleError where network and mel do not
     fit.
@@ -69,7 +69,7 @@ class Vocoder:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        captured: GraphedFrames | None = None,
+        graphed: GraphedFrames | None = None,
         triton: bool = False,
         keep_state: bool = False,
     ) -> None:
@@ -77,7 +77,7 @@ class Vocoder:
         self.kind: Literal["bigvgan", "hift"] = "hift" if isinstance(network, HiFT) else "bigvgan"
         self._seed = seed
         network = network.to(device).eval()
-        self._captured = captured
+        self._graphed = graphed
         self.like = torch.zeros(0, dtype=dtype, device=device)
         """Has the number format and the device of the network."""
         if isinstance(network, HiFT):
@@ -146,11 +146,11 @@ class Vocoder:
         left, right = self.left_context_frames, self.right_context_frames
         if self.kind == "hift":
             hift = cast(HiFTNetwork, self.network)
-            return HiFTStream(hift, right, self._draws, self.check, self.like, self._captured)
+            return HiFTStream(hift, right, self._draws, self.check, self.like, self._graphed)
         if isinstance(self.network, CpuBigVGAN):
             return CpuBigVGANStream(self.network, self.check)
         windows = cast(Windows, self.network)
-        return BigVGANStream(windows, self.mel.n_mels, (left, right), self.check, self.like, self._captured)
+        return BigVGANStream(windows, self.mel.n_mels, (left, right), self.check, self.like, self._graphed)
 
     def warm_up(self, frames: Sequence[int]) -> None:
         """Make a stream of packets of so many frames, for what it captures and for the libraries' choices."""

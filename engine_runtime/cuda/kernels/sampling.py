@@ -1,4 +1,4 @@
-"""Samples an id from logits in two launches: the best of each stretch of the vocabulary, then one of those.
+"""Samples an id from logits in two launches: the best of each tile of the vocabulary, then one of those.
 
 In: logits [vocab] float32 and the numbers of executors/cuda/inputs.py. Out: one id, by the rules of
 lm/sampler.py, in the result of executors/cuda/sampler.py, whose plain torch is the twin. Nothing is sorted: a

@@ -1,9 +1,9 @@
 """A few rows times a rounded weight [out, in] that is read as it is stored.
 
 In: rows x, a Matrix in fp8, int8 or int4. Out: x @ weight^T, plus a residual. Up to some dozens of rows the
-time is that of reading the weight; making it dense first (rows.py) would move it three times, twice in full
-size. A number of 8 or 4 bits is exact in the numbers of x, so that the matrix units multiply it as it is;
-scales come behind the sums, which are float32.
+time is that of reading the weight; making it dense first (executors/cuda/prefill.py) would move it three
+times, twice in full size. A number of 8 or 4 bits is exact in the numbers of x, so that the matrix units
+multiply it as it is; scales come behind the sums, which are float32.
 """
 
 from __future__ import annotations

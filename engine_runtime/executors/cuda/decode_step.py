@@ -1,4 +1,4 @@
-"""One decode step on static buffers: a row through the trunk and the wanted tails, and the sampling.
+"""One decode step on static buffers: a row through the trunk and the wanted tails, and the sampler.
 
 In: what StepInputs holds. Out: `logits` and the sampler's result, in buffers that never move. Sizes depend on
 `StepShape` alone, so that each shape can be captured as a CUDA graph. Engine thread.
@@ -91,7 +91,7 @@ class DecodeStep:
         device = embedding.device
         self.text_logits = torch.zeros(1, config.text_vocab, device=device)
         self.audio_logits = torch.zeros(1, config.audio_vocab, device=device)
-        self.whole: PersistentDecode | None = None
+        self.persistent: PersistentDecode | None = None
 
     def use_persistent_kernel(self, network: Network, cache: KVCache, inputs: StepInputs) -> str | None:
         """Make steps in one launch possible; why not, where they are not."""
@@ -99,7 +99,7 @@ class DecodeStep:
         if reason is None:
             outputs = StepOutputs(self.text_logits, self.audio_logits, self._trunk)
             try:
-                self.whole = PersistentDecode(network, cache, inputs, outputs)
+                self.persistent = PersistentDecode(network, cache, inputs, outputs)
             except (RuntimeError, ImportError, OSError, AttributeError) as error:
                 reason = f"it could not be compiled ({first_line(error)})"
         return reason
@@ -108,8 +108,8 @@ class DecodeStep:
         """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
         self._inputs.take()
         if shape.is_persistent:
-            assert self.whole is not None
-            self.whole.run(text=shape.text, audio=shape.audio)
+            assert self.persistent is not None
+            self.persistent.run(text=shape.text, audio=shape.audio)
         else:
             self._run_layers(shape)
         if shape.samples:

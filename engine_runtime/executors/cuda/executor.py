@@ -2,8 +2,8 @@
 
 In: the named tensors of lm/executor.py, in host memory: it copies what changed to the device in one piece.
 Out: logits in host memory, or the next ids, sampled on the device (`forward_and_sample`), so that one small
-copy a step comes back. Its plain twin is torch_executor.py, with which it shares the KV pool's layout, the
-refusal of a step that is not as declared, and deferred tails. Engine thread; inference only.
+copy a step comes back. Its plain twin is executors/torch/executor.py, with which it shares the KV pool's
+layout, the refusal of a step that is not as declared, and deferred tails. Engine thread; inference only.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class CudaExecutor:
         shapes = list(shapes)
         # While the user speaks, rows are prefilled with both tails; on commit, with those of the first step.
         tails = {(True, True), *((shape.text, shape.audio) for shape in shapes)}
-        for shape in shapes if self._step.whole is not None else ():
+        for shape in shapes if self._step.persistent is not None else ():
             self._capture_or_run(replace(shape, is_persistent=True))
         for bucket in sorted(buckets):
             for shape in shapes:
@@ -227,7 +227,7 @@ class CudaExecutor:
     def _run(
         self, tensors: StepTensors, lengths: StepLengths, shape: StepShape, *, exclusive_gpu: bool
     ) -> None:
-        """Run the rows; logits of the wanted tails (and the sampling) are in their buffers afterwards.
+        """Run the rows; logits of the wanted tails (and the sampled ids) are in their buffers afterwards.
         `exclusive_gpu`: see SamplingMetadata."""
         size, past = self.limits.tokens_per_block, lengths.past
         offsets = tensors["host_kv_cache_block_offsets"][0, 0, 0]
@@ -241,7 +241,7 @@ class CudaExecutor:
             for tail, start in self._starts(lengths):
                 if start < past:
                     self._fill(tail, start, past)
-            if exclusive_gpu and self._step.whole is not None:
+            if exclusive_gpu and self._step.persistent is not None:
                 shape = replace(shape, is_persistent=True)
             else:
                 shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))

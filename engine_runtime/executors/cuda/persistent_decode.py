@@ -168,8 +168,8 @@ def _copiers(rounded: WeightFormat) -> int:
 def _ring(config: MossLMConfig, device: torch.device) -> tuple[int, int]:
     """Pieces that the ring in shared memory holds, and all shared memory of a block in bytes."""
     widest = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
-    captures = 5 * config.num_layers + 3  # heads, and the empty one at the end
-    fixed = _FIXED + widest // 16 + max(2 * widest + 128, _ATTENTION) + 64 * captures
+    records = 5 * config.num_layers + 3  # heads, and the empty one at the end
+    fixed = _FIXED + widest // 16 + max(2 * widest + 128, _ATTENTION) + 64 * records
     properties: Any = torch.cuda.get_device_properties(device)  # whose stubs lack this
     room = properties.shared_memory_per_block_optin - fixed
     stages = min(_MOST_STAGES, room // _STAGE)

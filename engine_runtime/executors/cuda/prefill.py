@@ -44,7 +44,7 @@ class RowOperations(Protocol):
         """
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
-        """Attention of rows whose K and V lie in the pool, and whose sizes alone are fixed.
+        """Attention of rows whose K and V lie in the pool, and of which only the sizes are fixed.
 
         q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, which see what lies
         before them and themselves -> [n, heads * head_dim]. A position below 0 is a row that is not there.

@@ -1,4 +1,4 @@
-"""A checkpoint, plain or quantized, in the torch executor: its twin of what the engine computes.
+"""A checkpoint, plain or quantized, in the torch executor: the reference for what the engine computes.
 
 In: a checkpoint folder. Out: a `FusedNetwork`, or the language model behind the paged runtime. Tensors go
 from the file to the device one by one, and nowhere twice. Products may be wrapped on the way, which is how

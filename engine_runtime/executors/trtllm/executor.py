@@ -1,11 +1,11 @@
 """TrtllmExecutor: the forward step as a TensorRT-LLM engine runs it, on a GPU.
 
 In: the named tensors of lm/executor.py, in host memory, and the KV pool they address. Out: `logits` and
-`audio_logits` of the last row, in host memory. Its plain twin is torch_executor.py: the same pool, the same
-refusal of a step that is not as declared. The engine computes both tails at every step, so none is ever left
-out. Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime
-rounds them; a graph keeps what the host said when it was captured, so that is the most that its bucket needs,
-and kernels read the true length on the device. Engine thread; inference only.
+`audio_logits` of the last row, in host memory. Its plain twin is executors/torch/executor.py: the same pool,
+the same refusal of a step that is not as declared. The engine computes both tails at every step, so none is
+ever left out. Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++
+runtime rounds them; a graph keeps what the host said when it was captured, so that is the most that its
+bucket needs, and kernels read the true length on the device. Engine thread; inference only.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class TrtllmExecutor:
         self.note = ""
         """Why decode steps are not captured although they should be."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
-        self._captured: GraphedDecode | None = None
+        self._graphed: GraphedDecode | None = None
         if calls.is_capturing:
-            self._captured = GraphedDecode(
+            self._graphed = GraphedDecode(
                 calls,
                 lambda: self._new_context(1),
                 self._inputs,
@@ -103,7 +103,7 @@ class TrtllmExecutor:
     @property
     def num_graphs(self) -> int:
         """Decode steps that were captured."""
-        return 0 if self._captured is None else self._captured.num_graphs
+        return 0 if self._graphed is None else self._graphed.num_graphs
 
     @torch.inference_mode()
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
@@ -121,8 +121,8 @@ class TrtllmExecutor:
                 self._inputs.send()
                 self._outputs.spoil()
                 with self._stream.timed():
-                    if self._captured is not None and int(tensors["host_request_types"]) == GENERATION:
-                        self._replay(self._captured, lengths.past)
+                    if self._graphed is not None and int(tensors["host_request_types"]) == GENERATION:
+                        self._replay(self._graphed, lengths.past)
                     else:
                         self._launch(lengths.num_new)
                 self._outputs.fetch()
@@ -142,7 +142,7 @@ class TrtllmExecutor:
             return
         if self._stream.stream is not None:
             self._stream.stream.synchronize()
-        self._captured = None  # captured graphs refer to their contexts, and these to the engine
+        self._graphed = None  # captured graphs refer to their contexts, and these to the engine
         self._contexts.clear()
         self._session.close()
         self._session = None
@@ -156,17 +156,17 @@ class TrtllmExecutor:
         context.bind(self._inputs.bindings(), self._outputs.bindings())
         context.enqueue(self._stream.handle)
 
-    def _replay(self, captured: GraphedDecode, past: int) -> None:
+    def _replay(self, graphed: GraphedDecode, past: int) -> None:
         """Run the decode step that was written as a captured one, and as before where that does not go."""
         try:
-            captured.run(past)
+            graphed.run(past)
         except (RuntimeError, ExecutorError) as error:
             self.note = (
                 f"Decode steps of this engine cannot be captured as CUDA graphs ({str(error).rstrip('.')}). "
                 "They are launched one by one from now on, as with --no-graphs."
             )
             _log.warning("%s", self.note)
-            self._captured = None
+            self._graphed = None
             self._inputs.set_past(past)
             self._outputs.spoil()  # the attempt may have written to them
             self._launch(1)

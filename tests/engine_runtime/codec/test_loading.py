@@ -37,5 +37,5 @@ def test_the_flow_s_kernels_are_for_two_bytes(
             None,
             LoadProgress([bundle.flow.weights], None),
         )
-        assert stage.estimator.prepare.dtype == getattr(torch, dtype)
+        assert stage.estimator.pack.dtype == getattr(torch, dtype)
     assert chosen == [False, has_kernels]

@@ -122,9 +122,8 @@ def test_a_late_device_says_the_same(engine: Engine, patience: int) -> None:
     for name in ("token2mel", "vocoder"):
         mine, theirs = ([event for event in found if event.name == name] for found in (heard, want_heard))
         assert [event.attributes for event in mine] == [event.attributes for event in theirs]
-        assert all(
-            0 < event.duration_ns <= 77 for event in mine
-        )  # the execution_stream's clock, not the host's
+        # On the clock of the execution stream, not of the host.
+        assert all(0 < event.duration_ns <= 77 for event in mine)
 
 
 def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engine) -> None:

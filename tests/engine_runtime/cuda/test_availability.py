@@ -25,7 +25,7 @@ def test_without_triton_the_plain_way_is_taken_and_said(
     monkeypatch.setattr(availability.importlib.util, "find_spec", lambda name: None)
     with caplog.at_level(logging.WARNING):
         assert not availability.uses_triton("auto", CPU)
-    assert [capture.message for capture in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         "The Triton kernels cannot run here (Triton is not installed). Plain torch runs instead, slower."
     ]
     with pytest.raises(AcceleratorError, match="Use --kernels torch"):

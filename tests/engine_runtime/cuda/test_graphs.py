@@ -58,11 +58,11 @@ def test_without_memory_for_a_capture_the_function_itself_runs(
     def add(x: torch.Tensor) -> torch.Tensor:
         return total.add_(x).clone()
 
-    def captured(function: Any, inputs: Any, changes: Any, before: Any) -> Any:
+    def capture_graph(function: Any, inputs: Any, changes: Any, before: Any) -> Any:
         tried.append(function(*inputs))  # as far as the warm-up came
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(calls, "_captured", captured)
+    monkeypatch.setattr(calls, "_capture_graph", capture_graph)
     with caplog.at_level(logging.INFO):
         outputs = [calls.run("add", add, torch.ones(2), changes=(total,)) for _ in range(3)]
     assert [output.tolist() for output in outputs] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]

@@ -281,9 +281,8 @@ def test_few_rows_times_a_rounded_matrix(
             assert got is not None
             total = wanted if before is None else wanted + before
             torch.testing.assert_close(got, total, atol=1e-4, rtol=1e-4)
-    assert (
-        rows.small_batch_linear(x.expand(count, -1).repeat(65, 1), matrix, None) is None
-    )  # made dense, for so many
+    many = x.expand(count, -1).repeat(65, 1)
+    assert rows.small_batch_linear(many, matrix, None) is None  # made dense, for so many
     assert rows.small_batch_linear(x, quantize(torch.randn(shape).to(DEVICE), "native"), None) is None
 
 
@@ -308,7 +307,7 @@ def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> Non
 def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool) -> None:
     torch.manual_seed(5)
     inputs = StepInputs(4, DEVICE)
-    pickers = [kind(*vocabs, inputs, DEVICE) for kind in (DeviceSampler, TritonSampler)]
+    samplers = [kind(*vocabs, inputs, DEVICE) for kind in (DeviceSampler, TritonSampler)]
     seen = [torch.rand(vocab) < 0.3 for vocab in vocabs]
     owner = object()
     for step in range(12 if IS_INTERPRETED else 200):
@@ -330,14 +329,14 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
         )
         inputs.send(with_table=False)
         found = []
-        for sampler in pickers:
+        for sampler in samplers:
             sampler.begin(request)
             sampler.result.fill_(-1)
             sampler.run(*logits, do_sample=do_sample, subtitle=step % 2 == 0)
             found.append(sampler.read())
         assert found[1][:3] == found[0][:3], (step, found)
         assert found[1][3:] == pytest.approx(found[0][3:], rel=1e-5)
-    plain, kernels = pickers
+    plain, kernels = samplers
     assert torch.equal(plain._seen_text, kernels._seen_text)
     assert torch.equal(plain._seen_audio, kernels._seen_audio)
 

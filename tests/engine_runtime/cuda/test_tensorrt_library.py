@@ -88,7 +88,7 @@ def test_what_the_library_says_goes_to_the_log(caplog: pytest.LogCaptureFixture)
         spoken.log(ILogger.INFO, "a detail")
         spoken.log(ILogger.ERROR, "tensor x is not set")
     assert spoken.last_error == "tensor x is not set"
-    assert [(capture.levelname, capture.message) for capture in caplog.records] == [
+    assert [(record.levelname, record.message) for record in caplog.records] == [
         ("DEBUG", "a detail"),
         ("ERROR", "tensor x is not set"),
     ]

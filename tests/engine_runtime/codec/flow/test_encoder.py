@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 
 from engine_runtime.codec.flow.encoder import EncoderSteps
-from engine_runtime.codec.flow.packed_weights import PackedWeights
+from engine_runtime.codec.flow.packed_weights import WeightPacker
 from tests.engine_runtime.codec.flow.test_token2mel import make_flow
 
-PREPARE = PackedWeights(torch.float32, torch.device("cpu"))
+PACK = WeightPacker(torch.float32, torch.device("cpu"))
 
 
 @torch.inference_mode()
 def test_chunks_equal_the_whole_with_and_without_an_end() -> None:
     flow, cases = make_flow()
     codes = cases["in.token"].long()
-    steps = EncoderSteps(flow, None, PREPARE)
+    steps = EncoderSteps(flow, None, PACK)
     state = steps.new_state()
     steps.push(state, codes)
     parts = [steps.encode(state, count) for count in (5, 5, 5, 5, 3)]
@@ -29,7 +29,7 @@ def test_chunks_equal_the_whole_with_and_without_an_end() -> None:
 def test_a_copied_state_goes_its_own_way() -> None:
     flow, cases = make_flow()
     codes = cases["in.token"].long()
-    steps = EncoderSteps(flow, None, PREPARE)
+    steps = EncoderSteps(flow, None, PACK)
     state = steps.new_state()
     steps.push(state, codes[:13])
     steps.encode(state, 5)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from engine_runtime.codec.flow.estimator import EstimatorSteps
-from engine_runtime.codec.flow.packed_weights import PackedWeights
+from engine_runtime.codec.flow.packed_weights import WeightPacker
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, always, codes_of, make_flow, run
 
-PREPARE = PackedWeights(torch.float32, torch.device("cpu"))
+PACK = WeightPacker(torch.float32, torch.device("cpu"))
 
 
 @torch.inference_mode()
@@ -21,7 +21,7 @@ def test_chunks_equal_the_whole_sample(cfg_rate: float) -> None:
     mu, cond = (cases[f"internal.est0.{name}"][:1] for name in ("mu", "cond"))  # [1, 80, frames]
     speaker, steps = cases["internal.spk"], 3
     whole = decoder.sample(mu, speaker, cond, steps, cfg_rate)
-    chunked = EstimatorSteps(flow, cfg_rate, None, PREPARE)
+    chunked = EstimatorSteps(flow, cfg_rate, None, PACK)
     state = chunked.new_state(steps)
     parts = []
     for start in range(0, 80, 20):
@@ -35,7 +35,7 @@ def test_chunks_equal_the_whole_sample(cfg_rate: float) -> None:
 
 
 def test_schedules_are_made_once() -> None:
-    chunked = EstimatorSteps(make_flow()[0], 0.7, None, PREPARE)
+    chunked = EstimatorSteps(make_flow()[0], 0.7, None, PACK)
     assert chunked.schedule(4) is chunked.schedule(4)
     assert len(chunked.schedule(4).span) == 4
     assert len(chunked.schedule(2).times[0]) == 2

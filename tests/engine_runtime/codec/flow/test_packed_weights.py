@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from engine_runtime.codec.flow.packed_weights import PackedWeights
+from engine_runtime.codec.flow.packed_weights import WeightPacker
 
-PREPARE = PackedWeights(torch.float32, torch.device("cpu"))
+PACK = WeightPacker(torch.float32, torch.device("cpu"))
 
 
 @torch.no_grad()
@@ -18,8 +18,8 @@ def test_layers() -> None:
     linear, norm = nn.Linear(6, 4), nn.LayerNorm(6)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
-    assert torch.allclose(PREPARE.affine(linear)(x), linear(x), atol=1e-6)
-    assert torch.allclose(PREPARE.norm(norm, 3.0)(x), 3.0 * norm(x), atol=1e-5)
+    assert torch.allclose(PACK.affine(linear)(x), linear(x), atol=1e-6)
+    assert torch.allclose(PACK.norm(norm, 3.0)(x), 3.0 * norm(x), atol=1e-5)
 
 
 @torch.no_grad()
@@ -28,20 +28,20 @@ def test_windows_are_the_convolution(size: int) -> None:
     torch.manual_seed(size)
     conv, x = nn.Conv1d(6, 5, size), torch.randn(2, 9, 6)
     want = conv(x.transpose(1, 2)).transpose(1, 2)
-    assert torch.allclose(PREPARE.windowed(conv)(x), want, atol=1e-5)
+    assert torch.allclose(PACK.windowed(conv)(x), want, atol=1e-5)
     # two ranges of input channels add up to the whole; one of them carries the bias
-    first, rest = PREPARE.windowed(conv, 0, 2, bias=False), PREPARE.windowed(conv, 2)
+    first, rest = PACK.windowed(conv, 0, 2, bias=False), PACK.windowed(conv, 2)
     halves = first(x[..., :2].contiguous()) + rest(x[..., 2:].contiguous())
     assert torch.allclose(halves, want, atol=1e-5)
     if size == 1:
-        assert torch.allclose(PREPARE.pointwise(conv)(x), want, atol=1e-5)
+        assert torch.allclose(PACK.pointwise(conv)(x), want, atol=1e-5)
 
 
 def test_prepared_weights_are_copies() -> None:
     linear = nn.Linear(3, 3)
-    prepared = PREPARE.affine(linear)
+    prepared = PACK.affine(linear)
     nn.init.zeros_(linear.weight)
     assert not prepared.weight.requires_grad
     assert prepared.weight.abs().max() > 0
-    half = PackedWeights(torch.bfloat16, torch.device("cpu")).affine(linear)
+    half = WeightPacker(torch.bfloat16, torch.device("cpu")).affine(linear)
     assert half.weight.dtype == torch.bfloat16

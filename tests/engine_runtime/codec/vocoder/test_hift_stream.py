@@ -112,13 +112,13 @@ def test_captured_graphs_serve_every_stream_of_a_network() -> None:
     network, cases = hift()
     mel, calls = cases["stream.mel"].numpy(), EmulatedCalls()
     want = run(Vocoder(network, SPEC, seed=3).stream(), mel, [20])
-    stage = Vocoder(network, SPEC, seed=3, captured=GraphedFrames(calls, frozenset({20})))
+    stage = Vocoder(network, SPEC, seed=3, graphed=GraphedFrames(calls, frozenset({20})))
     for _ in range(2):
         np.testing.assert_allclose(run(stage.stream(), mel, [20]), want, rtol=0, atol=1e-5)
     made = calls.num_captured
     assert made > 0
     other = hift()[0]
-    run(Vocoder(other, SPEC, captured=GraphedFrames(calls, frozenset({20}))).stream(), mel, [20])
+    run(Vocoder(other, SPEC, graphed=GraphedFrames(calls, frozenset({20}))).stream(), mel, [20])
     assert calls.num_captured == 2 * made
 
 

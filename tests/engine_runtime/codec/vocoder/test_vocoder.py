@@ -98,7 +98,7 @@ def test_captured_graphs_of_two_vocoders_do_not_mix() -> None:
         for scale in (1.0, 0.5):
             network = lively(build_bigvgan(CONFIG))
             network.conv_pre.bias.data.fill_(scale)
-            want, captured = (Vocoder(network, SPEC, captured=kept) for kept in (None, frames))
+            want, captured = (Vocoder(network, SPEC, graphed=kept) for kept in (None, frames))
             pcm = [np.concatenate(run(stage.stream(), mel, [20])) for stage in (captured, want)]
             np.testing.assert_allclose(*pcm, rtol=0, atol=1e-5)
     assert calls.num_captured > 4

@@ -191,7 +191,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
     assert made == alone
 
 
-def test_what_an_executor_cannot_pick_comes_up_as_logits(tiny: Tiny) -> None:
+def test_what_an_executor_cannot_sample_comes_back_as_logits(tiny: Tiny) -> None:
     model, cases = tiny
     params = SamplingParams(True, 1.0, 0, 0.9, max_new=5, seed=1)
     generation = Generation(
@@ -205,7 +205,7 @@ def test_what_an_executor_cannot_pick_comes_up_as_logits(tiny: Tiny) -> None:
     assert generation.tails.sampling is None
 
 
-def test_a_result_that_cannot_be_one_is_refused_when_picked() -> None:
+def test_a_result_that_cannot_be_one_is_refused_when_sampled() -> None:
     model, cases = load_tiny()
     with torch.no_grad():
         model.text_lm_head.weight.zero_()

@@ -45,7 +45,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[ChainAsPersistent]:
 
     def use_persistent_kernel(step: DecodeStep, *_: object) -> None:
         made.append(ChainAsPersistent(step, 1024))
-        step.whole = cast(PersistentDecode, made[-1])
+        step.persistent = cast(PersistentDecode, made[-1])
 
     monkeypatch.setattr(DecodeStep, "use_persistent_kernel", use_persistent_kernel)
     return made

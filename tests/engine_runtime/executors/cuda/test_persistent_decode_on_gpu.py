@@ -65,8 +65,8 @@ class Bench:
         room = network.largest_dense(multiplies_fp8=False)
         scratch = torch.empty(room, dtype=torch.bfloat16, device=device)
         operations = TorchOperations(network, self.cache, self.inputs, scratch)
-        picker = DeviceSampler(CONFIG.text_vocab, CONFIG.audio_vocab, self.inputs, device)
-        self.step = DecodeStep(network, self.cache, self.inputs, operations, picker)
+        sampler = DeviceSampler(CONFIG.text_vocab, CONFIG.audio_vocab, self.inputs, device)
+        self.step = DecodeStep(network, self.cache, self.inputs, operations, sampler)
         self.reason = self.step.use_persistent_kernel(network, self.cache, self.inputs)
         if self.reason is not None and "9.0" in self.reason:
             pytest.skip(self.reason)

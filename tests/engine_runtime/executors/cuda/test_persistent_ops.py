@@ -119,8 +119,8 @@ def test_the_list_gives_what_the_chain_of_operations_gives(
         operations = TorchOperations(
             network, cache, inputs, torch.empty(network.largest_dense(multiplies_fp8=False))
         )
-        picker = DeviceSampler(config.text_vocab, config.audio_vocab, inputs, torch.device("cpu"))
-        step = DecodeStep(network, cache, inputs, operations, picker)
+        sampler = DeviceSampler(config.text_vocab, config.audio_vocab, inputs, torch.device("cpu"))
+        step = DecodeStep(network, cache, inputs, operations, sampler)
         before = cache.pool.clone()
         step.run(StepShape(512, text, audio))
         trunk = cache.trunk.view(-1, config.hidden_size)

@@ -136,7 +136,7 @@ def test_a_step_that_cannot_be_captured_is_launched(
     with caplog.at_level(logging.WARNING):
         for token in range(3):
             assert_same(captured.decode(mine, token), plain.decode(other, token))
-    assert [capture.levelname for capture in caplog.records] == ["WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "stream is capturing" in caplog.text
     assert "one by one" in executor.note
 

@@ -60,7 +60,7 @@ class Outputs:
 
 def made(most_past: int) -> tuple[GraphedDecode, Calls, list[int]]:
     calls, stated = Calls(), []
-    captured = GraphedDecode(
+    graphed = GraphedDecode(
         calls,  # type: ignore[arg-type]
         lambda: Context(stated),  # type: ignore[arg-type, return-value]
         Inputs(),  # type: ignore[arg-type]
@@ -68,28 +68,28 @@ def made(most_past: int) -> tuple[GraphedDecode, Calls, list[int]]:
         stream=7,
         most_past=most_past,
     )
-    return captured, calls, stated
+    return graphed, calls, stated
 
 
 def test_a_bucket_states_the_most_that_it_holds() -> None:
-    captured, calls, stated = made(most_past=599)
+    graphed, calls, stated = made(most_past=599)
     for past in (0, 255, 256, 511, 512, 599, 3):
-        captured.run(past)
+        graphed.run(past)
     assert calls.runs == [0, 0, 1, 1, 2, 2, 0]
     assert stated == [256, 512, 599]
-    assert captured.num_graphs == 3
+    assert graphed.num_graphs == 3
     for bucket, most in enumerate(stated):
         last = min((bucket + 1) * ROWS_PER_GRAPH - 1, 599)
         assert last <= most, "the grid would be too small for the last row of the bucket"
 
 
 def test_what_cannot_be_captured_is_not_kept() -> None:
-    captured, calls, stated = made(most_past=599)
+    graphed, calls, stated = made(most_past=599)
     calls.fails = True
     with pytest.raises(ExecutorError, match="did not start"):
-        captured.run(3)
-    assert captured.num_graphs == 0
+        graphed.run(3)
+    assert graphed.num_graphs == 0
     calls.fails = False
-    captured.run(4)
+    graphed.run(4)
     assert stated == [256, 256]
-    assert captured.num_graphs == 1
+    assert graphed.num_graphs == 1

@@ -108,12 +108,12 @@ def test_decode_steps_are_captured_before_the_first_reply(
     calls = CapturedCalls(engine_world.trt)
     made: list[TrtllmExecutor] = []
 
-    class Capture(TrtllmExecutor):
+    class Capturing(TrtllmExecutor):
         def __init__(self, *words: Any, **named: Any) -> None:
             super().__init__(*words, **named, calls=calls)  # type: ignore[arg-type]
             made.append(self)
 
-    monkeypatch.setattr(loading, "TrtllmExecutor", Capture)
+    monkeypatch.setattr(loading, "TrtllmExecutor", Capturing)
     folder = engine_world.build(random_bundle, tmp_path / "engine")
     engine = Engine.load(Bundle.open(random_bundle), with_engine(folder))
     lm = engine.stages.lm

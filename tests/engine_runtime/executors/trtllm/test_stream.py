@@ -61,7 +61,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return log
 
 
-def test_events_are_captured_on_the_stream_that_works(log: list[str]) -> None:
+def test_events_are_recorded_on_the_stream_that_works(log: list[str]) -> None:
     """On another stream they would measure nothing of the step."""
     stream = EngineStream(torch.device("cuda"))
     assert stream.handle == 77
