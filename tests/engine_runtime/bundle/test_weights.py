@@ -351,7 +351,7 @@ def test_a_large_file_takes_little_memory(tmp_path: Path, repository: Path) -> N
     safetensors.torch.save_file(tensors, file)
     code = (
         "import resource, sys, pathlib, torch\n"
-        "from engine_runtime import weights\n"
+        "from engine_runtime.bundle import weights\n"
         "weights._MAPPED_AT_MOST = 32 << 20\n"
         "expected = {f'layer{index}': (2048, 2048) for index in range(16)}\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
