@@ -139,7 +139,7 @@ class Session:
     def _on_engine(self, engine: SessionEngine) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""
         self._unsubscribe = engine.timing.subscribe(self._on_timing)
-        self._loop.turns.timing = engine.timing
+        self._loop.turns.use_timing(engine.timing)
 
     def _on_timing(self, event: TimingEvent) -> None:
         self._events.append(Timing(event))

@@ -1,0 +1,283 @@
+"""One reply, from its commit until it was heard, cut or taken back: playback, transcript, events.
+
+In: the reply events of the engine. Out: PCM for `Playback`; ReplyTextDelta, ReplyFinished, PlaybackStarted,
+PlaybackFinished and ReplyCut; the timings playback_hold, voice_to_voice and reply_cut. Dialog thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from app.dialog.conversation import Transcript
+from app.dialog.conversation import Turn as TranscriptTurn
+from app.session.clocks import Clock
+from app.session.engine_jobs import Loaded
+from app.session.messages import (
+    CancelReason,
+    Event,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyCut,
+    ReplyFinished,
+    ReplyTextDelta,
+)
+from app.session.playback import Playback
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+
+
+@dataclass(slots=True)
+class UserTurn:
+    """What the user said or typed in the turn in progress, or in the earlier one that is played again."""
+
+    turn_id: int
+    modality: Modality
+    """Of the reply."""
+    commit_id: int = 0
+    """0 while the user speaks."""
+    user_codes: int = 0
+    last_speech_ns: int | None = None
+    """When the user spoke last, by the session's clock; None for a typed question."""
+    last_speech_wall_ns: int = 0
+    """The same by the clock of the timing bus."""
+
+
+@dataclass(slots=True)
+class ReplyInProgress:
+    """What is known of one reply."""
+
+    turn: UserTurn
+    asked_ns: int
+    """When the turn was committed, by the session's clock."""
+    is_repetition: bool = False
+    is_complete: bool = False
+    """The engine has made all of it."""
+    has_audio: bool = False
+    """Playback began, with the first audio of the reply."""
+    is_heard: bool = False
+    """The first sample was handed to the loudspeaker."""
+    pieces: list[ReplyText] = field(default_factory=list)
+    """Its text, as it came."""
+    samples_heard: int = 0
+    """What was heard of it before it was started over or stopped."""
+
+    @property
+    def text(self) -> str:
+        """Its text so far."""
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def heard_text(self) -> str:
+        """Text of what was heard of a spoken reply, or shown of a text reply."""
+        if self.turn.modality is Modality.TEXT:
+            return self.text
+        return "".join(piece.text for piece in self.pieces if piece.start_sample < self.samples_heard)
+
+
+class ReplyPlayer:
+    """One reply at a time: `begin` at the commit, `add` for each event of the engine, `service` in every
+    round; then `end` if it was played to its end, else `stop` and `cut`, or `take_back`."""
+
+    def __init__(
+        self,
+        playback: Playback,
+        transcript: Transcript,
+        clock: Clock,
+        emit: Callable[[Event], None],
+        least_ms: int,
+    ) -> None:
+        self.timing = TimingBus()
+        """The engine's bus once it is loaded."""
+        self.least_ms = least_ms
+        """With how much audio in hand the very first reply starts."""
+        self._playback = playback
+        self._transcript = transcript
+        self._clock = clock
+        self._emit = emit
+        self._engine: Loaded | None = None
+        self._reply: ReplyInProgress | None = None
+
+    # ---- what there is ----
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether a reply was begun, and neither ended nor stopped."""
+        return self._reply is not None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the first sample of the reply was handed to the loudspeaker."""
+        return self._reply is not None and self._reply.is_heard
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether this is the reply of an earlier turn."""
+        return self._reply is not None and self._reply.is_repetition
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the loudspeaker went away while the reply was played."""
+        return self._reply is not None and self._reply.has_audio and self._playback.is_lost
+
+    @property
+    def is_played(self) -> bool:
+        """Whether the reply is complete and its playback over."""
+        return self._reply is not None and self._reply.is_complete and not self._playback.is_active
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether stopping changes nothing in what was said: the reply was heard to its end, or is a
+        repetition."""
+        reply = self._reply
+        if reply is None:
+            return False
+        was_played = not reply.has_audio or self._playback.is_over(self._clock.now_ns())
+        return reply.is_repetition or (reply.is_complete and was_played)
+
+    # ---- from its commit to its end ----
+
+    def use_engine(self, engine: Loaded) -> None:
+        """The engine is ready."""
+        self._engine = engine
+
+    def begin(self, turn: UserTurn, *, is_repetition: bool = False) -> None:
+        """The turn was committed, or the reply of an earlier one is to be played again."""
+        self._reply = ReplyInProgress(turn, self._clock.now_ns(), is_repetition, is_complete=is_repetition)
+
+    def start_over(self, spoken: TranscriptTurn) -> None:
+        """Play the audio that the transcript holds of the reply, from its first sample on."""
+        reply = self._present()
+        reply.samples_heard = self._samples_heard(reply)  # it is not cut
+        reply.has_audio = True
+        self._playback.begin(spoken.sample_rate, self.least_ms, self._clock.now_ns())
+        for chunk in spoken.chunks:
+            self._playback.push(chunk)
+        if reply.is_complete:
+            self._playback.finish()
+
+    def add(self, event: ReplyEvent) -> None:
+        """The next event of the reply."""
+        reply = self._present()
+        turn = reply.turn
+        if isinstance(event, ReplyText):
+            reply.pieces.append(event)
+            self._emit(ReplyTextDelta(turn.turn_id, event.text, event.is_subtitle))
+        elif isinstance(event, ReplyAudio):
+            self._transcript.add_audio(turn.turn_id, event.pcm, event.sample_rate)
+            if not reply.has_audio:
+                reply.has_audio = True
+                self._playback.begin(event.sample_rate, self.least_ms, reply.asked_ns)
+            if self._playback.is_active:
+                self._playback.push(event.pcm)
+        else:
+            self._complete(reply, event)
+
+    def service(self, now_ns: int) -> bool:
+        """Advance the playback; whether the first sample of the reply was noticed just now."""
+        self._playback.service(now_ns)
+        reply, started_ns = self._reply, self._playback.started_ns
+        if reply is None or reply.is_heard or not reply.has_audio or started_ns is None:
+            return False
+        reply.is_heard = True
+        self._emit(PlaybackStarted(reply.turn.turn_id))
+        self._time_start(reply, started_ns)
+        return True
+
+    def take_back(self) -> None:
+        """The user continues: there was no commit and no reply."""
+        reply = self.stop()
+        if reply is not None:
+            self._transcript.take_back_reply(reply.turn.turn_id)
+
+    def end(self) -> None:
+        """The reply was played to its end, or its repetition is over."""
+        reply = self.stop()
+        if reply is not None and (reply.is_heard or reply.is_repetition):
+            self._emit(PlaybackFinished(reply.turn.turn_id))
+
+    def stop(self) -> ReplyInProgress | None:
+        """Silence; the reply that was in progress, for `cut`."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.samples_heard = self._samples_heard(reply)
+        self._playback.stop()
+        return reply
+
+    def cut(self, reply: ReplyInProgress, reason: CancelReason) -> None:
+        """The reply was stopped before its end: keep and report what was heard of it."""
+        turn, samples = reply.turn, reply.samples_heard
+        known = self._transcript.get(turn.turn_id)
+        made_s = known.reply_s if known is not None else 0.0
+        heard_text = reply.heard_text
+        self._transcript.cut(turn.turn_id, heard_text, samples)
+        rate, samples_per_code = 1, 1
+        if self._engine is not None:
+            rate, samples_per_code = self._engine.output_sample_rate, self._engine.samples_per_code
+        cut = ReplyCut(
+            turn.turn_id,
+            reason,
+            turn.modality,
+            heard_text,
+            reply.text[len(heard_text) :],
+            samples / rate,
+            made_s,
+            turn.user_codes,
+            -(-samples // samples_per_code),
+        )
+        self.timing.emit(
+            "reply_cut",
+            turn.turn_id,
+            time.perf_counter_ns(),
+            0,
+            reason=reason,
+            heard_ms=cut.heard_s * 1e3,
+            made_ms=made_s * 1e3,
+        )
+        self._emit(cut)
+
+    def _present(self) -> ReplyInProgress:
+        if self._reply is None:
+            raise RuntimeError("no reply was begun")
+        return self._reply
+
+    def _samples_heard(self, reply: ReplyInProgress) -> int:
+        """Samples of the reply that left the loudspeaker, at its own rate."""
+        now = self._playback.heard_samples(self._clock.now_ns()) if reply.has_audio else 0
+        return max(reply.samples_heard, now)
+
+    def _complete(self, reply: ReplyInProgress, done: ReplyDone) -> None:
+        reply.is_complete = True
+        text = done.text or reply.text
+        self._transcript.finish(reply.turn.turn_id, text, done.finish_reason)
+        if self._playback.is_active:
+            self._playback.finish()
+        rate = self._engine.output_sample_rate if self._engine else 1
+        self._emit(
+            ReplyFinished(
+                reply.turn.turn_id,
+                done.modality,
+                done.audio_samples / rate,
+                text,
+                reply.turn.user_codes,
+                len(done.codes),
+                done.finish_reason,
+            )
+        )
+
+    def _time_start(self, reply: ReplyInProgress, started_ns: int) -> None:
+        turn, start = reply.turn, self._playback.start
+        if start is not None and not reply.is_repetition:
+            hold_ns = round(start.delay_ms * 1e6)
+            self.timing.emit(
+                "playback_hold",
+                turn.turn_id,
+                time.perf_counter_ns() - hold_ns,
+                hold_ns,
+                reason=start.reason,
+                target_ms=start.target_ms,
+            )
+        if turn.last_speech_ns is not None:
+            duration_ns = started_ns - turn.last_speech_ns
+            self.timing.emit("voice_to_voice", turn.turn_id, turn.last_speech_wall_ns, duration_ns)
