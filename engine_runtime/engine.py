@@ -27,7 +27,7 @@ from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.conversation.history import Conversation
 from engine_runtime.conversation.turn import Turn
-from engine_runtime.cuda.gpu_memory import told_when_short
+from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus
@@ -73,7 +73,7 @@ class Engine:
         recording that gives no voice.
         """
         chosen = options or EngineOptions()
-        stages = told_when_short(
+        stages = explain_out_of_memory(
             lambda: load_stages(bundle, chosen, voice=voice, progress=progress), bundle.lm, chosen
         )
         return cls(stages, timing)
@@ -129,7 +129,7 @@ class Engine:
     def warm_up(self) -> None:
         """Answer a second of faint noise, so that the first real reply is as fast as later ones. Keeps
         nothing. Raises AcceleratorError where the GPU has too little memory."""
-        told_when_short(self._warm_up, self.bundle.lm, self.stages.options)
+        explain_out_of_memory(self._warm_up, self.bundle.lm, self.stages.options)
 
     def _warm_up(self) -> None:
         bundle, rate = self.bundle, self.input_sample_rate

@@ -19,7 +19,7 @@ from engine_runtime.bench.conversation import measure_conversation
 from engine_runtime.bench.exact_encoding import TITLE, measure_exact_encoding
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.memory import measure_memory, reset_peak
-from engine_runtime.cuda.gpu_memory import told_when_short
+from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.options import EngineOptions
 from engine_runtime.table import Section
@@ -58,7 +58,7 @@ class StageBench:
         for title, measure in measurements.items():
             engine.stages.cpu_threads.adapt()
             try:
-                yield told_when_short(measure, engine.bundle.lm, engine.stages.options)
+                yield explain_out_of_memory(measure, engine.bundle.lm, engine.stages.options)
             except AcceleratorError as error:
                 yield Section(title, {}, note=f"not measured: {error}")
 
@@ -66,7 +66,7 @@ class StageBench:
         """One of COMPARISONS. Raises as `run`, and ComparisonError where the other side is not there."""
         comparison = Comparison(engine.stages, self._language_model(engine), min(self.repeats, 10))
         run = comparison.transformers if what == "transformers" else comparison.recompute
-        return told_when_short(run, engine.bundle.lm, engine.stages.options)
+        return explain_out_of_memory(run, engine.bundle.lm, engine.stages.options)
 
     def _language_model(self, engine: Engine) -> LMBench:
         return LMBench(engine.stages, self.ceilings, self.repeats)

@@ -1,10 +1,10 @@
-"""Context policy: which turns of a conversation go to the model when not all of them fit.
+"""Context policy: selects the turns of a conversation that fit into the model's context.
 
-Policy: the system turn and the current turn always stay, and room for the reply is kept free. When the rest
-does not fit, whole exchanges (user turn and reply) are dropped, oldest first, until the kept history fills at
-most half of what it may fill. Dropping down to a half in one go keeps the prefix stable for many turns, so
-that the remaining history is prefilled anew once and not at every turn. If the current turn alone does not
-fit, that is a ContextLengthError. Pure functions; no tensors.
+Policy: the system turn and the current turn always stay, and rows are reserved for the reply. When the rest
+does not fit, complete exchanges (user turn and reply) are dropped, oldest first, until the kept history fills
+at most half of its budget. Dropping to half at once keeps the prefix stable for many turns, so that the
+remaining history is prefilled again once and not at every turn. ContextLengthError if the current turn alone
+does not fit. Pure functions; no tensors.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from engine_runtime.errors import ContextLengthError
 
 
 def reply_reserve(max_new: int, limit: int) -> int:
-    """Rows kept free for the reply: what it may use, but at most a quarter of the context."""
+    """Rows reserved for the reply: its maximum length, but at most a quarter of the context."""
     return min(max_new, limit // 4)
 
 
 def num_dropped(
     system_rows: int, exchange_rows: Sequence[int], current_rows: int, reserve: int, limit: int
 ) -> int:
-    """How many of the oldest exchanges to leave out.
+    """Number of the oldest exchanges to drop.
 
     Args:
         system_rows: rows of the system turn.
         exchange_rows: rows of each earlier exchange, oldest first.
-        current_rows: rows of the user's turn so far, with what opens the reply.
-        reserve: rows kept free for the reply.
+        current_rows: rows of the user's turn so far and of the reply's opening.
+        reserve: rows reserved for the reply.
         limit: rows that the context and the KV pool can hold.
 
     Raises ContextLengthError if the current turn does not fit without any history.
@@ -36,8 +36,8 @@ def num_dropped(
     room = limit - system_rows - current_rows - reserve
     if room < 0:
         raise ContextLengthError(
-            f"This turn has {current_rows} rows, and at most {max(0, current_rows + room)} fit into the "
-            f"model's context of {limit} beside the reply. Say or type less at once; the conversation so far "
+            f"This turn has {current_rows} rows, but at most {max(0, current_rows + room)} fit into the "
+            f"model's context of {limit} beside the reply. Send a shorter message; the conversation so far "
             "is kept."
         )
     kept = sum(exchange_rows)

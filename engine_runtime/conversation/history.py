@@ -1,9 +1,9 @@
-"""Conversation: what was said so far, and how much of it the KV cache holds.
+"""Conversation: the exchanges so far, and how much of them the KV cache holds.
 
 In: finished exchanges. Out: the rows that the model should see for the next turn, oldest first: the system
-turn of the wanted modality, the exchanges that are still kept, the current turn. The history is rows, not
-cache: after a cancel, an error, a change of modality or blocks given to another conversation, `Sequence` is
-aligned to these rows again and only what differs is prefilled. Engine thread.
+turn of the requested modality, the exchanges still kept, the current turn. The history consists of rows and
+is independent of the cache: after a cancel, an error, a change of modality or an eviction, `Sequence` is
+aligned to these rows again and only the difference is prefilled. Engine thread.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.types import Modality, SamplingParams
 
 SPOKEN_TURNS = 3
-"""How many of the latest spoken turns say how loud the next one will be."""
+"""Number of latest spoken turns used to estimate the level of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A user turn and its reply, complete turns of the chat layout. `text` is the reply, or what a spoken one
-    says, where the model writes that. `speech_maximum` is that of the log10 mel power of a spoken turn."""
+    """A user turn and its reply, complete turns of the chat layout. `text` is the text reply, or the
+    transcript of a spoken one if the model writes it. `speech_maximum` is that of the log10 mel power of a
+    spoken turn."""
 
     user: tuple[Row, ...]
     reply: tuple[Row, ...]
@@ -42,17 +43,17 @@ class Exchange:
 
 
 class ActiveTurn(Protocol):
-    """What a conversation knows of its latest turn."""
+    """The interface of the latest turn to its conversation."""
 
     @property
     def is_over(self) -> bool:
         """Whether it is done or cancelled."""
 
     def cancel(self) -> None:
-        """Stop it. Safe from any thread."""
+        """Stop the turn. Safe from any thread."""
 
     def close(self) -> None:
-        """End it, whatever its state; it cannot be reopened."""
+        """End the turn in any state; it cannot be reopened."""
 
 
 @dataclass(eq=False)
@@ -60,13 +61,13 @@ class Conversation:
     """One conversation. Made by `Engine.new_conversation`.
 
     Attributes:
-        exchanges: everything that was said, oldest first; a reply that was cut as far as it was heard.
-        num_forgotten: the oldest exchanges that the model does not see any more
-        (conversation/context_window.py).
+        exchanges: all exchanges, oldest first; an interrupted reply up to the point that was heard.
+        num_forgotten: number of the oldest exchanges dropped from the model's context
+            (conversation/context_window.py).
         sequence: the rows that the KV cache holds.
         turn: the latest turn.
-        seed: what replies draw from where no other seed is given.
-        num_commits: replies that were asked for so far, those that were taken back included.
+        seed: seed of the replies where no other is given.
+        num_commits: replies requested so far, including those reverted by a reopen.
     """
 
     prompt: Prompt
@@ -80,13 +81,13 @@ class Conversation:
     num_commits: int = 0
 
     def next_draws(self, params: SamplingParams) -> SamplingParams:
-        """The parameters of the next reply, which draws like no other of this conversation."""
+        """The sampling parameters of the next reply, with a seed of its own."""
         self.num_commits += 1
         seed = self.seed if params.seed is None else params.seed
         return replace(params, seed=reply_seed(seed, self.num_commits))
 
     def history(self) -> list[Row]:
-        """Rows of the system turn and of the exchanges that are kept."""
+        """Rows of the system turn and of the kept exchanges."""
         kept = self.exchanges[self.num_forgotten :]
         said = chain.from_iterable((*exchange.user, *exchange.reply) for exchange in kept)
         return [*self.prompt.system(self.modality), *said]
@@ -94,8 +95,8 @@ class Conversation:
     def plan(self, current: list[Row], reserve: int) -> list[Row]:
         """All rows that the model should see, with `current` (the user's turn so far) at the end.
 
-        Forgets the oldest exchanges where `reserve` rows would not be left for the rest of the turn and its
-        reply. Raises ContextLengthError if `current` does not fit at all; nothing is forgotten then.
+        Drops the oldest exchanges if fewer than `reserve` rows would remain for the rest of the turn and its
+        reply. Raises ContextLengthError, having dropped nothing, if `current` does not fit at all.
         """
         kept = [exchange.num_rows for exchange in self.exchanges[self.num_forgotten :]]
         system_rows = len(self.prompt.system(self.modality))
@@ -103,7 +104,7 @@ class Conversation:
         return [*self.history(), *current]
 
     def replace(self, old: Exchange | None, new: Exchange | None) -> None:
-        """Put `new` in the place of `old`. None for `old` adds it, None for `new` leaves nothing there."""
+        """Replace `old` by `new`. None for `old` appends `new`, None for `new` removes `old`."""
         if old is None:
             self.exchanges += [] if new is None else [new]
             return
@@ -114,14 +115,14 @@ class Conversation:
 
     @property
     def expected_maximum(self) -> float | None:
-        """What to expect of the next spoken turn: the (lower) median of the latest spoken turns, so that a
-        slammed door in one of them counts for nothing. It belongs to this conversation, since it says how
-        loud its user is."""
+        """Estimate of `speech_maximum` of the next spoken turn: the (lower) median of the latest spoken
+        turns, so that one loud noise, such as a slammed door, has no effect. Kept per conversation, since it
+        depends on the user's level."""
         maxima = (exchange.speech_maximum for exchange in reversed(self.exchanges))
         latest = [*islice((maximum for maximum in maxima if maximum is not None), SPOKEN_TURNS)]
         return median_low(latest) if latest else None
 
     @property
     def is_resting(self) -> bool:
-        """Whether no turn is in progress, so that its KV blocks can be lent out."""
+        """Whether no turn is in progress, so that its KV blocks can be evicted."""
         return self.turn is None or self.turn.is_over

@@ -1,8 +1,8 @@
-"""Reply: one reply while it is made, one decode step at a time.
+"""Reply: generates one reply, one decode step at a time.
 
 In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
-its characters are whole, speech as soon as token2mel and vocoder can make a chunk. `rows` is what it is made
-of (reply_rows.py), `given` how much of it was handed out. Engine thread.
+its characters are complete, speech as soon as token2mel and vocoder can compute a chunk. `rows` are the rows
+of the reply (reply_rows.py), `given` the position up to which they were delivered. Engine thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def prefill(
     *,
     phase: Literal["listen", "commit"],
 ) -> Logits:
-    """Prefill what `sequence` lacks of `rows`, with its span in the trace; logits of the last row."""
+    """Prefill the `rows` missing from `sequence`, with a trace span; returns the logits of the last row."""
     with timing.span("prefill", turn_id, phase=phase) as attributes:
         logits, num_new = stages.sequences.prefill(sequence, rows, tails)
         attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
@@ -52,7 +52,8 @@ def prefill(
 
 @dataclass(slots=True)
 class _Clock:
-    """What the latency figures of a reply are made of. Work is time inside `advance`, in ns."""
+    """Time stamps and durations from which the latency metrics of a reply are computed. Work is time inside
+    `advance`, in ns."""
 
     committed_ns: int
     work_ns: int = 0
@@ -65,10 +66,10 @@ class _Clock:
 
 @dataclass(slots=True)
 class Reply:
-    """Makes the rows of one reply and what is heard or read of them.
+    """Generates the rows of one reply, and its speech and text.
 
-    `prompt` is all rows before the reply, which its first step prefills into `sequence`; `limit` is how many
-    rows the context can hold.
+    `prompt` is all rows before the reply, which its first step prefills into `sequence`; `limit` is the
+    number of rows that the context can hold.
     """
 
     stages: Stages
@@ -82,17 +83,17 @@ class Reply:
     committed_ns: int
     rows: ReplyRows = field(init=False)
     given: ReplyPosition = field(default_factory=ReplyPosition)
-    """How much was handed out."""
+    """Position up to which the reply was delivered."""
     finish_reason: FinishReason | None = None
     _clock: _Clock = field(init=False)
     _text: IncrementalText = field(init=False)
     _voice: ReplyVoice | None = None
     _leaving: ReplyVoice | None = None
-    """A voice that got its last code; None once all it makes has arrived."""
+    """A voice that received its last code; None once all its audio has arrived."""
     _has_begun: bool = False
-    """Whether the codec is at work, or was, on this reply."""
+    """Whether the codec has started on this reply."""
     _ending: FinishReason | None = None
-    """Why no row follows."""
+    """Why generation ended; None while it continues."""
     _chunk_index: int = 0
 
     def __post_init__(self) -> None:
@@ -102,8 +103,8 @@ class Reply:
         self._text = IncrementalText(self.stages.tokenizer)
 
     def advance(self) -> list[ReplyEvent]:
-        """Make the next row, or, when there is none, wait for speech that is on its way; events that became
-        ready. The last one is a ReplyDone, and `finish_reason` is set."""
+        """Generate the next row or, after the last, wait for pending speech; returns the events that became
+        ready. The last event is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
         if self._ending is None:
             row = self.generation.sample(self._next_logits())
@@ -126,7 +127,7 @@ class Reply:
         return events
 
     def done(self, reason: FinishReason) -> ReplyDone:
-        """Close the books: the timing of the whole reply and its last event."""
+        """Compute the timing of the complete reply; returns its last event."""
         clock, mel = self._clock, self.stages.token2mel.mel
         audio_s = clock.samples / mel.sample_rate
         attributes: dict[str, float | int | str] = {"audio_s": audio_s, "finish_reason": reason}
@@ -145,11 +146,11 @@ class Reply:
         )
 
     def stop(self) -> None:
-        """Nothing more of it is wanted: let go of the voice, so that its buffers serve the next reply."""
+        """Stop the reply and release the voice, so that the next reply can use its buffers."""
         self._voice = self._leaving = None
 
     def note_given(self, event: ReplyEvent) -> None:
-        """The event is about to be handed out."""
+        """Record an event that is about to be delivered."""
         samples, characters = self.given.samples, self.given.characters
         if isinstance(event, ReplyAudio):
             self.given = ReplyPosition(samples + event.pcm.size, characters)
@@ -162,7 +163,7 @@ class Reply:
             return prefill(
                 self.stages, self.sequence, self.prompt, tails, self.timing, self.turn_id, phase="commit"
             )
-        # NOTE: not "while the codec is busy": what a step computes shall not depend on how fast something is.
+        # NOTE: not "while the codec is busy": the result of a step must not depend on timing.
         if tails.sampling is not None and self._has_begun:
             tails = replace(tails, sampling=replace(tails.sampling, exclusive_gpu=False))
         rows = self.rows.rows
@@ -181,7 +182,7 @@ class Reply:
         if self.rows.is_code(row):
             if self.modality is Modality.SPEECH:
                 if self._voice is None:
-                    while self._leaving is not None:  # what was said before comes first
+                    while self._leaving is not None:  # earlier speech comes first
                         yield from self._arrivals(start_ns, wait=True)
                     self._voice = self._new_voice()
                 ready = self._voice.push(row.row.audio)
@@ -196,7 +197,7 @@ class Reply:
             yield ReplyText(self.turn_id, text, is_subtitle, self.rows.add_text(text))
 
     def _end(self, start_ns: int) -> Iterator[ReplyEvent]:
-        """What is left when no row follows."""
+        """The remaining events after the last row."""
         text = self._text.finish()
         if text:
             start = self.rows.add_text(text, is_late=True)
@@ -212,7 +213,7 @@ class Reply:
             yield from self._play(pieces, start_ns)
 
     def _arrivals(self, start_ns: int, *, wait: bool) -> Iterator[ReplyEvent]:
-        """What arrived of a voice that got its last code, or, on request, at least the next of it."""
+        """Audio that arrived from a voice that received its last code; `wait` blocks until there is some."""
         if self._leaving is not None:
             pieces = self._leaving.wait() if wait else self._leaving.take()
             if not self._leaving.is_pending:

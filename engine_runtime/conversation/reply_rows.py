@@ -1,8 +1,8 @@
-"""ReplyRows: what a reply is made of, and what is left of it where it was cut.
+"""ReplyRows: the rows of a reply, and their truncation at a playback position.
 
-In: generated rows with the text that each of them released, and a position (how much was played or shown).
-Out: the reply as a complete turn of the chat layout, its text and its codes, all cut at the same row. A code
-counts as heard once its audio had started. Plain lists; the thread that holds the engine's lock.
+In: generated rows, each with the text it released, and a position (how much was played or shown). Out: the
+reply as a complete turn of the chat layout, its text and its codes, all truncated at the same row. A code
+counts as heard once its audio has started. Plain lists. Used by the thread that holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine_runtime.types import Modality
 
 @dataclass(frozen=True, slots=True)
 class ReplyPosition:
-    """How far a reply came: samples of speech that were played, or characters of a text that were shown."""
+    """Position in a reply: samples of speech that were played, or characters of text that were shown."""
 
     samples: int = 0
     characters: int = 0
@@ -27,11 +27,11 @@ class ReplyPosition:
 
 @dataclass(slots=True)
 class ReplyRows:
-    """The rows of one reply, the row that ended it included.
+    """The rows of one reply, including the row that ended it.
 
     Attributes:
         codes: the speech codes among the rows.
-        text: the reply, or what a spoken one says.
+        text: the text reply, or the transcript of a spoken one.
     """
 
     modality: Modality
@@ -41,14 +41,14 @@ class ReplyRows:
     codes: list[int] = field(default_factory=list)
     text: str = ""
     _codes_before: list[int] = field(default_factory=list)
-    """Speech codes before each row."""
+    """Number of speech codes before each row."""
     _text_ends: list[int] = field(default_factory=list)
-    """Characters of `text` up to and with each row."""
+    """Number of characters of `text` up to and including each row."""
     _text_row: int = 0
-    """The latest row that added to the text."""
+    """Index of the latest row that added text."""
 
     def append(self, row: GeneratedRow) -> None:
-        """The next row."""
+        """Append the next row."""
         self.rows.append(row)
         self._codes_before.append(len(self.codes))
         self._text_ends.append(len(self.text))
@@ -56,19 +56,19 @@ class ReplyRows:
             self.codes.append(row.row.audio)
 
     def add_text(self, piece: str, *, is_late: bool = False) -> int:
-        """Text that the last row released or, if it `is_late`, the row that released some before; returns the
-        sample at which the audio of that row starts."""
+        """Add text released by the last row or, if `is_late`, by the latest row that released text; returns
+        the sample at which the audio of that row starts."""
         self._text_row = self._text_row if is_late else len(self.rows) - 1
         self.text += piece
         self._text_ends[self._text_row :] = [len(self.text)] * (len(self.rows) - self._text_row)
         return self.samples_per_code * self._codes_before[self._text_row]
 
     def is_code(self, row: GeneratedRow) -> bool:
-        """Whether the row is speech and not its end."""
+        """Whether the row is a speech code and not the end of speech."""
         return row.mode is Mode.AUDIO and row.row.audio < self.special.eosp
 
     def up_to(self, position: ReplyPosition) -> ReplyRows:
-        """What was heard (a spoken reply) or shown (a text reply) at this position."""
+        """The rows that were heard (spoken reply) or shown (text reply) at this position."""
         count = self._codes_heard(position) if self.modality is Modality.SPEECH else self._shown(position)
         left = ReplyRows(self.modality, self.special, self.samples_per_code)
         left.rows = self.rows[:count]
@@ -79,8 +79,8 @@ class ReplyRows:
         return left
 
     def as_turn(self, prompt: Prompt) -> list[Row]:
-        """The reply as it stands in the history: with its opening, with what ends the speech if it was cut,
-        and with the end of the turn."""
+        """The reply as a turn of the history: with its opening, the end of speech if it was truncated, and
+        the end of the turn."""
         said = [row for row in self.rows if not row.is_stop]
         return [
             *prompt.open_reply(self.modality),

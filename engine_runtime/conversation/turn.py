@@ -1,20 +1,20 @@
 """Turn: one user turn and its reply, from the first speech to the last sample.
 
-In: PCM (or typed text) as it comes, then a commit. Out: reply events. While the user speaks, new codes are
-prefilled at once, so that at the commit only the few rows that close the turn are left. Codes may change
-while the user speaks (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` once more at the
-commit: rows are prefilled again from the first that differs.
+In: PCM (or typed text) as it arrives, then a commit. Out: reply events. While the user speaks, new codes are
+prefilled at once, so that only the few closing rows of the turn remain at the commit. Codes may change while
+the user speaks (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the commit:
+rows are prefilled again from the first difference.
 
 States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Used
-by the engine thread; `cancel` and `truncate` are safe from any thread and take effect after the present
+by the engine thread; `cancel` and `truncate` are safe from any thread and take effect after the current
 decode step at the latest.
 
 Policies:
-    A turn cancelled while listening never happened.
-    A reply that is interrupted stays in the history as far as it was heard: `truncate` says how far that is,
-    also for a reply that is complete; `cancel` takes what was handed out for heard. If nothing was heard, the
-    whole exchange never happened. After an error the turn is gone and the conversation is as it was before
-    the turn, unless `truncate` says that some of the reply was heard.
+    A turn cancelled while listening leaves no trace in the history. An interrupted reply stays in the history
+    up to the point that was heard: `truncate` sets that point, also for a complete reply; `cancel` assumes
+    that everything delivered was heard. If nothing was heard, the exchange is removed. After an error the
+    turn is dropped and the conversation is restored to its state before the turn, unless `truncate` reports
+    that part of the reply was heard.
 """
 
 from __future__ import annotations
@@ -60,30 +60,30 @@ class Turn:
         reply: Modality,
         timing: TimingBus,
     ) -> None:
-        """`lock` is the engine's: whoever holds it works on the stages."""
+        """`lock` is the engine's lock, which guards the stages."""
         self.turn_id = turn_id
         self._stages, self._lock, self._conversation = stages, lock, conversation
         self._timing = timing
         self._state = _State.LISTENING
         self._cancelled = threading.Event()
         self._commit_count = 0
-        """Which commit is wanted; a reply of an earlier one is stale."""
+        """Number of the current commit; a reply of an earlier one is stale."""
         self._stream: SpeechTokenizerStream | None = None
         self._codes: list[int] = []
         self._speech_maximum: float | None = None
         options, tokenizer = stages.options, stages.speech_tokenizer
         self._spoken: list[Pcm] | None = [] if options.exact_encoding and tokenizer.is_revised else None
-        """All of the user's speech, where it is encoded anew at the commit."""
+        """All of the user's speech if it is encoded again at the commit."""
         self._user_turn: list[Row] = []
-        """All rows of the user's turn, from the commit on."""
+        """All rows of the user's turn, set at the commit."""
         self._text: str | None = None
         self._reply: Reply | None = None
         self._rows: ReplyRows | None = None
-        """What the reply is made of, also when it is over; None until it begins."""
+        """The rows of the reply, kept after it ended; None until it begins."""
         self._heard: ReplyPosition | None = None
-        """Up to where the reply was heard, as the latest `truncate` said. Any thread."""
+        """Position up to which the reply was heard, set by the latest `truncate`. Any thread."""
         self._cut_at: ReplyPosition | None = None
-        """The position that was carried out last."""
+        """The position that was applied last."""
         self._exchange: Exchange | None = None
         conversation.modality = reply
         with self._step():
@@ -103,15 +103,15 @@ class Turn:
     def push(self, pcm: Pcm) -> int:
         """Encode and prefill more speech [n] at the engine's input rate; returns the number of new codes.
 
-        Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; then the turn is gone.
-        Returns 0 once the turn was cancelled.
+        Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; the turn is dropped
+        then. Returns 0 once the turn was cancelled.
         """
         with self._lock:
             if self._is_cancelled():
                 return 0
             self._require(_State.LISTENING, "take speech")
             if self._text is not None:
-                raise RuntimeError("a typed question takes no speech; open another turn")
+                raise RuntimeError("a typed question cannot take speech; open another turn")
             with self._step():
                 codes = self._encode(pcm)
                 if self._spoken is not None:
@@ -129,7 +129,7 @@ class Turn:
                 return
             self._require(_State.LISTENING, "take text")
             if self._codes:
-                raise RuntimeError("this turn was spoken to; open another one for a typed question")
+                raise RuntimeError("this turn already has speech; open another one for a typed question")
             with self._step():
                 if not text.strip():
                     raise AudioInputError("The question is empty. Say or type something.")
@@ -138,11 +138,11 @@ class Turn:
             self._is_cancelled()
 
     def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
-        """End the user's turn; the events of the reply, ending with a ReplyDone.
+        """End the user's turn; yields the events of the reply, ending with a ReplyDone.
 
-        Each commit of the conversation draws anew. `params` default to the bundle's for this modality. The
-        iterator ends at once after `reopen`; after `cancel` it gives a ReplyDone with "cancelled". Raises
-        AudioInputError if nothing was said or typed.
+        Each commit of the conversation has its own sampling seed. `params` default to the bundle's for this
+        modality. The iterator ends at once after `reopen`; after `cancel` it yields a ReplyDone with
+        "cancelled". Raises AudioInputError if the user's turn is empty.
         """
         with self._lock:
             committed_ns = self._timing.clock_ns()
@@ -161,7 +161,7 @@ class Turn:
             return self._run(self._commit_count, reply, params, committed_ns)
 
     def reopen(self) -> None:
-        """The user continues after all: take the commit and its reply back, keep what was heard.
+        """The user continues to speak: revert the commit and its reply, keep the encoded speech.
 
         Does nothing while listening or after a cancel.
         """
@@ -180,21 +180,21 @@ class Turn:
             self._stages.sequences.roll_back(conversation.sequence, rows)
 
     def cancel(self) -> None:
-        """Drop the turn, or stop its reply, and give its KV blocks back. Safe from any thread, at any time.
+        """Drop the turn, or stop its reply, and free its KV blocks. Safe from any thread, at any time.
 
-        If the engine is at work on it, the work stops after the present step. A turn that is done stays as it
-        is.
+        Work in progress stops after the current step. A turn that is done does not change.
         """
         if self._state is _State.DONE and self._heard is None:
             return
         self._stop()
 
     def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
-        """Stop the reply, complete or not, and keep of it what was heard: the codes whose audio had started
-        when `samples_played` samples were played, or the `characters_shown` of a text reply.
+        """Stop the reply, complete or not, and keep the part that was heard: the codes whose audio had
+        started after `samples_played` samples, or the `characters_shown` of a text reply.
 
-        Text and KV cache are cut at the same row. Safe from any thread while the turn is the conversation's
-        latest, else in the engine thread. A later call can only leave less; while listening it is a `cancel`.
+        Text and KV cache are truncated at the same row. Safe from any thread while the turn is the
+        conversation's latest, otherwise in the engine thread only. A later call can only shorten the reply
+        further; while listening it acts as `cancel`.
         """
         self._heard = ReplyPosition(samples_played, characters_shown)
         self._stop()
@@ -234,7 +234,7 @@ class Turn:
                     return
 
     def _new_reply(self, modality: Modality, params: SamplingParams, committed_ns: int) -> Reply:
-        """Everything up to the first row of the reply; the closing rows are prefilled by its first step."""
+        """Close the user's turn and create its reply, whose first step prefills the closing rows."""
         conversation, stages = self._conversation, self._stages
         conversation.modality = modality
         lm, config = stages.bundle.lm, stages.lm_config
@@ -265,7 +265,7 @@ class Turn:
         )
 
     def _encode(self, pcm: Pcm | None) -> Codes:
-        """New codes of more speech, or, for None, those of its end."""
+        """New codes of more speech or, for None, of the end of speech."""
         stream = self._stream_of_turn()
         with self._timing.span("encode", self.turn_id) as attributes:
             codes = stream.tail() if pcm is None else stream.push(pcm)
@@ -274,11 +274,11 @@ class Turn:
 
     def _stream_of_turn(self) -> SpeechTokenizerStream:
         if self._stream is None:
-            raise RuntimeError(f"turn {self.turn_id} has no encoder stream any more")
+            raise RuntimeError(f"the encoder stream of turn {self.turn_id} was released")
         return self._stream
 
     def _prefill_open_turn(self) -> None:
-        """Prefill what the user said so far."""
+        """Prefill the user's turn so far."""
         conversation = self._conversation
         rows = conversation.plan(self._open_rows(), self._default_reserve(conversation.modality))
         prefill(
@@ -293,19 +293,20 @@ class Turn:
         return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
 
     def _close_user_turn(self) -> list[Row]:
-        """Rows of the complete user turn. Raises AudioInputError if it says nothing."""
+        """Rows of the complete user turn. Raises AudioInputError if it is empty."""
         prompt = self._stages.prompt
         if self._text is not None:
             return [*prompt.user_text(self._text), *prompt.end_turn()]
         codes = self._all_codes()
         if not codes:
-            raise AudioInputError("Nothing was said in this turn. Say or type something.")
+            raise AudioInputError("This turn is empty. Say or type something.")
         self._speech_maximum = self._stream_of_turn().maximum
         rows = [*prompt.open_user_speech(), *prompt.code_rows(codes)]
         return [*rows, *prompt.end_speech(), *prompt.end_turn()]
 
     def _all_codes(self) -> list[int]:
-        """Codes of the complete user turn. The stream stays as it is, for more speech after a `reopen`."""
+        """Codes of the complete user turn. The stream is not changed, so that speech can continue after a
+        `reopen`."""
         if not self._spoken:
             return [*self._codes, *self._encode(None).tolist()]
         with self._timing.span("encode", self.turn_id, exact=1) as attributes:
@@ -316,32 +317,31 @@ class Turn:
         return codes
 
     def _default_reserve(self, modality: Modality) -> int:
-        """Rows to keep free while listening: what closes the turn, and the reply."""
+        """Rows to reserve while listening: the end of the turn, and the reply."""
         lm, prompt = self._stages.bundle.lm, self._stages.prompt
         params = lm.sampling_speech if modality is Modality.SPEECH else lm.sampling_text
         closing = len(prompt.end_speech()) + len(prompt.end_turn()) + len(prompt.open_reply(modality))
         return closing + reply_reserve(params.max_new, self._conversation.limit)
 
     def _finish(self, reply: Reply) -> None:
-        """The reply is complete: it becomes history."""
+        """Add the complete reply to the history."""
         self._remember(reply.rows)
         self._reply, self._state = None, _State.DONE
 
     def _remember(self, rows: ReplyRows) -> None:
-        """Let the history hold the exchange with this reply."""
+        """Store the exchange with this reply in the history."""
         reply = rows.as_turn(self._stages.prompt)
         text = rows.text.strip()
         self._replace_exchange(Exchange(tuple(self._user_turn), tuple(reply), text, self._speech_maximum))
 
     def _replace_exchange(self, exchange: Exchange | None) -> None:
         if self._exchange is None and self._conversation.turn is not self:
-            return  # it failed, and a later turn went on without it
+            return  # this turn failed, and a later one followed
         self._conversation.replace(self._exchange, exchange)
         self._exchange = exchange
 
     def _is_cancelled(self) -> bool:
-        """Whether the turn is cancelled; carries the cancel out if it is not yet. The engine's lock is
-        held."""
+        """Whether the turn is cancelled; performs a pending cancel. The caller holds the engine's lock."""
         if not self._is_stopped:
             return False
         heard = self._heard
@@ -360,27 +360,28 @@ class Turn:
         return True
 
     def _drop(self) -> None:
-        """The turn takes no more; its rows leave the cache as far as they are not history."""
+        """Close the turn; its rows that are not history leave the cache."""
         self._state = _State.CANCELLED
         self._cancelled.set()
         self._stop_reply()
-        if self._conversation.is_resting:  # else a later turn aligns the cache itself
+        if self._conversation.is_resting:  # otherwise a later turn aligns the cache
             conversation = self._conversation
             self._stages.sequences.roll_back(conversation.sequence, conversation.history())
         self._release_stream()
 
     def _stop_reply(self) -> None:
-        # NOTE: turn and reply refer to each other; without this the voice would wait for the collector.
+        # NOTE: turn and reply form a reference cycle; without this only the garbage collector frees the
+        # voice.
         if self._reply is not None:
             self._reply.stop()
 
     def close(self) -> None:
-        """Another turn begins: this one is over, whatever its state, and cannot be reopened."""
+        """End the turn in any state, since another one begins; it cannot be reopened."""
         self.cancel()
         self._release_stream()
 
     def _release_stream(self) -> None:
-        """Let the encoder stream serve another turn."""
+        """Release the encoder stream for another turn."""
         self._spoken = None
         if self._stream is not None:
             stream, self._stream = self._stream, None
@@ -397,7 +398,7 @@ class Turn:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """A piece of work; if it fails, the turn is gone and the conversation is as before."""
+        """Run one operation; if it fails, the turn is dropped and the conversation is restored."""
         try:
             self._stages.cpu_threads.adapt()
             yield

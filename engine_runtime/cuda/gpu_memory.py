@@ -115,7 +115,7 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
     )
 
 
-def told_when_short(run: Callable[[], T], section: LMSection, options: EngineOptions) -> T:
+def explain_out_of_memory(run: Callable[[], T], section: LMSection, options: EngineOptions) -> T:
     """What `run` gives; AcceleratorError, with what takes less, where it needs more memory than the GPU, or
     the computer, has.
 

@@ -1,14 +1,15 @@
-"""Who owns which KV block: reference counts, prefix reuse by content, copy-on-write, rollback. No tensors.
+"""Ownership of KV blocks: reference counts, prefix reuse by content hash, copy-on-write, rollback. No
+tensors.
 
 In: sequences that want to write rows. Out: changed block tables, and the block copies that the KV pool must
 make. A block is in exactly one state:
 
-    free     not referenced, nothing worth keeping in it
-    cached   not referenced, but known by the hash of its content: reused on a match, evicted oldest first
+    free     not referenced, content not reusable
+    cached   not referenced, but indexed by its content hash: reused on a match, evicted oldest first
     used     referenced by one or more block tables
 
-A full block is known by the hash of its ids chained with the hash of the block before it, so equal hashes
-mean equal rows and equal past. Only the engine thread calls this.
+The hash of a full block covers its ids and the hash of the block before it, so equal hashes mean equal rows
+and an equal prefix. Only the engine thread calls this.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class BlockCopy:
 
 
 class BlockManager:
-    """Exact accounting of `num_blocks` blocks of `tokens_per_block` rows."""
+    """Accounting of `num_blocks` blocks of `tokens_per_block` rows."""
 
     def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
         if num_blocks < 1 or tokens_per_block < 1:
             raise OutOfBlocksError(
-                f"A KV pool of {num_blocks} blocks of {tokens_per_block} rows holds nothing. "
+                f"A KV pool of {num_blocks} blocks of {tokens_per_block} rows is empty. "
                 "Set kv_blocks and tokens_per_block of the bundle to 1 or more."
             )
         self.num_blocks = num_blocks
@@ -64,12 +65,12 @@ class BlockManager:
         return self.num_blocks - self.num_free
 
     def match(self, ids: list[int]) -> int:
-        """How many leading rows of `ids` lie in known full blocks. Changes nothing."""
+        """Number of leading rows of `ids` that cached full blocks hold. Changes nothing."""
         return len(self._matching_blocks(ids)[0]) * self.tokens_per_block
 
     def adopt(self, sequence: Sequence, ids: list[int]) -> int:
-        """Give an empty sequence the known full blocks of a prefix of `ids`; returns the rows it now
-        holds."""
+        """Attach the cached full blocks of a prefix of `ids` to an empty sequence; returns its number of
+        rows."""
         if sequence.block_table:
             raise RuntimeError("only an empty sequence can adopt a prefix; release it first")
         blocks, hashes = self._matching_blocks(ids)
@@ -83,8 +84,9 @@ class BlockManager:
     def reserve(self, sequence: Sequence, first_row: int, end_row: int) -> list[BlockCopy]:
         """Make rows [first_row, end_row) writable by this sequence alone; all or nothing.
 
-        New blocks are appended; a shared block in the range is replaced by a copy; a block whose content was
-        known by hash is forgotten, since it will change. Raises OutOfBlocksError, having changed nothing.
+        New blocks are appended; a shared block in the range is replaced by a copy; a block that was indexed
+        by hash leaves the index, since its content will change. Raises OutOfBlocksError, having changed
+        nothing.
         """
         first_block = first_row // self.tokens_per_block
         total_blocks = -(-end_row // self.tokens_per_block)
@@ -94,7 +96,7 @@ class BlockManager:
         if len(shared) + missing > self.num_free:
             raise OutOfBlocksError(
                 f"The KV cache is full: {len(shared) + missing} blocks are needed, and {self.num_free} of "
-                f"{self.num_blocks} can be had. Start a new conversation, ask something shorter, or give the "
+                f"{self.num_blocks} are free. Start a new conversation, shorten the question, or give the "
                 "bundle more kv_blocks."
             )
         copies = []
@@ -110,7 +112,8 @@ class BlockManager:
         return copies
 
     def seal(self, sequence: Sequence) -> None:
-        """Make the full, complete blocks of the sequence known by content, so that others can reuse them."""
+        """Index the full, complete blocks of the sequence by content hash, so that other sequences can reuse
+        them."""
         size = self.tokens_per_block
         for index in range(len(sequence.hashes), sequence.complete_rows // size):
             previous = sequence.hashes[-1] if sequence.hashes else b""
@@ -122,7 +125,7 @@ class BlockManager:
                 self._hash_of[block] = digest
 
     def rollback(self, sequence: Sequence, num_rows: int) -> None:
-        """Forget all rows after the first `num_rows` and give their blocks back."""
+        """Drop all rows after the first `num_rows` and free their blocks."""
         if not 0 <= num_rows <= sequence.num_rows:
             raise RuntimeError(f"cannot roll a sequence of {sequence.num_rows} rows back to {num_rows}")
         kept_blocks = -(-num_rows // self.tokens_per_block)
@@ -136,11 +139,12 @@ class BlockManager:
         sequence.prompt_rows = min(sequence.prompt_rows, num_rows)
 
     def release(self, sequence: Sequence) -> None:
-        """Give every block of the sequence back; it is empty afterwards."""
+        """Free every block of the sequence; it is empty afterwards."""
         self.rollback(sequence, 0)
 
     def fork(self, sequence: Sequence) -> Sequence:
-        """A second sequence with the same rows on the same blocks; whoever writes first gets a copy."""
+        """A second sequence that shares the rows and blocks; the first to write gets a copy
+        (copy-on-write)."""
         for block in sequence.block_table:
             self._ref_count[block] += 1
         return Sequence(
@@ -153,7 +157,7 @@ class BlockManager:
         )
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Raise RuntimeError unless every block is owned exactly as the given (all live) sequences say."""
+        """Raise RuntimeError unless the reference counts match the block tables of all live sequences."""
         owners = Counter(block for sequence in sequences for block in sequence.block_table)
         states = Counter(
             [*self._free, *self._cached, *(b for b in range(self.num_blocks) if self._ref_count[b])]

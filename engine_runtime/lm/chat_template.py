@@ -26,11 +26,11 @@ from engine_runtime.lm.generation import Row
 from engine_runtime.types import Modality
 
 REPLACEMENT = "\ufffd"
-"""What a tokenizer gives for bytes that are no whole character yet."""
+"""Replacement character: a tokenizer decodes an incomplete UTF-8 sequence to it."""
 _TRIED = "".join(map(chr, range(128))) + "é 你好 😀"
 PLACEHOLDERS = ("<|empty|>", "<|end_empty|>")
-"""Tokens that stand where the model has no word to write. MOSS-Speech's own processor shows them as "." and
-":", which nobody said; a tokenizer need not mark them as special, so they are known by their names."""
+"""Placeholder tokens for positions without text. MOSS-Speech's own processor shows them as "." and ":", which
+are not part of the reply; a tokenizer need not mark them as special, so they are recognized by name."""
 
 
 class TextTokenizer:
@@ -44,7 +44,7 @@ class TextTokenizer:
         last = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if last >= text_vocab:
             raise BundleError(
-                f"{file} has ids up to {last}, and the language model takes {text_vocab}. "
+                f"{file} has ids up to {last}, but the language model has a text vocabulary of {text_vocab}. "
                 "Use the tokenizer and the weights of one model."
             )
         ids = (special.endoftext, special.im_start, special.im_end, special.sosp, special.modality_pad)
@@ -53,14 +53,14 @@ class TextTokenizer:
         marked = (token_id for token_id, token in added.items() if token.special)
         self._silent = frozenset(token_id for token_id in (*ids, *named, *marked) if token_id is not None)
         self._reserved = self._silent | added.keys()
-        """Ids that no plain text has."""
-        # Text that looks like an added token stays text. The library leaves alone only those that are marked
-        # as special, and a tokenizer need not mark all (Qwen3's <think>, here the modality pad, is not).
+        """Ids that plain text never contains."""
+        # Text that looks like an added token stays text. The library skips only tokens marked as special, and
+        # a tokenizer need not mark all of them (Qwen3's <think>, here the modality pad, is not marked).
         self._tokenizer.add_special_tokens([AddedToken(t.content, special=True) for t in added.values()])
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; what looks like a special token is taken for the characters that it is."""
+        """Ids of plain text; the spelling of a special token is encoded as ordinary characters."""
         ids: list[int] = []
         while text:
             with _one_kind_of_error(self._file):
@@ -70,7 +70,8 @@ class TextTokenizer:
                 for token_id, (start, end) in zip(found.ids, found.offsets, strict=True)
                 if token_id in self._reserved and end - start > 1
             )
-            # A vocabulary may spell a special token out of ordinary ones: its first character goes apart.
+            # A vocabulary may merge ordinary tokens into a special one: encode its first character
+            # separately.
             end = next(ends, len(text))
             if end == len(text):
                 return [*ids, *found.ids]
@@ -79,7 +80,7 @@ class TextTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; special ids and placeholders say nothing."""
+        """Text of ids; special ids and placeholders add no text."""
         said = [token_id for token_id in ids if token_id not in self._silent]
         with _one_kind_of_error(self._file):
             text: str = self._tokenizer.decode(said, skip_special_tokens=False)
@@ -92,10 +93,10 @@ class TextTokenizer:
 
 @contextmanager
 def _one_kind_of_error(file: Path) -> Iterator[None]:
-    """BundleError for whatever the library raises.
+    """Convert every error of the library to BundleError.
 
-    NOTE: it raises bare Exception for what is wrong with a file, and where its code did not expect that, a
-    panic, which is a BaseException.
+    NOTE: it raises bare Exception for an invalid file, and for unexpected input a Rust panic, which is a
+    BaseException.
     """
     try:
         yield
@@ -103,15 +104,15 @@ def _one_kind_of_error(file: Path) -> Iterator[None]:
         raise
     except BaseException as error:
         raise BundleError(
-            f"{file} is no tokenizer that can be used: {str(error)[:200]}. Copy or download the bundle again."
+            f"{file} is not a valid tokenizer: {str(error)[:200]}. Copy or download the bundle again."
         ) from error
 
 
 def _open_tokenizer(file: Path) -> Tokenizer:
-    """Read it, and try it: what some files lack is found out only when they are used."""
-    # Not from_file: the library takes a name as UTF-8 only, whatever the encoding of file names is.
+    """Read the file and run it once: some defects appear only in use."""
+    # Not from_file: the library accepts UTF-8 names only, whatever the file system encoding is.
     tokenizer: Tokenizer = Tokenizer.from_buffer(file.read_bytes())
-    # No text is filled up or cut off.
+    # No padding, no truncation.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.decode(tokenizer.encode(_TRIED, add_special_tokens=False).ids, skip_special_tokens=True)
@@ -119,19 +120,19 @@ def _open_tokenizer(file: Path) -> Tokenizer:
 
 
 class IncrementalText:
-    """Text of a growing list of ids, piece by piece; a character whose bytes are not complete is held
-    back."""
+    """Incremental detokenizer: text of a growing list of ids; an incomplete character is held back."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._shown = 0
-        """Ids whose text is out; the window is decoded from the piece before, since spaces depend on it."""
+        """Ids whose text was returned; the decoding window starts one piece earlier, since spaces depend on
+        it."""
         self._window = 0
         self.text = ""
 
     def push(self, token_id: int) -> str:
-        """Add an id; returns the text that is new, "" if there is none yet."""
+        """Add an id; returns the new text, "" if there is none yet."""
         if self._tokenizer.is_silent(token_id):
             return ""
         self._ids.append(token_id)
@@ -141,7 +142,7 @@ class IncrementalText:
         return self._show(after[len(before) :])
 
     def finish(self) -> str:
-        """Give what was held back; bytes that never became a character are left out."""
+        """Return the text held back; bytes that do not form a character are dropped."""
         before, after = self._decode_window()
         return self._show(after[len(before) :].rstrip(REPLACEMENT))
 

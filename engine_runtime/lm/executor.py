@@ -1,12 +1,12 @@
-"""The seam: what one forward step takes and gives, whoever runs it.
+"""The executor interface: inputs and outputs of one forward step, for every backend.
 
 An executor takes a dict of named tensors, exactly those of a TensorRT-LLM 1.x engine (gpt_attention_plugin,
-paged KV cache, packed input), and gives `logits` and `audio_logits` of the last row. `step_spec` declares
-every tensor, and lm/step_check.py refuses a step that is not so, and a result that cannot be one. So an
-executor in plain PyTorch tests every line that prepares an engine call. Engine thread.
+paged KV cache, packed input), and returns `logits` and `audio_logits` of the last row. `step_spec` declares
+every tensor, and lm/step_check.py rejects a step that does not match the declaration and a result that cannot
+be valid. So the executor in plain PyTorch tests all code that prepares an engine call. Engine thread.
 
-An executor may also sample the next ids itself (`SamplingExecutor`); which ones are allowed and which channel
-speaks stays with lm/generation.py.
+An executor may also sample the next ids itself (`SamplingExecutor`); lm/generation.py decides which ids are
+allowed and which channel is active.
 
 Batch 1, beam 1. n = new rows in this call, p = rows already in the cache, W = longest sequence, L = layers.
 """
@@ -30,7 +30,7 @@ StepTensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ExecutorLimits:
-    """Sizes that a step must respect; for an engine they are fixed when it is built."""
+    """Size limits of a step; for an engine they are fixed at build time."""
 
     text_vocab: int
     audio_vocab: int
@@ -42,7 +42,7 @@ class ExecutorLimits:
 
     @property
     def max_blocks(self) -> int:
-        """Blocks of the longest sequence."""
+        """Number of blocks of the longest sequence."""
         return -(-self.max_seq_len // self.tokens_per_block)
 
 
@@ -52,23 +52,23 @@ class Executor(Protocol):
     limits: ExecutorLimits
     device: torch.device
     supports_deferred_tails: bool
-    """Whether `host_tail_start` is understood: a tail may be left out and filled later."""
+    """Whether `host_tail_start` is supported: a tail may be skipped and filled later."""
     can_sample: bool
-    """Whether it is a SamplingExecutor."""
+    """Whether this is a SamplingExecutor."""
     requires_block_aligned_prefill: bool
-    """Whether a prefill has to start where a block of the cache starts."""
+    """Whether a prefill must start at a block boundary of the cache."""
 
     def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
-        """Run the step, write K/V of the new rows; returns `logits` [1, text_vocab] and `audio_logits`
-        [1, audio_vocab] of the last row in float32 (without that of a tail that was left out).
-        Raises ExecutorError if a tensor is not as declared, or if the result is not finite."""
+        """Run the step, write K/V of the new rows; returns `logits` [1, text_vocab] and `audio_logits` [1,
+        audio_vocab] of the last row in float32 (none for a skipped tail). Raises ExecutorError if a tensor
+        does not match its declaration, or if the result is not finite."""
 
     def close(self) -> None:
-        """Let go of what it holds; no step can be run afterwards."""
+        """Release all resources; no step can be run afterwards."""
 
 
 class SamplingExecutor(Executor, Protocol):
-    """An executor that samples the next ids where the logits are, so that these need not leave the device."""
+    """An executor that samples the next ids on its device, so that the logits need not leave it."""
 
     def forward_and_sample(self, tensors: StepTensors, request: SamplingMetadata) -> SampledIds:
         """Run the step as `forward` does and sample from its logits. Errors as there."""
@@ -76,7 +76,7 @@ class SamplingExecutor(Executor, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One named input. `shape` holds fixed sizes, None = free (n rows)."""
+    """One named input. `shape` holds fixed sizes; None = variable (n rows)."""
 
     name: str
     dtype: torch.dtype
@@ -86,7 +86,7 @@ class TensorSpec:
 
 
 def step_spec(limits: ExecutorLimits) -> tuple[TensorSpec, ...]:
-    """Every input of a forward step; what the values mean is said in lm/step.py, which fills them."""
+    """Every input of a forward step; lm/step.py, which fills them, documents the values."""
     i32, i64 = torch.int32, torch.int64
     layers, blocks = limits.num_layers, limits.max_blocks
     return (

@@ -1,10 +1,11 @@
-"""The mode machine of a reply: which head speaks, when it switches, when the reply ends.
+"""State machine of a reply: which head is active, when it switches, when the reply ends.
 
-In: logits of both heads, step by step. Out: rows (text id, audio id) with the mode they were made in. Any of
-the four ways works: speech or text in, speech or text out, also text, speech and text again within one reply.
+In: logits of both heads, step by step. Out: rows (text id, audio id) with the mode they were made in. All
+four combinations work: speech or text in, speech or text out; one reply may switch from text to speech and
+back.
 
-Before each row the mode is decided from the row before it: text that said `sosp` turns to audio, audio that
-said `eosp` turns to text. Both channels are sampled at every step; in audio mode the text id becomes
+The previous row determines the mode of each row: `sosp` on the text channel switches to audio, `eosp` on the
+audio channel switches to text. Both channels are sampled at every step; in audio mode the text id becomes
 `modality_pad`. The reply ends with a stop id on the text channel, after `max_new` rows, or when the context
 is full. Engine thread.
 """
@@ -34,7 +35,7 @@ class Row(NamedTuple):
 
 
 class Mode(Enum):
-    """Which channel carries the reply at a row."""
+    """The channel that carries the reply at a row."""
 
     TEXT = "text"
     AUDIO = "audio"
@@ -44,9 +45,9 @@ class Mode(Enum):
 class GeneratedRow:
     """A row of the reply.
 
-    `sampled` holds what both channels sampled before the text id was overwritten. `subtitle` is the likeliest
-    text id at an audio row (None if the text head did not run). `is_stop` marks the row that ended the reply:
-    it stays in the grid and is no output.
+    `sampled` holds what both channels sampled before the text id was overwritten. `subtitle` is the most
+    likely text id at an audio row (None if the text head did not run). `is_stop` marks the row that ended the
+    reply: it stays in the grid and is not output.
     """
 
     row: Row
@@ -58,7 +59,8 @@ class GeneratedRow:
 
 
 def merged_id(row: Row, special: SpecialIds, text_vocab: int) -> int:
-    """The one id that the model reads: the text id, or text_vocab + code where the text channel says so."""
+    """The id that the model reads: the text id, or text_vocab + code where the text channel holds the
+    modality pad."""
     return text_vocab + row.audio if row.text == special.modality_pad else row.text
 
 
@@ -80,17 +82,17 @@ def next_mode(mode: Mode, last: Row, special: SpecialIds) -> Mode:
 class Generation:
     """One reply, row by row.
 
-    The caller alternates: `row = generation.sample(logits)`, run the row with the tails that
-    `generation.tails` names, `sample` again, until `finish_reason` is set.
+    The caller alternates: `row = generation.sample(logits)`, run the row with the tails in
+    `generation.tails`, sample again, until `finish_reason` is set.
 
     Args:
         prompt: all rows before the reply (they count for the repetition penalty).
         want_subtitles: read the text head at audio rows, too.
-        skip_unused_tails: leave out the tail whose logits the next row does not need. Speech codes and text
-            ids stay the same, since draws are consumed for both channels. The audio tail of a text row is
-            left out only without a repetition penalty, since the penalty counts ids that were sampled and
-            never read.
-        samples_on_device: let the executor sample (a SamplingExecutor), where it can with these parameters.
+        skip_unused_tails: skip the tail whose logits the next row does not need. Speech codes and text ids do
+            not change: uniform samples are consumed for both channels in any case. The audio tail of a text
+            row is skipped only without a repetition penalty, since the penalty counts ids that were sampled
+            but not read.
+        samples_on_device: let the executor (a SamplingExecutor) sample where it supports these parameters.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Generation:
 
     @property
     def tails(self) -> Tails:
-        """Tails whose logits the next row needs, and how to sample from them if the executor does."""
+        """Tails whose logits the next row needs, with the sampling metadata if the executor samples."""
         sampling = self._sampling_metadata() if self._samples_on_device else None
         if not self._skip:
             return Tails(sampling=sampling)
@@ -131,7 +133,7 @@ class Generation:
         return Tails(text=True, audio=self._params.repetition_penalty != 1.0, sampling=sampling)
 
     def sample(self, logits: Logits) -> GeneratedRow:
-        """Make the next row; afterwards `mode` and `tails` are those of the row after it."""
+        """Sample the next row; afterwards `mode` and `tails` describe the row after it."""
         index, mode = self._num_rows, self.mode
         draw = self._draws[index] if self._draws else [0.0, 0.0]
         if logits.sampled is None:
@@ -162,7 +164,8 @@ class Generation:
         return None if logits.text is None else int(logits.text.argmax())
 
     def _sampling_metadata(self) -> SamplingMetadata:
-        # NOTE: after the last row the tails may still be asked for; there is no draw for that, and no use.
+        # NOTE: the tails may still be requested after the last row; there is no uniform sample for that, and
+        # no use.
         draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
         return SamplingMetadata(
             params=self._params,

@@ -2,10 +2,9 @@
 
 Layout [blocks, layers, 2 (K, V), kv_heads, tokens_per_block, head_dim]; layers are the trunk's, then the text
 tail's, then the audio tail's. One block table serves all layers: in units of one K (or V) block of one layer,
-block i starts at i * layers * 2 (K) and i * layers * 2 + 1 (V), and layer l adds 2 * l. Beside it lies the
-trunk's output of every row, from which a tail that was skipped is filled later. The pool may hold 8-bit
-numbers (float8 e4m3) where the trunk's output, from which nothing may be lost, has the dtype of the step.
-Engine thread.
+block i starts at i * layers * 2 (K) and i * layers * 2 + 1 (V), and layer l adds 2 * l. A second tensor keeps
+the trunk's output of every row, from which a skipped tail is filled later. The pool may be 8-bit (float8
+e4m3); the kept trunk output, which must be exact, has the dtype of the step. Engine thread.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class KVCache:
         self.trunk = torch.zeros((num_blocks, trunk_rows, config.hidden_size), dtype=dtype, device=device)
 
     def limits(self, config: MossLMConfig, max_seq_len: int, max_num_tokens: int) -> ExecutorLimits:
-        """What a step over this pool must respect."""
+        """Size limits of a step over this pool."""
         return ExecutorLimits(
             text_vocab=config.text_vocab,
             audio_vocab=config.audio_vocab,
@@ -68,7 +67,7 @@ class KVCache:
         return sum(tensor.numel() * tensor.element_size() for tensor in (self.pool, self.trunk))
 
     def copy(self, copies: Iterable[BlockCopy]) -> None:
-        """Carry out copy-on-write."""
+        """Perform the copies of copy-on-write."""
         for copy in copies:
             self.pool[copy.target] = self.pool[copy.source]
             self.trunk[copy.target] = self.trunk[copy.source]

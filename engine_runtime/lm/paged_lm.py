@@ -1,9 +1,9 @@
 """PagedLM: prefill, decode, rollback and prefix reuse of sequences over one executor and one KV pool.
 
-In: merged ids. Out: logits of the last row. It joins the block manager (who owns which block), the KV pool
-(the memory) and the executor (the forward step): blocks are reserved and copied before a step, the sequence
-grows after the step succeeded, full blocks become known for reuse. A step that fails leaves the sequence as
-it was. Engine thread.
+In: merged ids. Out: logits of the last row. It combines the block manager (block ownership), the KV pool
+(memory) and the executor (forward step): blocks are reserved and copied before a step, the sequence grows
+after the step succeeded, full blocks are indexed for reuse. A failed step leaves the sequence unchanged.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from engine_runtime.lm.step import BOTH_TAILS, StepInputBuilder, Tails
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Logits of the last row; None for a tail that was left out. [text_vocab] and [audio_vocab], float32.
-
-    `sampled` instead of both where the executor was asked to sample.
+    """Logits of the last row; None for a skipped tail. [text_vocab] and [audio_vocab], float32. `sampled`
+    replaces both if the executor sampled.
     """
 
     text: Tensor | None
@@ -35,7 +34,7 @@ class Logits:
 
 
 class PagedLM:
-    """The language model as the engine uses it. `notes` is what a user should know about it."""
+    """The language model as the engine uses it. `notes` are remarks for the user."""
 
     def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
         self.executor, self.cache, self.blocks = executor, cache, blocks
@@ -51,7 +50,8 @@ class PagedLM:
         """Run all `ids` (at least one) after the rows of `sequence`; logits of the last one.
 
         Chunks of at most max_num_tokens. Raises OutOfBlocksError, ContextLengthError or ExecutorError; then
-        the sequence holds what was prefilled before, up to a whole block where the executor asks for that.
+        the sequence keeps the rows that were prefilled before, rounded down to full blocks if the executor
+        requires block alignment.
         """
         chunk = self.executor.limits.max_num_tokens
         if self.executor.requires_block_aligned_prefill:
@@ -70,10 +70,11 @@ class PagedLM:
         return self._run(sequence, [token_id], tails, prefill=False)
 
     def align(self, sequence: Sequence, ids: list[int]) -> int:
-        """Make `sequence` hold as long a prefix of `ids` as is known; returns its rows (nothing is computed).
+        """Make `sequence` hold the longest cached prefix of `ids`; returns its number of rows (nothing is
+        computed).
 
-        Rows that differ are rolled back. If the prefix cache knows more than is left, its blocks are taken
-        instead; it is not asked where rows are only added.
+        Rows that differ are rolled back. If the prefix cache holds a longer prefix, its blocks are used
+        instead; it is not consulted when rows are only appended.
         """
         own = sequence.common_prefix(ids)
         only_grows = 0 < own == sequence.num_rows
@@ -84,11 +85,11 @@ class PagedLM:
         return own
 
     def close(self) -> None:
-        """Let go of what the executor holds; nothing can be run afterwards."""
+        """Release the executor's resources; nothing can be run afterwards."""
         self.executor.close()
 
     def _open_last_block(self, sequence: Sequence) -> list[int]:
-        """Take the rows of a block that is not full out of the sequence, to be run once more; their ids."""
+        """Remove the rows of the last, partly filled block, which must be run again; returns their ids."""
         start = sequence.num_rows // self.blocks.tokens_per_block * self.blocks.tokens_per_block
         ids = sequence.ids[start:]
         self.blocks.rollback(sequence, start)
@@ -98,8 +99,8 @@ class PagedLM:
         past, total = sequence.num_rows, sequence.num_rows + len(ids)
         if total > self.executor.limits.max_seq_len:
             raise ContextLengthError(
-                f"The conversation needs {total} rows, and the model takes at most "
-                f"{self.executor.limits.max_seq_len}. Start a new conversation or say less at once."
+                f"The conversation needs {total} rows, but the model supports at most "
+                f"{self.executor.limits.max_seq_len}. Start a new conversation or send a shorter message."
             )
         tails = wanted if self.executor.supports_deferred_tails else replace(wanted, text=True, audio=True)
         first_written = min(past, sequence.complete_rows)

@@ -1,10 +1,9 @@
 """Sampler: from the logits of one channel to an id.
 
-In: logits [vocab] of one step. Out: one id. Order of the steps: float32, ids that are forbidden, repetition
-penalty over every id of this channel so far (prompt included), then either argmax, or temperature, top-k,
-top-p and one id by one uniform draw. Both channels are treated alike, each with its own Sampler. Only the
-candidates that top-k or top-p leave are sorted, not the whole vocabulary. The same on a device:
-executors/cuda/sampler.py. Engine thread.
+In: logits [vocab] of one step. Out: one id. Order of the steps: float32, banned ids, repetition penalty over
+every id of this channel so far (prompt included), then either argmax, or temperature, top-k, top-p and one id
+by one uniform draw. Each channel has its own Sampler. Only the candidates that pass top-k or top-p are
+sorted, not the full vocabulary. Counterpart on a device: executors/cuda/sampler.py. Engine thread.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from torch.nn import functional as F
 from engine_runtime.types import SamplingParams
 
 _ROWS = 64
-"""Scores among which the highest are looked for stand in so many rows; their columns are compared first."""
+"""`highest` views the scores as this many rows and compares the column maxima first."""
 _FIRST_CANDIDATES, _GROWTH = 64, 16
-"""How many of the highest scores top-p alone looks at first, and by how much more each further time."""
+"""Number of top scores that top-p without top-k examines first, and the growth factor of each retry."""
 
 
 class Sampler:
-    """Scores and samples of one channel of one reply; remembers the ids that the repetition penalty
-    concerns."""
+    """Scores and sampling of one channel of one reply; keeps the ids subject to the repetition penalty."""
 
     def __init__(
         self, params: SamplingParams, vocab: int, history: Iterable[int], device: torch.device | str = "cpu"
@@ -36,24 +34,24 @@ class Sampler:
         self._seen = torch.zeros(vocab, dtype=torch.bool, device=device)
         self._seen_ids = torch.zeros(0, dtype=torch.int64, device=device)
         self._noted: list[int] = []
-        """Ids that are in `seen` and not yet in `_seen_ids`."""
+        """Ids in `seen` that are not yet in `_seen_ids`."""
         if self._penalized:
             self._seen_ids = torch.tensor(sorted(set(history)), dtype=torch.int64, device=device)
             self._seen[self._seen_ids] = True
 
     @property
     def seen(self) -> Tensor:
-        """Ids that the repetition penalty concerns so far. [vocab] bool"""
+        """Ids subject to the repetition penalty so far. [vocab] bool"""
         return self._seen
 
     def note(self, token_id: int) -> None:
-        """Add the id that went into the row."""
+        """Add the id that was written to the row."""
         if self._penalized:
             self._seen[token_id] = True
             self._noted.append(token_id)
 
     def scores(self, logits: Tensor, forbidden: Iterable[slice | int] = ()) -> Tensor:
-        """Scores [vocab] with penalty and temperature; -inf = forbidden. `logits` is not changed."""
+        """Scores [vocab] with penalty and temperature; -inf = banned. `logits` is not changed."""
         params = self._params
         scores = logits.float().clone()
         for ids in forbidden:
@@ -75,23 +73,24 @@ class Sampler:
             return int(scores.argmax())
         ids = candidates(scores, self._params.top_k, self._params.top_p)
         cumulative = scores[ids].double().softmax(-1).cumsum(-1)
-        # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last candidate.
+        # NOTE: rounding may leave the last sum slightly below 1; a larger uniform sample selects the last
+        # candidate.
         return int(ids[min(int((cumulative <= draw).sum()), len(ids) - 1)])
 
 
 def candidates(scores: Tensor, k: int, p: float) -> Tensor:
-    """Ids that top-k (0: all) and, among these, top-p (1: all) leave, ascending. int64 [n]
+    """Ids that pass top-k (0: all) and then top-p (1: all), ascending. int64 [n]
 
-    Every score that is not below the k-th highest is left, so ties may make more than k. Of these, the
-    highest are left whose probabilities before them sum to less than p; of equal scores the lower id comes
-    first.
+    Every score not below the k-th highest passes top-k, so ties may yield more than k. Of these, a score
+    passes top-p if the probabilities of the higher scores sum to less than p; of equal scores the lower id
+    ranks first.
     """
     most = scores.numel()
     if 0 < k < most or p >= 1.0:
         ids = highest(scores, k if 0 < k < most else most)
         return ids if p >= 1.0 else _most_likely(ids, scores[ids], p)
     mass, count = (scores - scores.max()).exp_().sum(), _FIRST_CANDIDATES
-    while True:  # until some candidate is left out, and with it everything below it
+    while True:  # until some candidate fails, and with it everything below it
         ids = highest(scores, count)
         likely = _most_likely(ids, scores[ids], p, mass)
         if len(likely) < len(ids) or count >= most:
@@ -100,14 +99,14 @@ def candidates(scores: Tensor, k: int, p: float) -> Tensor:
 
 
 def highest(scores: Tensor, k: int) -> Tensor:
-    """Ids of every score that is not below the k-th highest and is no -inf, ascending. int64 [n]"""
+    """Ids of every score that is not below the k-th highest and not -inf, ascending. int64 [n]"""
     columns = -(-scores.numel() // _ROWS)
     if k > columns:
         least = scores.topk(k).values[-1] if k < scores.numel() else -torch.inf
         return ((scores >= least) & (scores > -torch.inf)).nonzero().flatten()
     table = F.pad(scores, (0, columns * _ROWS - scores.numel()), value=-torch.inf).view(_ROWS, columns)
     best = table.amax(0)
-    # The k-th highest of all is not below the k-th highest of the columns: it stands in one of these.
+    # The k-th highest score is not below the k-th highest column maximum, so it lies in one of these columns.
     held = (best >= best.topk(k).values[-1]).nonzero().flatten()
     part = table[:, held]
     least = part.flatten().topk(k).values[-1]
@@ -125,14 +124,14 @@ def _most_likely(ids: Tensor, scores: Tensor, p: float, mass: Tensor | None = No
 
 
 def reply_seed(seed: int, commit: int) -> int:
-    """The seed of the `commit`-th reply of a conversation, unrelated to those of other commits and seeds."""
+    """Seed of the `commit`-th reply of a conversation, independent of those of other commits and seeds."""
     digest = hashlib.blake2b(f"{seed} {commit}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def draws(params: SamplingParams) -> Tensor:
-    """The uniform draws of a reply, [max_new, 2 (text, audio)] float64; both are consumed at every step."""
+    """Uniform samples of a reply, [max_new, 2 (text, audio)] float64; both are consumed at every step."""
     if params.seed is None:
-        raise ValueError("a reply that draws needs a seed")
+        raise ValueError("sampling a reply requires a seed")
     generator = torch.Generator().manual_seed(params.seed)
     return torch.rand((max(params.max_new, 1), 2), generator=generator, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""Sequence: what one conversation holds in the KV cache.
+"""Sequence: the rows of one conversation in the KV cache.
 
-In: merged ids as they are prefilled or decoded. Out: the block table and the row counts that fill a forward
-step. No tensors, no policy; blocks are given and taken by the BlockManager. Engine thread.
+In: merged ids as they are prefilled or decoded. Out: the block table and the row counts for a forward step.
+No tensors, no policy; the BlockManager allocates and frees the blocks. Engine thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sequence:
         return min(self.text_rows, self.audio_rows)
 
     def common_prefix(self, ids: list[int]) -> int:
-        """How many leading ids are the same as those in the cache."""
+        """Number of leading ids that equal those in the cache."""
         shared = min(len(self.ids), len(ids))
         if self.ids[:shared] == ids[:shared]:
             return shared

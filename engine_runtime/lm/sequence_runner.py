@@ -1,9 +1,9 @@
-"""SequenceRunner: rows of conversations in, logits out, over the one KV pool that all of them share.
+"""SequenceRunner: rows of conversations in, logits out, over one shared KV pool.
 
-In: the rows that a sequence should hold, or one sampled row. Out: logits of the last row. It makes merged ids
-of rows, reuses what the sequence or the prefix cache holds already, and frees blocks of sequences at rest
-when the pool runs out (their history stays; they are prefilled again when needed). One instance per PagedLM;
-the thread that holds the engine's lock.
+In: the rows that a sequence should hold, or one sampled row. Out: logits of the last row. It converts rows to
+merged ids, reuses rows that the sequence or the prefix cache already holds, and evicts the blocks of idle
+sequences when the pool runs out (their history remains and is prefilled again when needed). One instance per
+PagedLM. Called by the thread that holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from engine_runtime.lm.step import Tails
 
 
 class SequenceOwner(Protocol):
-    """Whom a sequence belongs to; held weakly."""
+    """Owner of a sequence; held by a weak reference."""
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing runs on the sequence, so that its blocks may be evicted."""
+        """Whether the sequence is idle, so that its blocks may be evicted."""
 
 
 class SequenceRunner:
@@ -37,16 +37,17 @@ class SequenceRunner:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All sequences that were registered and not released."""
+        """All registered sequences that were not released."""
         return [sequence for _, sequence in self._entries]
 
     def register(self, owner: SequenceOwner, sequence: Sequence) -> None:
-        """`sequence` lives until `release`, or as long as its owner; blocks of dead owners are freed here."""
+        """Track `sequence` until `release` or until its owner is collected; also frees blocks of collected
+        owners."""
         self._collect()
         self._entries.append((weakref.ref(owner), sequence))
 
     def release(self, sequence: Sequence) -> None:
-        """Free the blocks of `sequence`; full ones stay in the prefix cache until they are needed."""
+        """Free the blocks of `sequence`; full blocks stay in the prefix cache until they are evicted."""
         self._lm.blocks.release(sequence)
         self._entries = [entry for entry in self._entries if entry[1] is not sequence]
 
@@ -56,16 +57,17 @@ class SequenceRunner:
             self.release(sequence)
 
     def merged_ids(self, rows: Iterable[Row]) -> list[int]:
-        """What the language model reads of rows."""
+        """Merged ids of rows, as the language model reads them."""
         return [merged_id(row, self._special, self._text_vocab) for row in rows]
 
     def prefill(self, sequence: Sequence, rows: list[Row], tails: Tails) -> tuple[Logits, int]:
-        """Make the cache hold exactly `rows`; logits of the last one, and how many rows had to be run.
+        """Make the cache hold exactly `rows`; returns the logits of the last one and the number of rows
+        computed.
 
         Errors as in `PagedLM.prefill`.
         """
         ids, lm = self.merged_ids(rows), self._lm
-        # The last row is always run, since its logits are wanted.
+        # The last row is always run, since its logits are needed.
         held = lm.align(sequence, ids[:-1])
         try:
             logits = lm.prefill(sequence, ids[sequence.num_rows :], tails)
@@ -84,11 +86,11 @@ class SequenceRunner:
             return self._lm.decode(sequence, token_id, tails)
 
     def roll_back(self, sequence: Sequence, rows: list[Row]) -> None:
-        """Keep of the cache only what belongs to `rows`; computes nothing."""
+        """Truncate the cached sequence to its common prefix with `rows`; computes nothing."""
         self._lm.blocks.rollback(sequence, sequence.common_prefix(self.merged_ids(rows)))
 
     def _evict_others(self, sequence: Sequence) -> None:
-        """Free the blocks of sequences at rest, `sequence` excepted."""
+        """Free the blocks of idle sequences, except `sequence`."""
         self._collect()
         for reference, other in self._entries:
             owner = reference()
@@ -96,7 +98,7 @@ class SequenceRunner:
                 self._lm.blocks.release(other)
 
     def _collect(self) -> None:
-        """Free the blocks of sequences whose owner is gone."""
+        """Free the blocks of sequences whose owner was collected."""
         for reference, sequence in self._entries:
             if reference() is None:
                 self._lm.blocks.release(sequence)

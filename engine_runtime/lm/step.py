@@ -1,8 +1,8 @@
 """Fills the named tensors of a forward step, with the values that a TensorRT-LLM 1.x engine expects.
 
 In: a sequence whose blocks are reserved, and the ids to run. Out: the dict of tensors for `Executor.forward`.
-What never changes is made once; the block offsets only when the block table does; a decode step finds its
-values in the tensors of the one before it. Engine thread.
+Constant tensors are created once, the block offsets when the block table changes; a decode step updates the
+tensors of the previous one in place. Engine thread.
 
     tensor                          prefill (context)         decode (generation)
     input_ids, position_ids         n ids, p..p+n-1           1 id, p
@@ -11,7 +11,7 @@ values in the tensors of the one before it. Engine thread.
     (host_)context_lengths          n                         rows at the end of the last prefill
     host_past_key_value_lengths     p + n                     p
     host_request_types              0                         1
-    host_tail_start                 first row each tail has to run; the new length = leave it out
+    host_tail_start                 first row each tail must run; the new length = skip the tail
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """Which tails a step runs. A tail that is left out is filled from kept trunk outputs when it is needed.
+    """Which tails a step runs. A skipped tail is filled from kept trunk outputs when it is needed.
 
-    `sampling` asks a SamplingExecutor for the next ids in place of the logits.
+    `sampling` requests the next ids from a SamplingExecutor in place of the logits.
     """
 
     text: bool = True
@@ -47,14 +47,14 @@ BOTH_TAILS = Tails()
 
 
 class StepInputBuilder:
-    """Makes the tensors of one step after the other for one executor and one KV pool."""
+    """Builds the tensors of successive steps for one executor and one KV pool."""
 
     def __init__(self, executor: Executor, cache: KVCache) -> None:
         limits = executor.limits
         self._executor, self._cache = executor, cache
         self._table: list[int] = []
         self._kept: dict[str, tuple[Tensor, NDArray[np.int32]]] = {}
-        """Tensors of a decode step, and the memory that they look at."""
+        """Tensors of a decode step, and the arrays that share their memory."""
         host_offsets = cache.offsets([], limits.max_blocks)
         self._tensors: dict[str, Tensor] = {
             "kv_cache_block_offsets": host_offsets.to(executor.device),
@@ -76,8 +76,8 @@ class StepInputBuilder:
         self._tensors["host_runtime_perf_knobs"][[_MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION]] = 1
 
     def fill(self, sequence: Sequence, ids: list[int], tails: Tails, *, prefill: bool) -> dict[str, Tensor]:
-        """Tensors for running `ids` after the rows that `sequence` holds; its block table covers them
-        already. Those of a decode step are good until the next one is filled."""
+        """Tensors for running `ids` after the rows of `sequence`, whose block table already covers them. The
+        tensors of a decode step are valid until the next `fill`."""
         past, num_new = sequence.num_rows, len(ids)
         total = past + num_new
         context_length = num_new if prefill else sequence.prompt_rows
@@ -119,6 +119,6 @@ class StepInputBuilder:
 
 
 def _host(values: list[int]) -> tuple[Tensor, NDArray[np.int32]]:
-    # by way of numpy, which takes half the time of torch.tensor
+    # via numpy, which takes half the time of torch.tensor
     memory = np.array(values, dtype=np.int32)
     return torch.from_numpy(memory), memory

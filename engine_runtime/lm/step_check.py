@@ -1,8 +1,8 @@
-"""Whether a forward step, and what it gave, can be right.
+"""Validation of the inputs and outputs of a forward step.
 
-In: the named tensors of a step and what `step_spec` declares of them; the outputs of a step. Out: the lengths
-that the step is about, or an ExecutorError that names the tensor, where an engine would refuse the step or
-compute nonsense. Engine thread.
+In: the named tensors of a step and their declarations by `step_spec`; the outputs of a step. Out: the lengths
+of the step, or an ExecutorError that names the tensor where an engine would reject the step or compute wrong
+values. Engine thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine_runtime.lm.executor import CONTEXT, GENERATION, ExecutorLimits, Step
 
 @dataclass(frozen=True, slots=True)
 class StepLengths:
-    """What a checked step is about: rows in the cache before (`past`) and after (`total`), and each tail's
+    """Lengths of a checked step: rows in the cache before (`past`) and after (`total`), and each tail's
     start."""
 
     past: int
@@ -35,9 +35,8 @@ class StepLengths:
 
 
 class StepMemory:
-    """Tensors that were found right: one that is the same and unchanged need not be looked through again.
-
-    For a long sequence the block table is hundreds of values, and most steps bring the same one as the last.
+    """Tensors that passed the checks: the same, unmodified tensor is not checked again. For a long sequence
+    the block table has hundreds of values, and most steps pass the same one as the step before.
     """
 
     def __init__(self) -> None:
@@ -45,27 +44,27 @@ class StepMemory:
         self._last: tuple[tuple[str, ...], tuple[Tensor, ...]] = (), ()
 
     def check_forms(self, spec: tuple[TensorSpec, ...], tensors: StepTensors) -> None:
-        """Refuse tensors that are not declared, and those that are not as declared."""
+        """Reject undeclared tensors, and those that do not match their declaration."""
         names, values = tuple(tensors), tuple(tensors.values())
         if names == self._last[0] and all(map(is_, values, self._last[1])):
-            return  # the very tensors of the last step, with other values
+            return  # the same tensors as in the last step, with other values
         if len(tensors) > len(spec) or not tensors.keys() <= {entry.name for entry in spec}:
             unknown = sorted(set(tensors) - {entry.name for entry in spec})
             raise ExecutorError(
-                f"{unknown[0]}: no such input; the executor and its caller are of different versions"
+                f"{unknown[0]}: unknown input; the executor and its caller have different versions"
             )
         for entry in spec:
             _check_form(entry, tensors.get(entry.name))
         self._last = names, values
 
     def holds(self, name: str, value: Tensor, extent: int) -> bool:
-        """Whether the first `extent` values were found right, in this very tensor, as it still is."""
+        """Whether the first `extent` values of this tensor passed and it was not modified since."""
         known = self._right.get(name)
         return known is not None and known[0] is value and known[1] == value._version and extent <= known[2]
 
     def note(self, name: str, value: Tensor, extent: int) -> None:
-        """The first `extent` values were found right."""
-        if not value.is_inference():  # such a tensor does not tell when it changes
+        """Record that the first `extent` values passed."""
+        if not value.is_inference():  # an inference tensor has no version counter
             self._right[name] = (value, value._version, extent)
 
 
@@ -75,9 +74,9 @@ def check_step(
     tensors: StepTensors,
     memory: StepMemory | None = None,
 ) -> StepLengths:
-    """Refuse a step whose tensors are not as declared; the ExecutorError names the tensor.
+    """Reject a step whose tensors do not match their declarations; the ExecutorError names the tensor.
 
-    With a `memory`, tensors that are the same as at the last step are not looked through again.
+    With a `memory`, tensors unchanged since the last step are not checked again.
     """
     memory = memory or StepMemory()
     memory.check_forms(spec, tensors)
@@ -88,12 +87,11 @@ def check_step(
 
 
 def check_outputs(outputs: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
-    """Refuse a result with a missing output, a wrong shape, a value that is not finite, or nothing but
-    zeros."""
+    """Reject a result with a missing output, a wrong shape, a value that is not finite, or only zeros."""
     for name, width in widths.items():
         value = outputs.get(name)
         if value is None:
-            raise ExecutorError(f"{name}: the forward step gave no such output")
+            raise ExecutorError(f"{name}: missing from the outputs of the forward step")
         if value.shape != (1, width) or value.dtype != torch.float32:
             raise ExecutorError(
                 f"{name}: expected float32 [1, {width}], got {value.dtype} {list(value.shape)}; "
@@ -103,15 +101,15 @@ def check_outputs(outputs: Mapping[str, Tensor], widths: Mapping[str, int]) -> N
 
 
 def check_magnitude(name: str, magnitude: float) -> None:
-    """Refuse an output by the sum of its absolute values.
+    """Reject an output by the sum of its absolute values.
 
-    One reduction tells all: NaN and infinity survive it, and it is zero only if every value is.
+    One reduction suffices: NaN and infinity propagate, and the sum is zero only if every value is.
     """
     if magnitude != magnitude or magnitude == float("inf"):
-        raise ExecutorError(f"{name}: the forward step gave values that are not finite; check the weights")
+        raise ExecutorError(f"{name}: values are not finite; check the weights")
     if magnitude == 0.0:
         raise ExecutorError(
-            f"{name}: the forward step gave only zeros; it did not run, or the weights are empty"
+            f"{name}: the forward step returned only zeros; it did not run, or the weights are empty"
         )
 
 
@@ -119,7 +117,7 @@ def _check_form(entry: TensorSpec, value: Tensor | None) -> None:
     if value is None:
         if entry.optional:
             return
-        raise ExecutorError(f"{entry.name}: address is not set; every input of a step must be given")
+        raise ExecutorError(f"{entry.name}: address is not set; every input of a step is required")
     if value.dtype != entry.dtype:
         raise ExecutorError(f"{entry.name}: expected {entry.dtype}, got {value.dtype}")
     if value.dim() != len(entry.shape):
@@ -169,7 +167,7 @@ def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengt
         )
     if int(tensors["host_request_types"]) == CONTEXT:
         _check_value(tensors, "host_context_lengths", num_new)
-    # NOTE: values in device memory are read only where that costs nothing; a GPU would have to wait for each.
+    # NOTE: values in device memory are read only where that needs no synchronization with a GPU.
     if ids.device.type != "cpu":
         return
     values = ids.tolist()
@@ -209,7 +207,7 @@ def _check_cache(
                 or v_offset != k_offset + 1
             ):
                 raise ExecutorError(
-                    f"{name}: ({k_offset}, {v_offset}) is no (K, V) offset of the {limits.num_blocks} blocks"
+                    f"{name}: ({k_offset}, {v_offset}) is not a (K, V) offset of {limits.num_blocks} blocks"
                 )
         if len(set(k_offsets)) != needed:
             raise ExecutorError(

@@ -355,7 +355,7 @@ def test_ten_thousand_characters_are_refused_and_the_conversation_is_kept(engine
     turn = engine.open_turn(conversation, 2)
     with pytest.raises(ContextLengthError) as caught:
         turn.push_text("why? " * 2000)
-    assert caught.value.what_to_do.startswith("Say or type less")
+    assert caught.value.what_to_do.startswith("Send a shorter message")
     assert (conversation.exchanges, conversation.num_forgotten) == before[:2]
     assert engine.stats.used <= before[2]
     assert turn.push(speech(0.5)) == 0
@@ -381,7 +381,7 @@ def test_sound_that_is_none_ends_the_turn_only(engine: Engine, pcm: Pcm) -> None
 @pytest.mark.parametrize("typed", ["", "  \n"])
 def test_nothing_said_or_typed_is_an_error(engine: Engine, typed: str) -> None:
     conversation = engine.new_conversation()
-    with pytest.raises(AudioInputError, match="Nothing was said"):
+    with pytest.raises(AudioInputError, match="This turn is empty"):
         engine.open_turn(conversation, 1).commit(Modality.SPEECH)
     with pytest.raises(AudioInputError, match="The question is empty"):
         engine.open_turn(conversation, 2).push_text(typed)

@@ -1,8 +1,8 @@
-"""Chooses how each kind of weight is cut into programs, by trying a few ways on the weights themselves.
+"""Autotunes the tiling of the linear kernels for each kind of weight, on the loaded weights.
 
-In: the network on its GPU. Out: the fastest KernelConfig for each kind of matrix. All matrices of a kind are
-run one after the other, as in a step, so that none of them is found in the GPU's cache. Called once at load;
-kernels that were compiled before come from Triton's cache, and it takes a second.
+In: the network on its GPU. Out: the fastest KernelConfig for each kind of matrix. All matrices of a kind run
+one after the other, as in a step, so that none of them is in the GPU's L2 cache. Called once at load; with
+compiled kernels in Triton's cache it takes a second.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _CUTS = (
     (16384, 8, 2, 3),
     (32768, 8, 2, 3),
 )
-"""Bytes of a tile, warps, programs a multiprocessor, stages: what was fastest for one matrix or another."""
+"""(tile bytes, warps, programs per multiprocessor, stages): each was the fastest for some matrix."""
 _AT_MOST = 12
-"""Matrices of a kind that are run: more than a GPU's cache holds of the smallest kind."""
+"""Number of matrices run per kind; even of the smallest kind they exceed a GPU's L2 cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A matrix and what it stands for in a step."""
+    """A matrix and its use in a step."""
 
     matrix: Matrix
     has_norm: bool
@@ -68,7 +68,7 @@ def measured_launches(network: Network) -> Mapping[ConfigKey, KernelConfig]:
 
 
 def candidates(key: ConfigKey) -> list[KernelConfig]:
-    """The launch by rule first, then others that keep about as many bytes on their way."""
+    """The default configuration first, then others with about as many bytes in flight."""
     found = [default_launch(key)]
     for tile_bytes, warps, share, stages in _CUTS:
         found.append(KernelConfig(rows_of(key, tile_bytes), warps, share, stages))
@@ -78,7 +78,7 @@ def candidates(key: ConfigKey) -> list[KernelConfig]:
 def _fastest(network: Network, key: ConfigKey, uses: list[_Use]) -> KernelConfig:
     times: dict[KernelConfig, float] = {}
     for launch in candidates(key):
-        # A GPU with less shared memory than it takes is no error: there is always one that fits.
+        # Too little shared memory for a candidate is not an error: at least one candidate always fits.
         with suppress(OutOfResources):
             times[launch] = _time(_work(network, key, uses, launch))
     return min(times, key=lambda launch: times[launch]) if times else KernelConfig(1, 4, 2, 2)

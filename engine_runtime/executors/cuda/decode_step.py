@@ -1,11 +1,11 @@
-"""One decode step on static buffers: a row through the trunk and the wanted tails, and the sampler.
+"""One decode step on static buffers: a row through the trunk and the selected tails, then sampling.
 
-In: what StepInputs holds. Out: `logits` and the sampler's result, in buffers that never move. Sizes depend on
-`StepShape` alone, so that each shape can be captured as a CUDA graph. Engine thread.
+In: the values in StepInputs. Out: `logits` and the sampler's result, in buffers with fixed addresses. Sizes
+depend on `StepShape` alone, so that each shape can be captured as a CUDA graph. Engine thread.
 
 KV length buckets are powers of two from 512 rows on. Plain torch reads every row of its bucket, at most twice
-of what is needed beyond the first bucket; the kernels read only rows that are there and take from the bucket
-into how many pieces the work is cut. So few graphs (five up to 8,192 rows) serve every length.
+the rows needed beyond the first bucket; the kernels read only existing rows and derive the number of split-KV
+partitions from the bucket. So a few graphs (five up to 8,192 rows) cover every length.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from engine_runtime.lm.kv_cache import KVCache
 
 SMALLEST_BUCKET = 512
 GRAPHED_ROWS = (16, 64)
-"""Sizes of a captured prefill: a few rows of speech, or the end of a question with what comes after it."""
+"""Sizes of a captured prefill: a few rows of speech, or the end of a question and the opening of the
+reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What a captured step does: rows that it can read, tails it runs, and how it samples (if at all).
+    """Key of a captured step: KV bucket, tails, and sampling (if any).
 
-    `is_persistent`: layers and heads in one launch, for any number of rows (the bucket is 0 then).
+    `is_persistent`: layers and heads run in one launch, for any number of rows (the bucket is 0 then).
     """
 
     bucket: int
@@ -47,10 +48,10 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class RowsShape:
-    """What a captured prefill of at most `size` rows does.
+    """Key of a captured prefill of at most `size` rows.
 
-    `is_full_chunk`: exactly the rows up to `bucket`, where the pieces of a long prompt lie. Which rows see
-    which is known then, so that attention needs no mask and computes none of what is not seen.
+    `is_full_chunk`: exactly the rows up to `bucket`, as the chunks of a long prompt. The causal structure is
+    fixed then, so that attention needs no mask and skips everything above the diagonal.
     """
 
     size: int
@@ -61,7 +62,7 @@ class RowsShape:
 
 
 def bucket_of(num_rows: int, longest: int) -> int:
-    """The bucket for a sequence of `num_rows` rows, the new one included; none is above `longest`."""
+    """The bucket for a sequence of `num_rows` rows, including the new one; at most `longest`."""
     bucket = SMALLEST_BUCKET
     while bucket < num_rows:
         bucket *= 2
@@ -94,7 +95,7 @@ class DecodeStep:
         self.persistent: PersistentDecode | None = None
 
     def use_persistent_kernel(self, network: Network, cache: KVCache, inputs: StepInputs) -> str | None:
-        """Make steps in one launch possible; why not, where they are not."""
+        """Enable the persistent kernel; returns the reason if it cannot be used."""
         reason = unsuited(network, cache)
         if reason is None:
             outputs = StepOutputs(self.text_logits, self.audio_logits, self._trunk)
@@ -105,7 +106,7 @@ class DecodeStep:
         return reason
 
     def run(self, shape: StepShape) -> None:
-        """Run the row that StepInputs holds; K/V (and the trunk's output, for a tail left out) are kept."""
+        """Run the row in StepInputs; writes K/V (and keeps the trunk's output for a skipped tail)."""
         self._inputs.take()
         if shape.is_persistent:
             assert self.persistent is not None
@@ -127,7 +128,7 @@ class DecodeStep:
             self._tail(self._network.audio, shape.bucket, self.audio_logits)
 
     def sample(self, shape: StepShape) -> None:
-        """Sample from the logits that lie in the buffers."""
+        """Sample from the logits in the buffers."""
         self._sampler.run(
             self.text_logits if shape.text else None,
             self.audio_logits if shape.audio else None,
@@ -136,7 +137,7 @@ class DecodeStep:
         )
 
     def _tail(self, tail: Tail, bucket: int, logits: Tensor) -> None:
-        x = self._x  # stays as it is: the other tail begins with it, too
+        x = self._x  # not modified: it is the input of the other tail, too
         for layer in tail.layers:
             self._layer(layer, x, self._y, bucket)
             x = self._y

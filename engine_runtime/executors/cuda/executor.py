@@ -1,9 +1,9 @@
-"""CudaExecutor: the forward step on a GPU, decode as captured graphs, prefill through the library.
+"""CudaExecutor: the forward step on a GPU, decode as captured graphs, prefill through cuBLAS and SDPA.
 
-In: the named tensors of lm/executor.py, in host memory: it copies what changed to the device in one piece.
-Out: logits in host memory, or the next ids, sampled on the device (`forward_and_sample`), so that one small
-copy a step comes back. Its plain twin is executors/torch/executor.py, with which it shares the KV pool's
-layout, the refusal of a step that is not as declared, and deferred tails. Engine thread; inference only.
+In: the named tensors of lm/executor.py, in host memory; changed values go to the device in one copy. Out:
+logits in host memory, or the next ids, sampled on the device (`forward_and_sample`), so that each step
+returns one small copy. The reference implementation is executors/torch/executor.py, with which it shares the
+KV pool's layout, the step checks, and deferred tails. Engine thread; inference only.
 """
 
 from __future__ import annotations
@@ -60,20 +60,22 @@ _Parts = tuple[Operations, RowOperations, DeviceSampler]
 
 
 class CudaExecutor:
-    """Runs steps of one network over one KV pool; also on a CPU, where the tests hold it against its twin.
+    """Runs steps of one network over one KV pool; also on a CPU, where tests compare it with the reference.
 
     Args:
         network: weights on the device.
         cache: the pool, on the same device.
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
-        uses_triton: run the kernels of cuda/kernels; otherwise plain torch does the same.
-        launches: how the kernels are cut (executors/cuda/autotune.py); None = by rule.
+        uses_triton: run the kernels of cuda/kernels; otherwise the same operations in plain torch.
+        launches: autotuned kernel configurations (executors/cuda/autotune.py); None = defaults.
         uses_graphs: capture each shape of a decode step once.
-        multiplies_fp8: whether prefill multiplies fp8 weights as they are; None = where the GPU can.
-        uses_persistent_kernel: run a step in one launch while nothing runs beside it, where GPU and sizes
-        allow it.
-        graphed_rows: whether a few rows are filled up to a size that can be captured; None = where they are.
+        multiplies_fp8: whether prefill multiplies fp8 weights without dequantization; None = if the GPU
+            supports it.
+        uses_persistent_kernel: run a step in one launch while it has the GPU exclusively, if GPU and sizes
+            support it.
+        graphed_rows: whether small prefills are padded to a captured size; None = only with graphs and
+            kernels.
     """
 
     supports_deferred_tails = True
@@ -96,7 +98,7 @@ class CudaExecutor:
     ) -> None:
         config, dtype = network.config, cache.trunk.dtype
         self._device = cache.pool.device
-        self.device = torch.device("cpu")  # where the tensors of a step lie
+        self.device = torch.device("cpu")  # the device of a step's tensors
         self.network, self.cache = network, cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens)
         self._spec, self._memory = step_spec(self.limits), StepMemory()
@@ -104,7 +106,7 @@ class CudaExecutor:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)
         with torch.inference_mode():
             inputs = StepInputs(self.limits.max_blocks, self._device, _taking() if uses_triton else None)
-            # The plain operations make every rounded matrix dense.
+            # The plain operations dequantize every quantized matrix.
             room = network.largest_dense(multiplies_fp8=uses_triton and multiplies_fp8)
             scratch = torch.empty(room, dtype=dtype, device=self._device)
             if uses_triton:
@@ -116,25 +118,26 @@ class CudaExecutor:
             if uses_persistent_kernel:
                 reason = self._step.use_persistent_kernel(network, cache, inputs)
                 if reason is not None:
-                    _log.info("Steps run as many launches, since one for all cannot be used: %s", reason)
+                    _log.info("Decode steps run as separate kernels, not as the persistent one: %s", reason)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
-        # NOTE: only kernels know rows that are not there.
+        # NOTE: only the kernels support padding rows.
         captures_rows = uses_triton and self._graphs.is_capturing if graphed_rows is None else graphed_rows
         self._graphed_rows = tuple(GRAPHED_ROWS) if captures_rows else ()
 
     @torch.inference_mode()
     def capture(self, shapes: Iterable[StepShape]) -> None:
-        """Capture decode steps of these shapes in every length bucket, so that no reply has to wait for it.
+        """Capture decode steps of these shapes in every length bucket, so that no reply waits for a capture.
 
-        NOTE: only while no sequence holds a block: the steps write to the first one.
+        NOTE: only while no sequence holds a block: the steps write to the first block.
         """
         buckets = {bucket_of(rows, self.limits.max_seq_len) for rows in range(1, self.limits.max_seq_len + 1)}
         self._inputs.wait()
         self._inputs.set_row(0, 0, 0)
         self._inputs.send(with_table=False)
         shapes = list(shapes)
-        # While the user speaks, rows are prefilled with both tails; on commit, with those of the first step.
+        # While the user speaks, rows are prefilled with both tails; on commit, with the tails of the first
+        # step.
         tails = {(True, True), *((shape.text, shape.audio) for shape in shapes)}
         for shape in shapes if self._step.persistent is not None else ():
             self._capture_or_run(replace(shape, is_persistent=True))
@@ -151,11 +154,11 @@ class CudaExecutor:
 
     @property
     def num_captured(self) -> int:
-        """Steps that were captured so far, each of another shape."""
+        """Number of captured step shapes."""
         return self._graphs.num_captured
 
     def weight_bytes(self, tails: Tails) -> int:
-        """Bytes of weights that one decode step with these tails has to read."""
+        """Bytes of weights that one decode step with these tails reads."""
         return self.network.step_bytes(text=tails.text, audio=tails.audio)
 
     @torch.inference_mode()
@@ -214,7 +217,7 @@ class CudaExecutor:
         )
 
     def close(self) -> None:
-        """Forget what was captured; the rest goes with the executor."""
+        """Drop the captured graphs; the rest is freed with the executor."""
         self._graphs.clear()
 
     def _check(self, tensors: StepTensors) -> StepLengths:
@@ -247,7 +250,7 @@ class CudaExecutor:
                 shape = replace(shape, bucket=bucket_of(lengths.total, self.limits.max_seq_len))
             self._capture_or_run(shape)
             if not (shape.text or shape.audio):
-                self._inputs.note_use()  # nobody waits for a result
+                self._inputs.note_use()  # no caller waits for a result
             return
         self._run_rows(ids.long(), lengths, shape)
         if shape.samples:
@@ -271,8 +274,8 @@ class CudaExecutor:
         self._capture_or_run_rows(rows, filled, past, count)
 
     def _graphed_size(self, count: int) -> int | None:
-        """The size that `count` rows are filled up to; whole pieces of a long prompt have one of their own,
-        captured when the first one comes."""
+        """The captured size to which `count` rows are padded; full chunks of a long prompt have their own
+        size, captured at first use."""
         if self._graphed_rows and count == self.limits.max_num_tokens:
             return count
         return next((size for size in self._graphed_rows if count <= size), None)
@@ -300,12 +303,12 @@ class CudaExecutor:
                 buffer.copy_(logits)
 
     def _starts(self, lengths: StepLengths) -> list[tuple[Tail, int]]:
-        """The tails that run, with the first row that each of them has to run."""
+        """The tails to run, each with its first row."""
         starts = ((self.network.text, lengths.text_start), (self.network.audio, lengths.audio_start))
         return [(tail, start) for tail, start in starts if start < lengths.total]
 
     def _fill(self, tail: Tail, first: int, end: int) -> None:
-        """Write the K/V that a tail left out, from kept trunk outputs, in as few calls as memory allows."""
+        """Write the deferred K/V of a tail from kept trunk outputs, in as few calls as memory allows."""
         chunk = self.limits.max_num_tokens
         for start in range(first, end, chunk):
             stop = min(start + chunk, end)
@@ -314,14 +317,15 @@ class CudaExecutor:
 
 
 def _taking() -> Callable[[Tensor, Tensor], None]:
-    """How a step takes its inputs with kernels. Triton is imported here: only who uses it needs it."""
+    """The kernel that copies a step's inputs to the device. Imported here, since only this backend needs
+    Triton."""
     from engine_runtime.executors.cuda.triton_operations import take_inputs
 
     return take_inputs
 
 
 def _plain(network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor) -> _Parts:
-    """What lies between the products of the library, in plain torch."""
+    """The operations between the matrix products, in plain torch."""
     return (
         TorchOperations(network, cache, inputs, scratch),
         TorchRowOperations(network, cache, inputs),
@@ -332,7 +336,7 @@ def _plain(network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor
 def _kernels(
     network: Network, cache: KVCache, inputs: StepInputs, launches: Mapping[ConfigKey, KernelConfig] | None
 ) -> _Parts:
-    """The same as kernels. Triton: see `_taking`."""
+    """The same operations as Triton kernels. For the import see `_taking`."""
     from engine_runtime.executors.cuda.triton_operations import TritonOperations
     from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
     from engine_runtime.executors.cuda.triton_sampler import TritonSampler

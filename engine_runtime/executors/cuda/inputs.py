@@ -1,8 +1,7 @@
-"""What changes from one decode step to the next, in buffers that never move.
+"""The inputs that change from one decode step to the next, in buffers with fixed addresses.
 
-In: plain numbers of one step. Out: one small copy to the device (and one more when the block table grew), so
-that a captured graph finds its inputs where it found them before; with kernels the copy is part of the graph.
-Engine thread.
+In: plain numbers of one step. Out: one small copy to the device (and another when the block table grew), to
+the addresses that a captured graph reads; with kernels the copy is part of the graph. Engine thread.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NUM_SLOTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class SamplingInputs:
-    """Numbers that sampling needs; see lm/sampler.py. `seen_*` are the ids of the row that is run."""
+    """Sampling parameters of a step; see lm/sampler.py. `seen_*` are the ids of the row that is run."""
 
     seen_text: int = 0
     seen_audio: int = 0
@@ -38,8 +37,8 @@ class StepInputs:
     """Static buffers on `device`: eight-byte slots (whole numbers and float64), and the block table.
 
     `table` [max_blocks] int32 holds the offset of each block's K for layer 0, as lm/kv_cache.py counts them.
-    The order of a step is wait, set_..., send. `take` copies the slots from host memory to the device in a
-    kernel; then a decode step does that itself, and only a new table has to be sent.
+    The order of a step is wait, set_..., send. `take` is a kernel that copies the slots from host memory to
+    the device; with it a decode step fetches its slots itself, and only a new table is sent.
     """
 
     def __init__(
@@ -64,17 +63,17 @@ class StepInputs:
         self.temperature, self.top_p, self.penalty = real[_TEMPERATURE], real[_TOP_P], real[_PENALTY]
 
     def wait(self) -> None:
-        """Wait until what was sent last has left the host's side, so that it may be written again."""
+        """Wait until the last transfer has read the host buffers, so that they may be written again."""
         if self._sent is not None and self._is_under_way:
             self._sent.synchronize()
             self._is_under_way = False
 
     def set_row(self, token: int, position: int, trunk_row: int) -> None:
-        """The row to run: its merged id, its position, and its place in the kept trunk outputs."""
+        """Set the row to run: its merged id, its position, and its index in the kept trunk outputs."""
         self._whole[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
 
     def set_sampling(self, sampling: SamplingInputs) -> None:
-        """How to sample from its logits."""
+        """Set the sampling parameters."""
         self._whole[_SEEN_TEXT : _TOP_K + 1] = (
             sampling.seen_text,
             sampling.seen_audio,
@@ -90,20 +89,20 @@ class StepInputs:
         )
 
     def set_table(self, offsets: Tensor) -> bool:
-        """K offsets [max_blocks] int32 (host); whether they changed."""
+        """Set the K offsets [max_blocks] int32 (host); returns whether they changed."""
         if torch.equal(offsets, self._host_table):
             return False
         self._host_table.copy_(offsets)
         return True
 
     def take(self) -> None:
-        """At the beginning of a decode step: fetch its slots, if that is how they come."""
+        """At the beginning of a decode step: fetch its slots, if the kernel for that is set."""
         if self._take is not None:
             self._take(self._host, self._device)
 
     def send(self, *, with_table: bool, for_step: bool = False) -> None:
-        """Copy what was set to the device; what reads it follows on the same stream. `for_step`: that is a
-        decode step, which may take its slots itself."""
+        """Copy the values to the device; their readers follow on the same stream. `for_step`: for a decode
+        step, which may fetch its slots itself."""
         with_slots = not for_step or self._take is None
         if with_slots:
             self._device.copy_(self._host, non_blocking=True)
@@ -113,7 +112,7 @@ class StepInputs:
             self.note_use()
 
     def note_use(self) -> None:
-        """`wait` from now on for what the stream has been given so far."""
+        """Make the next `wait` cover all work enqueued on the stream so far."""
         if self._sent is not None:
             self._sent.record()
             self._is_under_way = True

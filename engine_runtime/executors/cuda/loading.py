@@ -1,7 +1,7 @@
-"""Loads the language model onto a GPU: memory checked first, weights fused and rounded on the way.
+"""Loads the language model onto a GPU: checks memory, then fuses and quantizes the weights while reading.
 
 In: the bundle's section, the options, a source of tensors. Out: a PagedLM over a CudaExecutor. Called once,
-in the thread that will use the engine.
+on the thread that will use the engine.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from engine_runtime.quantization import FP8
 def check_memory(
     section: LMSection, config: MossLMConfig, device: torch.device, options: EngineOptions, codec_bytes: int
 ) -> None:
-    """Bound what torch may take, and raise AcceleratorError if that is too little. Before anything is
-    loaded."""
+    """Limit torch's share of the GPU memory, and raise AcceleratorError if it is too small. Called before
+    loading."""
     dtype: torch.dtype = getattr(torch, options.lm_dtype)
     multiplies_fp8 = uses_triton(options.kernels, device) and has_fp8_matmul(device, dtype)
     demand = demand_of(section, config, options, codec_bytes, multiplies_fp8=multiplies_fp8)
@@ -41,9 +41,10 @@ def check_memory(
 
 
 def stored_weights(section: LMSection, model: nn.Module, progress: Progress) -> WeightSource:
-    """The tensors of the bundle's files, read one by one; `model` (on the meta device) says which there are.
+    """The tensors of the bundle's files, read one by one; `model` (on the meta device) declares names and
+    shapes.
 
-    Raises BundleError at once for names and shapes that do not fit. `progress` follows the reading.
+    Raises BundleError at once for names and shapes that do not match. `progress` reports the reading.
     """
     sizes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     read = TensorReader(find_tensors(section.weights, sizes))
@@ -67,7 +68,7 @@ def load_lm(
 ) -> PagedLM:
     """The language model behind its paged cache, on `device`.
 
-    Raises AcceleratorError where kernels that were asked for by name cannot run.
+    Raises AcceleratorError if explicitly requested kernels cannot run.
     """
     dtype: torch.dtype = getattr(torch, options.lm_dtype)
     kv_blocks = options.kv_blocks or section.kv_blocks
@@ -81,7 +82,7 @@ def load_lm(
         max_seq_len=section.context_rows,
     )
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what rounding the largest weights took
+        torch.cuda.empty_cache()  # memory of quantizing the largest weights
     kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
     cache = KVCache(
         config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
@@ -107,7 +108,7 @@ def load_lm(
 
 
 def shapes_of_replies(section: LMSection) -> set[StepShape]:
-    """The decode steps that replies with the bundle's own sampling are made of (buckets left open)."""
+    """The decode step shapes of replies with the bundle's own sampling parameters (without buckets)."""
     shapes = set()
     for params, modality in (
         (section.sampling_speech, Mode.AUDIO),

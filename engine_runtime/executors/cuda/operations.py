@@ -1,8 +1,8 @@
-"""The five operations that a decoder layer is made of in a decode step, as a seam, and in plain torch.
+"""The operations of a decoder layer in a decode step: the interface, and its implementation in plain torch.
 
-In: one row in static buffers, weights in any format. Out: static buffers. `TorchOperations` is the plain twin
-of the Triton kernels and runs where these do not; both can be captured in a CUDA graph, since sizes depend on
-the bucket and never on the position, which is read on the device. Engine thread.
+In: one row in static buffers, weights in any format. Out: static buffers. `TorchOperations` is the reference
+implementation of the Triton kernels and the fallback without them; both can be captured in a CUDA graph,
+since sizes depend on the bucket and never on the position, which is read on the device. Engine thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine_runtime.quantization import FP8, Matrix, to_fp8
 
 
 class Operations(Protocol):
-    """x [1, in] -> out [1, out]; `out` may be `residual` itself, else nothing overlaps."""
+    """x [1, in] -> out [1, out]; `out` may be `residual` itself; nothing else may overlap."""
 
     def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
         """out = rms_norm(x) * norm @ matrix^T."""
@@ -32,14 +32,15 @@ class Operations(Protocol):
         """out = residual + x @ matrix^T."""
 
     def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
-        """Norm and turn q and k, write k and v to the pool, attend over rows 0..position (below `bucket`).
+        """Normalize q and k, apply RoPE, write k and v to the pool, attend over rows 0..position (below
+        `bucket`).
 
         qkv [1, (heads + 2 kv_heads) * head_dim] -> out [1, heads * head_dim].
         """
 
 
 class TorchOperations:
-    """See the module. `scratch` is the flat buffer for a dense copy of a rounded matrix."""
+    """See the module. `scratch` is the flat buffer for a dequantized copy of a matrix."""
 
     def __init__(self, network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor) -> None:
         self._network, self._cache, self._inputs, self._scratch = network, cache, inputs, scratch
@@ -91,18 +92,18 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def write_rows(blocks: Tensor, block: Tensor, slot: Tensor, k: Tensor, v: Tensor) -> None:
-    """Put k and v [n, kv_heads, head_dim] into the pool: K block `block` [n] of their layer, place `slot`
-    [n]; V lies one block further. `blocks` is the pool as [K or V blocks, kv_heads, tokens, head_dim]."""
+    """Write k and v [n, kv_heads, head_dim] to the pool: K block `block` [n] of their layer, position `slot`
+    [n] in it; V is in the next block. `blocks` is the pool as [K or V blocks, kv_heads, tokens, head_dim]."""
     for rows, index in ((k, block), (v, block + 1)):
         if blocks.dtype == FP8:
-            # As bytes, because not every build of torch puts 8-bit floats by index.
+            # As bytes, because not every build of torch supports indexed writes of 8-bit floats.
             blocks.view(torch.uint8)[index, :, slot] = to_fp8(rows).view(torch.uint8)
         else:
             blocks[index, :, slot] = rows
 
 
 def first_blocks(table: Tensor, num_rows: int, tokens_per_block: int) -> Tensor:
-    """K blocks of a sequence's first rows, for layer 0, from StepInputs.table; int64."""
+    """K block offsets of a sequence's first rows, for layer 0, from StepInputs.table; int64."""
     return table[: -(-num_rows // tokens_per_block)].long()
 
 

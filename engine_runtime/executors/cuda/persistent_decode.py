@@ -1,9 +1,10 @@
-"""A whole decode step in one launch (kernels/persistent_decode), where GPU and sizes allow it.
+"""Persistent decode kernel: a decode step in one launch (kernels/persistent_decode), if GPU and sizes support
+it.
 
-In: network, pool and the step's buffers. Out: the same as the chain of `Operations` gives, logits included.
-The step is a list of phases on the device, one for each matrix and each attention. As one launch it reads
-device memory without a pause, and keeps every multiprocessor to itself until it ends: good while the language
-model is alone on the GPU, bad beside the codec, whose kernels would wait for it. Engine thread.
+In: network, pool and the step's buffers. Out: the same results as the sequence of `Operations`, including
+logits. The step is an op list in device memory, one op per matrix and per attention. One launch streams
+weights without gaps between kernels, but occupies every multiprocessor until it ends: use it while the
+language model has the GPU exclusively, not beside the codec, whose kernels would have to wait. Engine thread.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ from engine_runtime.quantization import FP8
 
 _FORMATS: dict[WeightFormat, int] = {"native": 0, "fp8": 1, "int8": 2, "int4": 3}
 _PARTS = ("base", "attention", "linear", "step")
-"""Files of the kernel, in the order in which they are read."""
+"""Source files of the kernel, in the order of concatenation."""
 _STAGE = TILE_ROWS * (PIECE + 64 + PIECE // 32)
-"""Bytes of shared memory for a piece of 16 rows and their int4 scales; see base.cu."""
+"""Bytes of shared memory for a pipeline stage of 16 rows and their int4 scales; see base.cu."""
 _FEWEST_STAGES, _MOST_STAGES = 6, 12
 _FIXED, _ATTENTION = 3456, 23168
-"""Bytes of shared memory beside ring, x and list of phases; and what attention needs in place of x."""
+"""Bytes of shared memory besides the ring of stages, x and the op list; and the minimum that attention needs
+in place of x."""
 _WARPS = 9
-"""That compute and finish sums; copying ones come on top."""
+"""Threads of the compute and epilogue warps; producer warps are added to them."""
 _COUNTERS = 64
 _MOST_PIECES = 16
-"""Pieces of the sequence that work side by side for a K/V head."""
+"""Split-KV partitions per K/V head."""
 
 
 def unsuited(network: Network, cache: KVCache) -> str | None:
@@ -59,33 +61,33 @@ def unsuited(network: Network, cache: KVCache) -> str | None:
         return f"it needs KV blocks of a multiple of {TILE_ROWS} rows"
     formats = {matrix.format for matrix in network.matrices}
     if len(formats - {"native"}) > 1 or {network.text.head.format, network.audio.head.format} != {"native"}:
-        return "it needs native heads and one weight format besides"
+        return "it needs unquantized heads and a single weight format for the other matrices"
     if _ring(config, device)[0] < _FEWEST_STAGES:
-        return "it needs more shared memory than a block of this GPU has"
+        return "it needs more shared memory than this GPU has per block"
     for matrix in network.matrices:
         rows, columns = matrix.shape
         stored = matrix.weight.shape[1] * matrix.weight.element_size()
         if rows % TILE_ROWS or stored % PIECE:
-            return f"it cannot cut a matrix of {rows} x {columns}"
+            return f"it cannot tile a matrix of {rows} x {columns}"
     return None
 
 
 def kernel_source() -> str:
-    """The kernel in CUDA C++, to be compiled behind its macros."""
+    """CUDA C++ source of the kernel, to be compiled after its macros."""
     files = resources.files("engine_runtime.cuda.kernels").joinpath("persistent_decode")
     return "".join(files.joinpath(f"{part}.cu").read_text(encoding="utf-8") for part in _PARTS)
 
 
 def kernel_macros(
     config: MossLMConfig,
-    rounded: WeightFormat,
+    quantized: WeightFormat,
     tokens_per_block: int,
     kv_dtype: torch.dtype,
     *,
     pieces: int,
     stages: int,
 ) -> dict[str, int | str]:
-    """Sizes and formats; `rounded` is the format of weights that are not native."""
+    """Macros for sizes and formats; `quantized` is the format of weights that are not native."""
     return {
         "HIDDEN": config.hidden_size,
         "INNER": config.intermediate_size,
@@ -95,8 +97,8 @@ def kernel_macros(
         "TOKENS": tokens_per_block,
         "PIECES": pieces,
         "STAGES": stages,
-        "FORMAT": _FORMATS[rounded],
-        "COPIERS": _copiers(rounded),
+        "FORMAT": _FORMATS[quantized],
+        "COPIERS": _copiers(quantized),
         "KV_FP8": int(kv_dtype == FP8),
         "EPS": f"{config.rms_norm_eps!r}f",
         "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
@@ -115,17 +117,17 @@ class PersistentDecode:
         self.blocks = _even_blocks(properties.multi_processor_count, tiles)
         pieces = min(_MOST_PIECES, 1 << (self.blocks // kv_heads).bit_length() - 1)
         formats: set[WeightFormat] = {matrix.format for matrix in network.matrices} - {"native"}
-        rounded = formats.pop() if formats else "native"
+        quantized = formats.pop() if formats else "native"
         stages, shared_bytes = _ring(config, device)
-        self._threads = 32 * (_WARPS + _copiers(rounded))
+        self._threads = 32 * (_WARPS + _copiers(quantized))
         macros = kernel_macros(
-            config, rounded, cache.tokens_per_block, cache.pool.dtype, pieces=pieces, stages=stages
+            config, quantized, cache.tokens_per_block, cache.pool.dtype, pieces=pieces, stages=stages
         )
         self._kernel = CooperativeKernel(kernel_source(), "persistent_decode", macros, shared_bytes, device)
         self._messages = Messages.of(config, device)
         self._partial = torch.zeros(pieces * heads * (2 * config.head_dim + 4), device=device)
         self._counters = torch.zeros(_COUNTERS, device=device, dtype=torch.int32)
-        self._counters[0] = 1  # the number of the launch; flags are never 0
+        self._counters[0] = 1  # launch number; flags are never 0
         self._scales = tiled_scales(network)
         self._lists: dict[tuple[bool, bool], Tensor] = {}
 
@@ -160,25 +162,26 @@ class PersistentDecode:
         )
 
 
-def _copiers(rounded: WeightFormat) -> int:
-    """Warps that copy: more of them ask sooner, and each cuts the scales of int4 into smaller copies."""
-    return 2 if rounded == "int4" else 4
+def _copiers(quantized: WeightFormat) -> int:
+    """Number of producer warps: more of them issue copies sooner, but each splits the int4 scales into
+    smaller copies."""
+    return 2 if quantized == "int4" else 4
 
 
 def _ring(config: MossLMConfig, device: torch.device) -> tuple[int, int]:
-    """Pieces that the ring in shared memory holds, and all shared memory of a block in bytes."""
+    """Number of pipeline stages, and the total shared memory of a block in bytes."""
     widest = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
-    records = 5 * config.num_layers + 3  # heads, and the empty one at the end
+    records = 5 * config.num_layers + 3  # heads, and the terminating empty op
     fixed = _FIXED + widest // 16 + max(2 * widest + 128, _ATTENTION) + 64 * records
-    properties: Any = torch.cuda.get_device_properties(device)  # whose stubs lack this
+    properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack this attribute
     room = properties.shared_memory_per_block_optin - fixed
     stages = min(_MOST_STAGES, room // _STAGE)
     return stages, fixed + stages * _STAGE
 
 
 def _even_blocks(most: int, phases: list[tuple[int, int]]) -> int:
-    """Blocks among which tiles of output rows share out best: the fewest (of nearly `most`) with which the
-    fullest block has least to do. `phases` are (tiles, columns), and no block may go without a tile."""
+    """Number of blocks with the best balance of output tiles: the fewest (close to `most`) that minimize the
+    load of the busiest block. `phases` are (tiles, columns); every block must get a tile."""
     most = min(most, *(tiles for tiles, _ in phases))
     work = {
         blocks: sum(-(-tiles // blocks) * columns for tiles, columns in phases)

@@ -1,8 +1,8 @@
-"""The list of phases that the kernel of a whole step goes through: matrices and attentions, in order.
+"""The op list of the persistent decode kernel: matrices and attentions, in order.
 
-In: network, int4 scales in the kernel's order, the buffers in which phases leave messages for each other,
-outputs. Out: int64 [phases + 1, 8], struct Phase of kernels/persistent_decode/base.cu, ended by an empty one.
-Made once for each choice of tails.
+In: network, int4 scales in the kernel's order, the flagged buffers through which ops exchange results,
+outputs. Out: int64 [ops + 1, 8], struct Phase of kernels/persistent_decode/base.cu, terminated by an empty
+op. Built once for each choice of tails.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.quantization import GROUP, Matrix
 
 ATTENDS, NORMED, GATED, ADDS, WIDE, ROUNDED, FROM_TABLE, KEEPS = (1 << bit for bit in range(8))
-"""What a phase does; see base.cu."""
+"""Op kinds; see base.cu."""
 TILE_ROWS = 16
-"""Output rows that are multiplied together."""
+"""Output rows of a tile."""
 PIECE = 1024
-"""Bytes of each of them that are copied at once."""
+"""Bytes of each row per pipeline stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """Where results go: logits [1, vocabulary] float32, and the kept outputs of the trunk [rows, H]."""
+    """Result buffers: logits [1, vocabulary] float32, and the kept outputs of the trunk [rows, H]."""
 
     text_logits: Tensor
     audio_logits: Tensor
@@ -36,7 +36,8 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Rows with flags, four bytes a number: x and y go from layer to layer, in the trunk and in a tail."""
+    """Flagged exchange buffers, four bytes per number: x and y pass from layer to layer, in the trunk and in
+    a tail."""
 
     x: Tensor
     x_attended: Tensor
@@ -48,7 +49,7 @@ class Messages:
 
     @classmethod
     def of(cls, config: MossLMConfig, device: torch.device) -> Messages:
-        """Empty ones, with flags that no launch has."""
+        """Empty buffers, with flags that no launch uses."""
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         widths = [config.hidden_size] * 4
         widths += [(heads + 2 * kv_heads) * dim, heads * dim, config.intermediate_size]
@@ -66,8 +67,9 @@ def tiled_scales(network: Network) -> dict[int, Tensor]:
 
 
 def tile_major(scale: Tensor, *, is_gated: bool) -> Tensor:
-    """Scales [rows, groups] -> [tiles, pieces, TILE_ROWS, groups of a piece]: every copy costs the same,
-    however small. Of a gated matrix a tile is eight rows of gates and the eight that they are for."""
+    """Scales [rows, groups] -> [tiles, pieces, TILE_ROWS, groups of a piece]: contiguous per copy, since
+    every copy has the same fixed cost. A tile of a gated matrix is eight rows of gates and the eight matching
+    rows."""
     rows, groups = scale.shape
     order = torch.arange(rows, device=scale.device)
     if is_gated:
@@ -86,7 +88,7 @@ def listed_phases(
     text: bool,
     audio: bool,
 ) -> Tensor:
-    """The phases of a step with these tails (host memory)."""
+    """The op list of a step with these tails (host memory)."""
     phases = _Phases(scales, messages)
     x = network.embedding
     for index, layer in enumerate(network.trunk):
@@ -107,7 +109,7 @@ def listed_phases(
 
 
 class _Phases:
-    """A list under construction; knows which phase wrote a buffer last."""
+    """An op list under construction; tracks which op wrote a buffer last."""
 
     def __init__(self, scales: Mapping[int, Tensor], messages: Messages) -> None:
         self.rows: list[list[int]] = []
@@ -124,7 +126,7 @@ class _Phases:
         is_table: bool = False,
         keeps: bool = False,
     ) -> None:
-        """x -> out, by way of `x_attended`, which is x with what attention added."""
+        """x -> out, via `x_attended`, which is x plus the attention output."""
         messages, table = self._messages, FROM_TABLE if is_table else 0
         self.linear(layer.qkv, x, messages.qkv, NORMED | table, norm=layer.input_norm)
         self._attention(layer, messages.qkv, messages.attended)
@@ -143,7 +145,7 @@ class _Phases:
         norm: Tensor | None = None,
         residual: Tensor | None = None,
     ) -> None:
-        """A matrix, with what comes before and after it."""
+        """Append a matrix product with its prologue and epilogue."""
         rows, columns = matrix.shape
         kind |= 0 if matrix.format == "native" else ROUNDED
         half = rows // 2 if kind & GATED else 0

@@ -1,13 +1,13 @@
-"""Runs many rows at once through the library's matrix products and attention, over the paged pool.
+"""Prefill: runs many rows at once through cuBLAS products and library attention, over the paged pool.
 
-In: merged ids, or kept trunk outputs, of rows of one sequence, whose block table lies in StepInputs. Out: K/V
-of these rows in the pool, and logits of the last one. What lies between the matrix products is a seam,
-`RowOperations`, so that kernels can take it over. A few rows at a time take longer to launch than to compute;
-filled up to a fixed size (`graphed_span`) they can be captured in a CUDA graph. Engine thread.
+In: merged ids, or kept trunk outputs, of rows of one sequence, whose block table is in StepInputs. Out: K/V
+of these rows in the pool, and logits of the last one. The operations between the matrix products are an
+interface, `RowOperations`, with a torch and a Triton implementation. A few rows take longer to launch than to
+compute; padded to a fixed size (`graphed_span`) they can be captured in a CUDA graph. Engine thread.
 
-A rounded weight is made dense in a scratch buffer right before its product, unless there are so few rows that
-a kernel multiplies it as it is stored; fp8 weights are multiplied as they are where the GPU can
-(`has_fp8_matmul`) and rows are more than a few, which are rounded to fp8 with a scale of their own.
+A quantized weight is dequantized to a scratch buffer right before its product, unless the batch is small
+enough for a kernel that reads the stored format; fp8 weights are multiplied directly if the GPU supports it
+(`has_fp8_matmul`) and the batch is large enough, with the rows quantized to fp8 with one scale per row.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, FP8_MAX, Matrix, to_fp8
 
 _FP8_ROWS = 17
-"""Rows from which on the library's product of fp8 rows is faster than weights read as they are stored."""
+"""Minimum number of rows for which the library's fp8 product is faster than the small-batch kernel."""
 
 
 class RowOperations(Protocol):
-    """What a layer does with n rows apart from products and attention."""
+    """The operations of a layer on n rows other than matrix products and long attention."""
 
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
         """x [n, H] -> rms_norm(x) * norm."""
 
     def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
-        """Norm and turn q and k of the rows at `positions` [n] int64, write k and v to the pool.
+        """Normalize q and k of the rows at `positions` [n] int64, apply RoPE, write k and v to the pool.
 
         qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim]. With kernels, a position below 0
-        is a row that is not there: nothing of it is written.
+        marks a padding row, which is not written.
         """
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
-        """Attention of rows whose K and V lie in the pool, and of which only the sizes are fixed.
+        """Attention of rows whose K and V are in the pool; only the sizes are fixed, not the positions.
 
-        q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, which see what lies
-        before them and themselves -> [n, heads * head_dim]. A position below 0 is a row that is not there.
+        q [n, heads, head_dim] of the rows at `positions` [n] int64, all below `bucket`, with a causal mask ->
+        [n, heads * head_dim]. A position below 0 marks a padding row.
         """
 
     def gate(self, gate_up: Tensor) -> Tensor:
@@ -57,11 +57,12 @@ class RowOperations(Protocol):
         """x [n, K] -> e4m3 [n, K] and the scale of each row [n, 1] float32."""
 
     def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
-        """x [n, in] @ weight^T (+ residual [n, out]) by a rounded weight as it is stored; None where that is
-        not worth it."""
+        """x [n, in] @ weight^T (+ residual [n, out]) by a quantized weight in its stored format; None where
+        that is slower than dequantizing."""
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
-        """The weight [out, in] in `dtype`: itself if it is native, else a copy in the flat buffer."""
+        """The weight [out, in] in `dtype`: the weight itself if it is native, otherwise a copy in the flat
+        buffer."""
 
 
 class TorchRowOperations:
@@ -123,14 +124,14 @@ class TorchRowOperations:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows of one call, and the rows that they see.
+    """The rows of one call, and the rows that they attend to.
 
     Attributes:
-        positions: [n] int64 in the sequence; -1 for a row that only fills up a captured size.
-        num_seen: rows from the beginning of the sequence that are looked at, at most.
-        blocks: offsets of the K blocks of these, for layer 0, and row i of the n sees all but the last
-            n - 1 - i; None: where the n rows lie is known on the device alone.
-        last: [1] int64, the row whose logits are wanted.
+        positions: [n] int64 in the sequence; -1 for a padding row of a captured size.
+        num_seen: upper bound of the rows, from the beginning of the sequence, that are attended to.
+        blocks: K block offsets of these rows for layer 0; row i of the n sees all but the last n - 1 - i.
+            None if the positions are known on the device only.
+        last: [1] int64, the row whose logits are requested.
     """
 
     positions: Tensor
@@ -140,7 +141,7 @@ class Span:
 
 
 class Prefill:
-    """See the module. `scratch` is the flat buffer for a dense copy of a rounded matrix."""
+    """See the module. `scratch` is the flat buffer for a dequantized copy of a matrix."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class Prefill:
         self._trunk = cache.trunk.view(-1, network.config.hidden_size)
 
     def span(self, first: int, num_rows: int) -> Span:
-        """Rows [first, first + num_rows) of the sequence whose table lies in StepInputs."""
+        """Rows [first, first + num_rows) of the sequence whose block table is in StepInputs."""
         device, total = self._blocks.device, first + num_rows
         positions = torch.arange(first, total, device=device)
         last = torch.full((1,), num_rows - 1, device=device)
@@ -166,33 +167,32 @@ class Prefill:
         return Span(positions, total, blocks, last)
 
     def graphed_span(self, where: Tensor, size: int, bucket: int) -> Span:
-        """`size` rows from where[0] on, of which where[1] are there, among at most `bucket` rows.
-
-        `where` [2] int64 lies on the device: nothing but size and bucket is fixed when this is captured.
+        """`size` rows from where[0] on, of which where[1] are valid, among at most `bucket` rows. `where` [2]
+        int64 is on the device: a capture fixes only size and bucket.
         """
         rows = torch.arange(size, device=self._blocks.device)
         positions = torch.where(rows < where[1], where[0] + rows, -1)
         return Span(positions, bucket, None, where[1:2] - 1)
 
     def trunk(self, ids: Tensor, span: Span, *, keep: bool) -> Tensor:
-        """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also puts it beside the pool."""
+        """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also stores it beside the pool."""
         x = F.embedding(ids, self._network.embedding)
         for layer in self._network.trunk:
             x = self._layer(layer, x, span)
         if keep:
-            # Rows that are not there do once more what the last one does.
+            # Padding rows repeat the last valid row.
             rows = torch.minimum(torch.arange(x.shape[0], device=x.device), span.last)
             self._trunk[self._kept_rows(span.positions[rows])] = x[rows]
         return x
 
     def kept(self, span: Span) -> Tensor:
-        """Trunk outputs of rows that were put beside the pool."""
+        """Kept trunk outputs of the span's rows."""
         return self._trunk[self._kept_rows(span.positions)]
 
     def tail(self, tail: Tail, x: Tensor, span: Span, *, wants_logits: bool) -> Tensor | None:
         """Trunk output [n, H] of the span's rows -> logits of the last row [1, vocab] float32.
 
-        The last layer computes only what is asked for: K/V of all rows, and the output of the last one.
+        The last layer computes only what is needed: K/V of all rows, and the output of the last one.
         """
         *inner, last = tail.layers
         for layer in inner:
@@ -216,7 +216,7 @@ class Prefill:
             if not last_out:
                 return x[:0]
             q, x, positions = (value.index_select(0, span.last) for value in (q, x, positions))
-        # A new tensor: both tails begin with the same x.
+        # Not in place: both tails start from the same x.
         x = self._product(self._attend(q, layer, positions, span), layer.o, x)
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
         return self._product(gated, layer.down, x, in_place=True)
@@ -234,14 +234,14 @@ class Prefill:
                 queries, keys, values, attn_mask=causal_lower_right(num_rows, span.num_seen), enable_gqa=True
             )
             return heads[0].transpose(0, 1).reshape(num_rows, -1)
-        # The query heads of one K/V head stand in for query rows: they see the same keys.
+        # The query heads of one K/V head become query rows, since they attend to the same keys.
         grouped = q.view(1, keys.shape[1], -1, dim)
         return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
 
     def _product(
         self, x: Tensor, matrix: Matrix, residual: Tensor | None = None, *, in_place: bool = False
     ) -> Tensor:
-        """x @ weight^T (+ residual, which may be written over where `in_place`)."""
+        """x @ weight^T (+ residual, which may be overwritten if `in_place`)."""
         multiplies_fp8 = self._multiplies_fp8(matrix)
         if not multiplies_fp8 or x.shape[0] < _FP8_ROWS:
             few = self._operations.small_batch_linear(x, matrix, residual)
@@ -267,7 +267,8 @@ class Prefill:
 
 
 def has_fp8_matmul(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this GPU and this torch multiply e4m3 rows with a scale per row, found by trying."""
+    """Whether this GPU and torch build support an e4m3 product with a scale per row, determined by a
+    trial."""
     if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < (8, 9):
         return False
     weight, scale = torch.ones((16, 32), device=device).to(FP8), torch.ones(16, device=device)

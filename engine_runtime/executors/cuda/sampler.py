@@ -1,10 +1,10 @@
-"""Samples the next ids where the logits are: the device's twin of lm/sampler.py.
+"""Samples the next ids on the device: the counterpart of lm/sampler.py.
 
-In: logits in static buffers and the numbers of StepInputs, draws among them. Out: `result` [5] float64, whole
-numbers that it holds exactly: text id, audio id, likeliest text id (for subtitles); and the sums by which
-lm/step_check.py tells whether the text and the audio logits can be a result. The same draws give the same ids
-as the Sampler on the CPU; only a draw within rounding of the border between two ids can tell them apart.
-`run` asks for no host value, so that it can be captured in a CUDA graph; `read` waits for it. Engine thread.
+In: logits in static buffers and the values of StepInputs, including the uniform samples. Out: `result` [5]
+float64, which represents integers exactly: text id, audio id, most likely text id (for subtitles); and the
+sums by which lm/step_check.py validates the text and the audio logits. The same uniform samples yield the
+same ids as the Sampler on the CPU, except for a sample within rounding of the boundary between two ids. `run`
+needs no host value, so that it can be captured in a CUDA graph; `read` waits for it. Engine thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
 
 
 class DeviceSampler:
-    """Remembers, per channel, the ids that the repetition penalty concerns."""
+    """Keeps, per channel, the ids subject to the repetition penalty."""
 
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
         self._inputs = inputs
@@ -34,7 +34,7 @@ class DeviceSampler:
         self.result = torch.zeros(5, dtype=torch.float64, device=device)
 
     def begin(self, request: SamplingMetadata) -> None:
-        """Take over what the reply knows, if it is another one than at the last step."""
+        """Copy the reply's state if the reply changed since the last step."""
         if request.owner is self._owner:
             return
         self._seen_text.copy_(request.seen_text)
@@ -63,7 +63,7 @@ class DeviceSampler:
             self.result[AUDIO] = self._sample(scores, inputs.draw_audio, do_sample)
 
     def read(self) -> list[float]:
-        """`result`, once everything that was started on the current stream is done."""
+        """Synchronize with the current stream and return `result`."""
         if self.result is not self._read:
             self._read.copy_(self.result, non_blocking=True)
         if self._device.type == "cuda":
@@ -78,7 +78,7 @@ class DeviceSampler:
         if not do_sample:
             return scores.argmax()
         inputs = self._inputs
-        # The division changes no order, so that only the candidates have to be divided.
+        # Dividing by the temperature keeps the order, so only the candidates are divided.
         values, ids = scores.topk(min(MAX_TOP_K, scores.numel()))
         values = values / inputs.temperature.float()
         return sample_candidate(values, ids, inputs.top_k, inputs.top_p.float(), draw)
@@ -88,10 +88,10 @@ def sample_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, 
     """The id at which the cumulative probability in vocabulary order passes `draw`.
 
     Args:
-        values: the highest scores, highest first [n] float32, with the temperature in them.
+        values: the highest scores, in descending order, divided by the temperature [n] float32.
         ids: their ids [n] int64.
-        top_k: every score not below the top_k-th is kept (1..n).
-        top_p: of those, the highest are kept whose probabilities before them sum to less.
+        top_k: scores not below the top_k-th are kept (1..n).
+        top_p: of those, a score is kept if the probabilities of the higher ones sum to less.
         draw: uniform in [0, 1), float64.
 
     Nothing is sorted: n is small enough to compare every candidate with every other.
@@ -105,7 +105,8 @@ def sample_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, 
     is_kept = (mass_before < top_p) & (values > -torch.inf)
     shares = values.masked_fill(~is_kept, -torch.inf).double().softmax(-1)
     up_to = (shares[None, :] * (ids[None, :] <= ids[:, None])).sum(-1)
-    # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last id that is kept.
+    # NOTE: rounding may leave the last sum slightly below 1; a larger uniform sample selects the last kept
+    # id.
     last = ids.masked_fill(~is_kept, -1).max()
     passed = ids.masked_fill(~(is_kept & (up_to > draw)), torch.iinfo(torch.int64).max).min()
     return torch.minimum(passed, last)

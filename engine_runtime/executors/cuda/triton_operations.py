@@ -1,7 +1,8 @@
 """The operations of a decode step, as Triton kernels: four or five launches a layer.
 
-In: static buffers, weights in any format. Out: as executors/cuda/operations.py says, whose plain torch is the
-twin. triton_prefill.py has those of a prefill. Imported only where Triton is there. Engine thread.
+In: static buffers, weights in any format. Out: as in executors/cuda/operations.py, whose plain torch is the
+reference implementation. triton_prefill.py has those of a prefill. Imported only if Triton is available.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
 SEQUENCE_TILE = 64
-"""Rows of the sequence that an attention program looks at together."""
+"""Rows per KV tile of an attention program."""
 _MOST_PIECES = 64
-"""Pieces of the sequence per K/V head. Up to 4,096 rows a piece is one tile. With eight such heads, 2,048
-rows give two programs to each multiprocessor of a large GPU, which is what keeps its memory busy."""
+"""Maximum number of split-KV partitions per K/V head. Up to 4,096 rows a partition is one tile. With eight
+K/V heads, 2,048 rows yield two programs per multiprocessor of a large GPU, enough to saturate its memory
+bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """How a row times a matrix is cut.
+    """Tiling of a row times a matrix.
 
     Attributes:
         rows: output rows that a program computes at a time.
-        warps: of a program.
-        share: programs for each multiprocessor.
-        stages: tiles of `rows` rows that are on their way or in use.
+        warps: warps per program.
+        share: programs per multiprocessor.
+        stages: pipeline stages: tiles of `rows` rows in flight or in use.
     """
 
     rows: int
@@ -46,7 +48,7 @@ class KernelConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """What a KernelConfig is chosen for."""
+    """The key of an autotuned KernelConfig."""
 
     format: str
     shape: tuple[int, int]
@@ -61,12 +63,12 @@ class ConfigKey:
 
 
 def default_launch(key: ConfigKey) -> KernelConfig:
-    """About 16 KiB at a time, three times over, by two programs a multiprocessor: that keeps memory busy."""
+    """Tiles of about 16 KiB, three stages, two programs per multiprocessor: saturates memory bandwidth."""
     return KernelConfig(rows_of(key, 16384), 4, 2, 3)
 
 
 def rows_of(key: ConfigKey, tile_bytes: int) -> int:
-    """Output rows of which the weights take about `tile_bytes`; a power of two."""
+    """Number of output rows, a power of two, whose weights occupy about `tile_bytes`."""
     wanted = max(1, tile_bytes // key.row_bytes)
     return int(min(16, triton.next_power_of_2(wanted + 1) // 2))
 
@@ -75,7 +77,7 @@ class TritonOperations:
     """See operations.Operations.
 
     Args:
-        launches: measured choices (executors/cuda/autotune.py); default_launch where there is none.
+        launches: autotuned configurations (executors/cuda/autotune.py); default_launch for missing keys.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class TritonOperations:
             KV_HEADS=config.num_key_value_heads,
             DIM=config.head_dim,
             GROUP=group,
-            GROUP_TILE=max(16, triton.next_power_of_2(group)),  # the matrix units take 16 rows at least
+            GROUP_TILE=max(16, triton.next_power_of_2(group)),  # tensor cores require at least 16 rows
             TOKENS=cache.tokens_per_block,
             TILE=SEQUENCE_TILE,
             PIECES=pieces,
@@ -171,7 +173,7 @@ class TritonOperations:
             "STAGES": launch.stages,
             "num_warps": launch.warps,
         }
-        # Pointers that a flag switches off are never read; any tensor may stand in for them.
+        # Pointers disabled by a flag are never read; any tensor serves as a placeholder.
         norm = x if norm is None else norm
         residual = x if residual is None else residual
         scale = x if matrix.scale is None else matrix.scale
@@ -199,10 +201,10 @@ class TritonOperations:
 
 
 def take_inputs(host: Tensor, device: Tensor) -> None:
-    """Copy the slots [n] of StepInputs; a kernel reads the host's pinned memory itself."""
+    """Copy the slots [n] of StepInputs; the kernel reads pinned host memory directly."""
     take_slots[(1,)](host, device, SLOTS=host.numel(), num_warps=1)
 
 
 def lacks_fp8(device: torch.device) -> bool:
-    """Whether Triton has no e4m3 on this GPU, so that its bits are taken apart instead."""
+    """Whether Triton lacks e4m3 on this GPU, so that the kernels decode its bits instead."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9)

@@ -1,7 +1,8 @@
-"""What lies between a prefill's products, as Triton kernels; of a few rows attention and products, too.
+"""The operations between a prefill's matrix products as Triton kernels; for small batches also attention and
+products.
 
-In: rows, weights in any format. Out: as `RowOperations` of executors/cuda/prefill.py says, whose plain torch
-is the twin. Imported only where Triton is there. Engine thread.
+In: rows, weights in any format. Out: as in `RowOperations` of executors/cuda/prefill.py, whose plain torch is
+the reference implementation. Imported only if Triton is available. Engine thread.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
 _MOST_FEW_ROWS = 64
-"""Rows that are multiplied with a rounded weight as it is stored; more are worth a dense copy."""
+"""Maximum number of rows multiplied with a quantized weight in its stored format; above it a dense copy is
+faster."""
 _WIDE = 16384
-"""Outputs of a wide matrix, which gives enough programs with larger tiles."""
+"""Number of outputs from which a matrix has enough programs with larger tiles."""
 _ROWS_TILE, _MOST_ROWS_PIECES = 16, 16
-"""Of a few rows: how many a program takes, and in how many pieces they look at the sequence if it is one
-tile of rows."""
+"""Small-batch attention: query rows per program, and the split-KV partitions if there is one tile of query
+rows."""
 
 
 class TritonRowOperations:
@@ -83,7 +85,7 @@ class TritonRowOperations:
         """See RowOperations."""
         config, (num_rows, heads, dim) = self._network.config, q.shape
         group_tile = triton.next_power_of_2(heads // config.num_key_value_heads)
-        # the matrix units take 16 queries at least
+        # tensor cores require at least 16 query rows
         rows = max(min(_ROWS_TILE, triton.next_power_of_2(num_rows)), 16 // group_tile)
         tiles = triton.cdiv(num_rows, rows)
         pieces = max(1, min(_MOST_ROWS_PIECES // tiles, triton.next_power_of_2(bucket) // SEQUENCE_TILE))
@@ -154,7 +156,7 @@ class TritonRowOperations:
             "num_stages": stages,
         }
         grid = (triton.cdiv(num_outputs, outputs),)
-        # A pointer that a flag switches off is never read; any tensor may stand in for it.
+        # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
         pointers = (matrix.scale, x if residual is None else residual, out, num_rows)
         if matrix.format == "int4":
             small_batch_linear_int4[grid](x, matrix.weight, *pointers, NUM_GROUPS=-(-width // GROUP), **flags)
@@ -186,8 +188,8 @@ class TritonRowOperations:
 
 
 def _few_rows_cut(rows: int, num_outputs: int) -> tuple[int, int, int]:
-    """Outputs of a program, columns that it takes at a time, and how many of such pieces are under way: what
-    was fastest on an H200 of what was tried. Narrow matrices need many programs, and these large pieces."""
+    """Outputs per program, columns per tile, and pipeline stages: the fastest configuration measured on an
+    H200. Narrow matrices need many programs, and these need wide tiles."""
     if num_outputs >= _WIDE:
         return (64, 128, 4) if rows == 16 else (64, 64, 5)
     if rows == 16:

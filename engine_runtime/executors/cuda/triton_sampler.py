@@ -1,7 +1,8 @@
-"""Sampling on the device with kernels: two launches a channel, not some forty, and no copy of the result.
+"""Sampling on the device with Triton kernels: two launches per channel instead of about forty, and no copy of
+the result.
 
-In and out: as executors/cuda/sampler.py says, whose DeviceSampler is the plain twin. Imported only where
-Triton is there. Engine thread.
+In and out: as in executors/cuda/sampler.py, whose DeviceSampler is the reference implementation. Imported
+only if Triton is available. Engine thread.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from engine_runtime.executors.cuda.sampler import (
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K
 
 _STRETCH = 2048
-"""Ids that one program looks at."""
+"""Ids per vocabulary tile, one program each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """What lies between the two launches of one channel."""
+    """Intermediate buffers between the two launches of one channel."""
 
     best: Tensor
     best_ids: Tensor
@@ -40,7 +41,7 @@ class _Buffers:
 
     @classmethod
     def of(cls, vocab: int, device: torch.device) -> _Buffers:
-        """Room for every stretch of a vocabulary."""
+        """Buffers for every tile of a vocabulary."""
         count = triton.cdiv(vocab, _STRETCH)
         return cls(
             torch.full((count, MAX_TOP_K), -torch.inf, device=device),
@@ -57,7 +58,7 @@ class TritonSampler(DeviceSampler):
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
         super().__init__(text_vocab, audio_vocab, inputs, device)
         assert MOST.value == MAX_TOP_K
-        self.result = self._read  # kernels write to the host's memory themselves
+        self.result = self._read  # the kernels write to pinned host memory directly
         self._text_buffers = _Buffers.of(text_vocab, device)
         self._audio_buffers = _Buffers.of(audio_vocab, device)
         self._last = torch.zeros(MAX_TOP_K, device=device)

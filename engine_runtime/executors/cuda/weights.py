@@ -1,8 +1,8 @@
 """The weights of the language model as the CUDA path reads them: fused, in their formats, on the device.
 
-In: a source of tensors by their state-dict names. Out: `Network`. Each tensor is asked for once and moved,
-joined and rounded at once, so that no more than one joined weight lies on the device beside what stays.
-Called once, in the thread that will use the engine.
+In: a source of tensors by their state-dict names. Out: `Network`. Each tensor is read once and moved, fused
+and quantized at once, so that at most one full-precision fused weight is on the device besides the final
+ones. Called once, on the thread that will use the engine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import Matrix, quantize
 
 WeightSource = Callable[[str], Tensor]
-"""The tensor of a state-dict name, on any device and in any float dtype."""
+"""Maps a state-dict name to its tensor, on any device and in any float dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer; `index` is its place in the KV pool.
+    """One layer; `index` is its index in the KV pool.
 
     Shapes: qkv [(heads + 2 kv_heads) * head_dim, H], o [H, heads * head_dim], gate_up [2 I, H] (gate first),
     down [H, I]; norms [H], q_norm and k_norm [head_dim].
@@ -41,7 +41,7 @@ class LayerWeights:
 
     @property
     def matrices(self) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-        """What a row is multiplied by."""
+        """All matrices of the layer, in order of use."""
         return self.qkv, self.o, self.gate_up, self.down
 
 
@@ -70,24 +70,24 @@ class Network:
 
     @property
     def layers(self) -> list[LayerWeights]:
-        """Those of the trunk and of both tails."""
+        """Layers of the trunk and of both tails."""
         return [*self.trunk, *self.text.layers, *self.audio.layers]
 
     @property
     def matrices(self) -> list[Matrix]:
-        """Those of all layers, and the heads."""
+        """Matrices of all layers, and the heads."""
         return [*(m for layer in self.layers for m in layer.matrices), self.text.head, self.audio.head]
 
     def step_bytes(self, *, text: bool, audio: bool) -> int:
-        """Bytes of weights that one decode step has to read."""
+        """Bytes of weights that one decode step reads."""
         tails = [tail for tail, runs in ((self.text, text), (self.audio, audio)) if runs]
         layers = [*self.trunk, *(layer for tail in tails for layer in tail.layers)]
         matrices = [matrix for layer in layers for matrix in layer.matrices]
         return sum(matrix.bytes for matrix in [*matrices, *(tail.head for tail in tails)])
 
     def largest_dense(self, *, multiplies_fp8: bool) -> int:
-        """Weights of the largest matrix that has to be made dense for a product; not those of fp8 where it is
-        multiplied as it is."""
+        """Number of weights of the largest matrix that must be dequantized for a product; fp8 matrices do not
+        count if they are multiplied directly."""
         kept = {"native", "fp8"} if multiplies_fp8 else {"native"}
         return max((m.shape[0] * m.shape[1] for m in self.matrices if m.format not in kept), default=0)
 
@@ -101,7 +101,7 @@ def build_network(
     device: torch.device,
     max_seq_len: int,
 ) -> Network:
-    """Take every weight from `source`. `dtype` is that of native weights, norms and tables."""
+    """Read every weight from `source`. `dtype` is that of native weights, norms and tables."""
     take = _Taker(source, dtype, device)
     cos, sin = rotary_tables(config, torch.arange(max_seq_len))
     half = config.head_dim // 2
@@ -131,18 +131,18 @@ def build_network(
 
 @dataclass(frozen=True, slots=True)
 class _Taker:
-    """Takes tensors from the source to where they stay."""
+    """Copies tensors from the source to the device."""
 
     source: WeightSource
     dtype: torch.dtype
     device: torch.device
 
     def tensor(self, name: str) -> Tensor:
-        """A copy, so that nothing of the source is kept alive."""
+        """A copy, so that the source is not kept alive."""
         return self.source(name).detach().to(self.device, self.dtype, copy=True)
 
     def table(self, *names: str) -> Tensor:
-        """Tables [rows, H] under each other."""
+        """Tables [rows, H] concatenated along the rows."""
         parts = [self.source(name).detach() for name in names]
         whole = torch.empty(
             (sum(part.shape[0] for part in parts), parts[0].shape[1]), dtype=self.dtype, device=self.device
@@ -152,7 +152,7 @@ class _Taker:
         return whole
 
     def matrix(self, weight_format: WeightFormat, *names: str) -> Matrix:
-        """Weights [out, in] under each other, in their format."""
+        """Weights [out, in] concatenated along the outputs, in their format."""
         return quantize(self.table(*names), weight_format)
 
     def layers(
@@ -181,5 +181,5 @@ class _Taker:
                 down=self.matrix(weight_format, f"{name}.mlp.down_proj.weight"),
             )
             if self.device.type == "cuda":
-                # A later tensor that takes a piece of what is free here would keep the rest from others.
+                # Avoids fragmentation: a later small tensor in this free block would make the rest unusable.
                 torch.cuda.empty_cache()

@@ -1,11 +1,10 @@
 """TorchExecutor: the forward step in plain PyTorch, on the CPU or on CUDA.
 
 In: the named tensors of lm/executor.py and the KV pool they address. Out: `logits` and `audio_logits` of the
-last row. It is the fast twin of models/moss_lm.py: fused projections, one embedding table read by merged ids,
-K/V read from the pool by block offsets. It refuses a step as an engine would. A tail may be left out
-(`host_tail_start`); the trunk's output of those rows is kept beside the pool and that tail's K/V is filled
-before it is read again, so nothing changes but the time at which it is computed. Engine thread; inference
-only.
+last row. It is the optimized counterpart of models/moss_lm.py: fused projections, one embedding table read by
+merged ids, K/V read from the pool by block offsets. It validates a step as an engine would. A tail may be
+skipped (`host_tail_start`); the trunk's output of those rows is kept beside the pool and that tail's K/V is
+filled before it is read again, so results do not change. Engine thread; inference only.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from engine_runtime.quantization import to_fp8
 
 @dataclass(slots=True)
 class _Span:
-    """Rows [first, total) of one call: where their K/V goes, what they may read, their rotations.
+    """Rows [first, total) of one call: K/V destinations, readable rows, RoPE tables.
 
     Attributes:
         read: rows of `_heads` that hold the K, then the V of layer 0. [2 * kv_heads * blocks]
         block: offset of the K block of each row, for layer 0. [n]
-        slot: place of each row in its block. [n]
+        slot: position of each row in its block. [n]
         cos, sin: [n, 1, head_dim]; sin has the sign of the half rotation in it.
-        mask: [n, total], None where plain causal attention or no mask will do.
-        place: block offset for layer 0 and slot of the row, where there is one row only.
+        mask: [n, total], None if plain causal attention or no mask suffices.
+        place: block offset for layer 0 and slot, if there is one row only.
     """
 
     first: int
@@ -54,12 +53,12 @@ class TorchExecutor:
     """Runs steps of one model over one KV pool.
 
     Args:
-        model: weights, already in the dtype and on the device to run in. They are copied into fused form,
-            unless they have it already.
+        model: weights, in the dtype and on the device to run in. They are copied into fused form, unless they
+            are fused already.
         cache: the pool, on the same device and in the same dtype (keys and values may be fp8).
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
-        formats: to which numbers weights are rounded; None = none.
+        formats: quantization formats of the weights; None = not quantized.
     """
 
     supports_deferred_tails = True
@@ -91,9 +90,9 @@ class TorchExecutor:
             half = config.head_dim // 2
             sin = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
             self._cos, self._sin = (table[:, None].to(self.device, dtype) for table in (cos, sin))
-            # One K (or V) block of one layer each, as block offsets count them.
+            # One row per K (or V) block of a layer, the unit of block offsets.
             self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
-            # The rows of one head in such a block.
+            # One row per head of such a block.
             self._heads = cache.pool.view(-1, cache.pool.shape[4] * cache.pool.shape[5])
             self._head_index = torch.arange(config.num_key_value_heads, device=self.device)[None, :, None]
 
@@ -119,15 +118,15 @@ class TorchExecutor:
         return outputs
 
     def close(self) -> None:
-        """Nothing to do: what it holds goes with it."""
+        """Nothing to release explicitly."""
 
     def _widths(self, outputs: dict[str, Tensor]) -> dict[str, int]:
         widths = {"logits": self.limits.text_vocab, "audio_logits": self.limits.audio_vocab}
         return {name: widths[name] for name in outputs}
 
     def _tail(self, name: str, x: Tensor, tensors: StepTensors, span: _Span, start: int) -> Tensor:
-        """Run one tail over rows [start, total); earlier trunk outputs than those in `x` come from beside the
-        pool."""
+        """Run one tail over rows [start, total); trunk outputs of rows before those in `x` are read from the
+        kept ones."""
         layers, norm, head = self._tails[name]
         if start < span.first:
             late = self._span(tensors, start, span.total)
@@ -197,7 +196,7 @@ class TorchExecutor:
         else:
             keys, values = self._read(span, offset)
         if num_rows == 1:
-            # The query heads of one K/V head stand in for query rows: they see the same keys, all of them.
+            # The query heads of one K/V head become query rows: all attend to the same keys, without a mask.
             grouped = q.view(1, num_kv, num_heads // num_kv, config.head_dim)
             return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
         heads = F.scaled_dot_product_attention(

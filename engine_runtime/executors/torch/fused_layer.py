@@ -1,9 +1,9 @@
-"""The network in the form in which the torch executor multiplies: fused projections, stored [in, out].
+"""The network as the torch executor runs it: fused projections, weights stored as [in, out].
 
 In: a model of models/moss_lm.py. Out: a `FusedNetwork`: one product for q, k and v, one for gate and up, one
-embedding table for merged ids. A row times a matrix [in, out] reads it in order, which is twice as fast on a
-CPU as the [out, in] of the checkpoint. A weight format (quantization.py) rounds the weights and does not
-make them smaller here. Quantized checkpoints bring products of their own
+embedding table for merged ids. A row times a matrix [in, out] reads memory sequentially, twice as fast on a
+CPU as the checkpoint's [out, in]. A weight format (quantization.py) rounds the weights to its levels but does
+not reduce their size here. Quantized checkpoints have their own linear layers
 (executors/torch/quantized_linear.py).
 """
 
@@ -22,7 +22,7 @@ from engine_runtime.quantization import quantize
 
 
 class Linear(Protocol):
-    """A product of rows with a weight, however that is stored."""
+    """A linear layer, independent of the storage format of its weight."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, in] -> [n, out]."""
@@ -33,7 +33,7 @@ class Linear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DenseLinear:
-    """A weight [in, out] in plain numbers."""
+    """A weight [in, out] in a floating-point dtype."""
 
     weight: Tensor
 
@@ -50,7 +50,7 @@ class DenseLinear:
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """One layer. `index` is its place in the KV pool.
+    """One layer. `index` is its index in the KV pool.
 
     Products: qkv [H -> (heads + 2 kv_heads) * head_dim], o [heads * head_dim -> H], gate_up [H -> 2 I],
     down [I -> H]. qk_norm [heads + kv_heads, head_dim].
@@ -67,7 +67,7 @@ class FusedLayer:
 
 
 class Tail(NamedTuple):
-    """What follows the trunk on the way to one output: layers, final norm [H], head [H, vocabulary]."""
+    """One tail after the trunk: layers, final norm [H], head [H, vocabulary]."""
 
     layers: list[FusedLayer]
     norm: Tensor
@@ -76,7 +76,7 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FusedNetwork:
-    """All that the executor runs. `tails` are named as their outputs; `embedding` [vocabularies, H]."""
+    """All weights of the executor. `tails` are named after their outputs; `embedding` [vocabularies, H]."""
 
     config: MossLMConfig
     embedding: Tensor
@@ -85,7 +85,7 @@ class FusedNetwork:
 
 
 def fuse(model: MossLM, dtype: torch.dtype, formats: BlockFormats) -> FusedNetwork:
-    """Copies of a model's weights, rounded to their formats and stored in full; the heads are not rounded."""
+    """Copies of a model's weights, fake-quantized to their formats; the heads are not quantized."""
     config, network = model.config, model.model
     first_text, first_audio = config.shared_layers, config.shared_layers + config.text_layers
     return FusedNetwork(
@@ -139,6 +139,6 @@ def _fuse(config: MossLMConfig, layer: Layer, index: int, weight_format: WeightF
 
 
 def _columns(weight_format: WeightFormat, *weights: Tensor) -> DenseLinear:
-    """Weights [out, in] side by side as one contiguous [in, sum of out]."""
+    """Weights [out, in] concatenated to one contiguous [in, sum of out]."""
     rounded = quantize(torch.cat(weights).detach(), weight_format).dense(weights[0].dtype)
     return DenseLinear(rounded.t().contiguous())

@@ -1,11 +1,11 @@
-"""Products of a checkpoint as the torch executor multiplies by them: rounded as the engine rounds.
+"""Linear layers of a quantized checkpoint for the torch executor, with the engine's rounding.
 
-In: the tensors of one or more modules that share their input. Out: a `Linear`. FP8 rounds the input to e4m3
-by its calibrated scale, multiplies levels with levels and scales the sum, as the engine's product does; int4
-multiplies the input by the AWQ factor first; int8 has what the library makes of plain weights at loading. It
-is as fast and as large as plain numbers: it shows what a format costs, not what it saves. What the engine
-rounds to the checkpoint's dtype before it multiplies is rounded to it here, whatever dtype this runs in. Any
-thread.
+In: the tensors of one or more modules that share their input. Out: a `Linear`. FP8 quantizes the input to
+e4m3 with its calibrated scale, multiplies the quantized values and scales the sum, as the engine does; int4
+multiplies the input by the AWQ factor first; int8 uses the weights that the library quantizes at load. Size
+and speed are those of unquantized weights: it shows the accuracy of a format, not its savings. Values that
+the engine rounds to the checkpoint's dtype before a product are rounded here as well, whatever the compute
+dtype. Any thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Fp8Linear:
     """e4m3 times e4m3.
 
     Attributes:
-        levels: [in, out], e4m3 numbers in a dtype that torch multiplies everywhere.
-        input_scale: [1] float32, what one step of the input's levels stands for.
-        weight_scale: [1] float32, likewise for `levels`.
+        levels: [in, out], e4m3 values in a dtype that torch can multiply on every device.
+        input_scale: [1] float32, dequantization scale of the input.
+        weight_scale: [1] float32, dequantization scale of `levels`.
     """
 
     levels: Tensor
@@ -49,7 +49,7 @@ class Fp8Linear:
 
 @dataclass(frozen=True, slots=True)
 class SmoothedLinear:
-    """A plain weight for inputs times a factor [in]."""
+    """An unquantized weight whose input is multiplied by a factor [in]."""
 
     dense: DenseLinear
     factor: Tensor
@@ -70,9 +70,9 @@ def read_linear(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
 ) -> Linear:
-    """The product of modules that share their input, their outputs one after the other, to run in `dtype`.
+    """The fused linear layer of modules that share their input, outputs concatenated, to run in `dtype`.
 
-    `read` gives tensors of the checkpoint by name.
+    `read` returns tensors of the checkpoint by name.
     """
 
     def each(suffix: str) -> list[Tensor]:
@@ -100,19 +100,19 @@ def read_linear(
 def _fp8(
     weights: list[Tensor], scales: list[Tensor], input_scales: list[Tensor], dtype: torch.dtype
 ) -> Fp8Linear:
-    """Joined as the engine joins a gated MLP: with the largest scale, in whose steps the others are rounded
-    anew."""
+    """Fused as the engine fuses a gated MLP: with the largest scale, to which the other weights are
+    requantized."""
     scale = torch.stack(scales).amax(dim=0)
     levels = [
         weight if torch.equal(own, scale) else fp8_levels(weight.float() * own, scale)
         for weight, own in zip(weights, scales, strict=True)
     ]
-    # NOTE: sums of unscaled levels go to 448 * 448 * in, which float16 cannot hold.
+    # NOTE: sums of unscaled levels reach 448 * 448 * in, which overflows float16.
     wide = torch.float32 if dtype == torch.float16 else dtype
     joined = torch.cat([level.to(wide) for level in levels])
     return Fp8Linear(_columns(joined), torch.stack(input_scales).amax(dim=0), scale)
 
 
 def _columns(weight: Tensor) -> Tensor:
-    # A copy of its own also where nothing changes: what is mapped would change with its file.
+    # Always a copy: a memory-mapped tensor would change with its file.
     return weight.t().contiguous()

@@ -1,8 +1,8 @@
-"""A checkpoint, plain or quantized, in the torch executor: the reference for what the engine computes.
+"""A checkpoint, plain or quantized, in the torch executor: the reference implementation of the engine.
 
-In: a checkpoint folder. Out: a `FusedNetwork`, or the language model behind the paged runtime. Tensors go
-from the file to the device one by one, and nowhere twice. Products may be wrapped on the way, which is how
-calibration sees their inputs. Called once, in the thread that will use it.
+In: a checkpoint folder. Out: a `FusedNetwork`, or the language model behind the paged runtime. Tensors are
+copied from the file to the device one by one. Linear layers may be wrapped, which lets calibration observe
+their inputs. Called once, on the thread that will use the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLMConfig
 
 Wrap = Callable[[str, Linear], Linear]
-"""Takes the module that a product is named after, and the product."""
+"""Receives the module name and the linear layer; returns the layer to use."""
 
 PRODUCTS = {
     "attention.qkv": ("attention.qkv",),
@@ -31,7 +31,7 @@ PRODUCTS = {
     "mlp.fc": ("mlp.fc", "mlp.gate"),
     "mlp.proj": ("mlp.proj",),
 }
-"""The products of a layer, each named after the first of the modules that share its input."""
+"""The linear layers of a decoder layer, each named after the first of the modules that share its input."""
 
 
 def load_paged(
@@ -44,10 +44,10 @@ def load_paged(
     num_blocks: int | None = None,
     wrap: Wrap | None = None,
 ) -> PagedLM:
-    """The language model of a checkpoint with a KV pool as the bundle's section says.
+    """The language model of a checkpoint with a KV pool as configured in the bundle's section.
 
-    `dtype` None is that of the checkpoint, `num_blocks` None that of the section. Raises BundleError
-    if it is of another model than `config`.
+    `dtype` None is that of the checkpoint, `num_blocks` None that of the section. Raises BundleError if the
+    checkpoint is of another model than `config`.
     """
     checkpoint.require(config)
     network = read_network(checkpoint, config, device, dtype, wrap)

@@ -161,7 +161,7 @@ def test_a_missing_table_has_its_title(
         return [section.title for section in bench.run(engine, question, load_s=1.5)]
 
     whole = titles()
-    monkeypatch.setattr(stages, "told_when_short", short)
+    monkeypatch.setattr(stages, "explain_out_of_memory", short)
     assert titles() == whole
 
 

@@ -20,7 +20,7 @@ def test_a_full_context_is_emptied_to_a_half_so_that_the_prefix_stays_for_many_t
 
 
 def test_a_turn_that_does_not_fit_alone_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(ContextLengthError, match="Say or type less at once"):
+    with pytest.raises(ContextLengthError, match="Send a shorter message"):
         num_dropped(20, [100], 500, reserve=30, limit=400)
 
 

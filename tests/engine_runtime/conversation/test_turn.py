@@ -235,7 +235,7 @@ def test_calls_in_the_wrong_order_are_refused(engine: Engine) -> None:
         turn.commit(Modality.SPEECH)
     typed = engine.open_turn(engine.new_conversation(), 2)
     typed.push_text("hello")
-    with pytest.raises(RuntimeError, match="takes no speech"):
+    with pytest.raises(RuntimeError, match="cannot take speech"):
         typed.push(speech(1.0))
 
 
@@ -365,7 +365,7 @@ def test_an_error_in_a_step_ends_the_turn_and_keeps_the_conversation(engine: Eng
 
     def fail(step: int) -> None:
         if step == 4:
-            raise ExecutorError("logits: the forward step gave only zeros")
+            raise ExecutorError("logits: the forward step returned only zeros")
 
     executor.before_step = fail
     turn = engine.open_turn(conversation, 2)
@@ -410,7 +410,7 @@ def test_a_reply_that_is_over_gives_its_voice_back_at_once(
             voices.append(weakref.ref(self))
 
     def fail(*words: Any) -> Logits:
-        raise ExecutorError("logits: the forward step gave only zeros")
+        raise ExecutorError("logits: the forward step returned only zeros")
 
     monkeypatch.setattr(reply, "ReplyVoice", Noted)
     conversation = engine.new_conversation()

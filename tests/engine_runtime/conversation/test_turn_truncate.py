@@ -234,7 +234,7 @@ def failed(engine: Engine) -> tuple[Engine, Conversation, Turn]:
 
     def fail(step: int) -> None:
         if step == 20:
-            raise ExecutorError("logits: the forward step gave only zeros")
+            raise ExecutorError("logits: the forward step returned only zeros")
 
     executor.before_step = fail
     turn = engine.open_turn(conversation, 1)

@@ -22,9 +22,9 @@ from engine_runtime.cuda.gpu_memory import (
     Demand,
     bound,
     demand_of,
+    explain_out_of_memory,
     memory_of,
     require,
-    told_when_short,
 )
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.executors.cuda.weights import build_network
@@ -171,7 +171,7 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
 
     section = describe("moss-speech").lm
     with pytest.raises(AcceleratorError) as error:
-        told_when_short(run, section, EngineOptions(device="cuda"))
+        explain_out_of_memory(run, section, EngineOptions(device="cuda"))
     assert "--weights native (CUDA out of memory. Tried to allocate 2.50 GiB). " in str(error.value)
     assert "fp8 6.0 GB, int8 6.0 GB, int4 9.0 GB" in str(error.value)
     assert held[0]() is None
@@ -180,26 +180,26 @@ def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
     with pytest.raises(
         AcceleratorError, match=r"No weight format is smaller.* With --tails it is 2\.3 GB less"
     ):
-        told_when_short(run, section, int4)
+        explain_out_of_memory(run, section, int4)
     with pytest.raises(AcceleratorError, match=r"or free memory\.$"):
-        told_when_short(run, section, replace(int4, rounds_tails=True))
+        explain_out_of_memory(run, section, replace(int4, rounds_tails=True))
     engine = EngineOptions(device="cuda", backend="trtllm", engine=Path("engine"))
     with pytest.raises(AcceleratorError, match=r"beside this engine \(CUDA out of .*trt quantize"):
-        told_when_short(run, section, engine)
-    assert told_when_short(lambda: 7, section, EngineOptions()) == 7
+        explain_out_of_memory(run, section, engine)
+    assert explain_out_of_memory(lambda: 7, section, EngineOptions()) == 7
 
 
 @pytest.mark.slow
 def test_too_little_memory_of_the_computer_is_explained() -> None:
     section = describe("moss-speech").lm
     with pytest.raises(AcceleratorError, match=r"too little memory for the model with 7 KV blocks\. Close"):
-        told_when_short(lambda: torch.empty(1 << 60), section, EngineOptions(kv_blocks=7))
+        explain_out_of_memory(lambda: torch.empty(1 << 60), section, EngineOptions(kv_blocks=7))
 
     def fail() -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        told_when_short(fail, section, EngineOptions())
+        explain_out_of_memory(fail, section, EngineOptions())
 
 
 @pytest.mark.slow

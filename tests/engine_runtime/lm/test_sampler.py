@@ -153,7 +153,7 @@ def test_the_seeds_of_replies_are_fixed_and_unrelated() -> None:
 
 
 def test_what_draws_needs_a_seed() -> None:
-    with pytest.raises(ValueError, match="needs a seed"):
+    with pytest.raises(ValueError, match="requires a seed"):
         draws(SamplingParams(do_sample=True))
     assert torch.equal(draws(SamplingParams().seeded()), draws(SamplingParams(seed=0)))
     assert SamplingParams(seed=3).seeded().seed == 3

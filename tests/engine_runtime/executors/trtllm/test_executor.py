@@ -153,7 +153,7 @@ def test_tails_that_are_not_wanted_are_computed_and_not_given(tiny: Tiny, folder
         sequence, [1], Tails(text=False), prefill=False
     )
     assert "host_tail_start" not in tensors
-    with pytest.raises(ExecutorError, match=r"^host_tail_start: no such input"):
+    with pytest.raises(ExecutorError, match=r"^host_tail_start: unknown input"):
         paged.executor.forward(tensors | {"host_tail_start": torch.tensor([21, 20], dtype=torch.int32)})
 
 
