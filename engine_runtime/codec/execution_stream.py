@@ -1,9 +1,11 @@
-"""Where the voice of a reply is made: in step with the language model, or beside it on a CUDA stream.
+"""Execution streams of the codec: synchronous on the host, or asynchronous on a CUDA stream beside the
+language model.
 
-In: pieces of work, and tensors that they leave. Out: how long each took, and the values on the host, when
-they are there. `HostExecution` does the work at once and waits for it; `StreamExecution` puts it on a stream
-of its own and comes back, so that the next decode steps run meanwhile; values come through pinned memory.
-Times on the stream are those of CUDA events, on the clock of the timing bus. Used by the engine thread.
+In: stages of work, and their result tensors. Out: start and duration of each stage, and the values on the
+host once they have arrived. `HostExecution` runs the work synchronously; `StreamExecution` enqueues it on its
+own stream and returns, so that the next decode steps run concurrently; values are copied through pinned
+memory. Times on the stream are measured with CUDA events, on the clock of the timing bus. Used by the engine
+thread.
 """
 
 from __future__ import annotations
@@ -20,39 +22,39 @@ from engine_runtime.types import Pcm
 
 
 class Span(Protocol):
-    """When a piece of work ran; ask only when what it left has arrived."""
+    """The times of a stage; valid once its results have arrived."""
 
     def times(self) -> tuple[int, int]:
         """Start and duration in ns, on the clock of the execution stream."""
 
 
 class PendingCopy(Protocol):
-    """A tensor on its way to the host."""
+    """A pending copy of a tensor to the host."""
 
     def is_here(self) -> bool:
-        """Whether `value` would not wait."""
+        """Whether the copy is complete, so that `value` does not wait."""
 
     def value(self) -> Pcm:
-        """The values; waits for them."""
+        """The values; waits for the copy."""
 
 
 class ExecutionStream(Protocol):
     """See the module."""
 
     def stage(self) -> AbstractContextManager[Span]:
-        """Work in a `with` block; everything that touches the device belongs into one. Gives its `Span`."""
+        """Context manager around all work on the device; returns the `Span` of the stage."""
 
     def fetch(self, tensor: Tensor) -> PendingCopy:
-        """Bring a float32 tensor [n] to the host; called within the stage that made it."""
+        """Copy a float32 tensor [n] to the host; called within the stage that computed it."""
 
 
 NewExecutionStream = Callable[[Callable[[], int]], ExecutionStream]
-"""Makes the execution stream of one reply, given the clock in ns."""
+"""Creates the execution stream of one reply, given the clock in ns."""
 
 
 @dataclass(slots=True)
 class HostSpan:
-    """Times taken on the host."""
+    """Times measured on the host."""
 
     start_ns: int
     duration_ns: int = 0
@@ -64,7 +66,7 @@ class HostSpan:
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """Values that are there."""
+    """Values that are already on the host."""
 
     pcm: Pcm
 
@@ -78,15 +80,15 @@ class HostCopy:
 
 
 class HostExecution:
-    """One thing after the other."""
+    """Runs stages synchronously."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
 
     @contextmanager
     def stage(self) -> Iterator[HostSpan]:
-        """See `ExecutionStream`. On an accelerator the time of a stage whose values are not fetched in it
-        counts to the next one."""
+        """See `ExecutionStream`. On an accelerator the time of a stage that fetches no values is attributed
+        to the next one."""
         span = HostSpan(self._clock_ns())
         yield span
         span.duration_ns = self._clock_ns() - span.start_ns
@@ -99,7 +101,7 @@ class HostExecution:
 @dataclass(frozen=True, slots=True)
 class _StreamSpan:
     begun_ns: int
-    """Of `origin`, on the host's clock."""
+    """Time of `origin` on the host's clock."""
     origin: torch.cuda.Event
     start: torch.cuda.Event
     end: torch.cuda.Event
@@ -119,16 +121,20 @@ class _StreamCopy:
 
     def value(self) -> Pcm:
         self.event.synchronize()
-        return self.host.numpy().copy()  # the pinned memory is lent again as soon as nobody refers to it
+        return (
+            self.host.numpy().copy()
+        )  # a copy, since the allocator reuses pinned memory once it is unreferenced
 
 
 class StreamExecution:
-    """Work on a CUDA stream. Made for one reply: its times count from its making, when the device is waited
-    for once."""
+    """Runs stages on a CUDA stream. One per reply: the constructor synchronizes once to set the origin of its
+    times."""
 
     def __init__(self, stream: torch.cuda.Stream, clock_ns: Callable[[], int]) -> None:
         self._stream = stream
-        stream.wait_stream(torch.cuda.current_stream(stream.device))  # what was loaded or reset there
+        stream.wait_stream(
+            torch.cuda.current_stream(stream.device)
+        )  # for tensors loaded or reset on that stream
         self._origin = torch.cuda.Event(enable_timing=True)
         self._origin.record(stream)
         self._origin.synchronize()

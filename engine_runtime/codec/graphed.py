@@ -1,8 +1,7 @@
-"""Which chunks of a vocoder are worth a capture.
+"""Selects the vocoder chunk sizes that are captured.
 
-In: frames of a push. Packets of a reply come in a few sizes, which are captured once; the rest at the end of
-a reply may have any size, and runs as it is: a capture for each would cost more time and memory than it
-saves.
+In: frames of a push. Packets of a reply have a few sizes, each captured once; the last packet may have any
+size and runs eagerly, since a capture per size would cost more time and memory than it saves.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from engine_runtime.cuda.graphs import GraphedCalls
 
 @dataclass(frozen=True, slots=True)
 class GraphedFrames:
-    """`frames` are the sizes of a push, in mel frames, that go through `calls`."""
+    """`frames` are the sizes of a push, in mel frames, that run through `calls`."""
 
     calls: GraphedCalls
     frames: frozenset[int]

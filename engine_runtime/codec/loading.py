@@ -1,7 +1,7 @@
-"""Loads the codec's networks and wraps them in their streaming twins.
+"""Loads the codec's networks and wraps them in their streaming stages.
 
-In: an open bundle, the options, how the codec runs on the device. Out: speech tokenizer, token2mel, vocoder.
-Called once, in the thread that will use the engine.
+In: an open bundle, the options, the codec runtime of the device. Out: speech tokenizer, token2mel, vocoder.
+Called once, on the thread that will use the engine.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
-    """What speech encoder, flow and vocoder weigh in the dtypes they run in, from their shapes alone, and the
-    smallest caches with which the flow speaks in the longest voice."""
+    """Bytes of the weights of speech encoder, flow and vocoder in their dtypes, computed from shapes, plus
+    the smallest flow caches that fit the longest voice prompt."""
     with torch.device("meta"), Uninitialized():
         encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
@@ -64,7 +64,8 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
 
 
 def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:
-    """Speech encoder, flow and vocoder alone, for building their engines; raises as `load_stages` does."""
+    """Speech encoder, flow and vocoder without the language model, for building their engines; raises as
+    `load_stages` does."""
     from engine_runtime.codec.tensorrt.engines import codec_of
 
     device = usable_device(options.device)
@@ -88,7 +89,7 @@ def load_speech_encoder(
 def load_speech_tokenizer(
     bundle: Bundle, device: torch.device, options: EngineOptions, loading: LoadProgress
 ) -> SpeechTokenizer:
-    """The speech encoder, in float32. Raises BundleError for parts that do not belong together."""
+    """The speech encoder, in float32. Raises BundleError for mismatched parts."""
     section = bundle.speech_encoder
     with Uninitialized():
         model = WhisperVQ(WhisperVQConfig.from_dict(section.config))
@@ -97,7 +98,7 @@ def load_speech_tokenizer(
     known = get_args(Normalization)
     if section.normalization not in known:
         raise BundleError(
-            f"[speech_encoder] has normalization {section.normalization!r}, which is none of "
+            f"[speech_encoder] has normalization {section.normalization!r}, which is not one of "
             f"{', '.join(known)}. Correct the bundle's manifest."
         )
     normalization = cast(Normalization, section.normalization)
@@ -110,7 +111,7 @@ def load_speech_tokenizer(
     eosp = bundle.lm.special_ids.eosp
     if tokenizer.codebook_size > eosp:
         raise BundleError(
-            f"The speech encoder of bundle {bundle.name} has {tokenizer.codebook_size} codes, and the "
+            f"The speech encoder of bundle {bundle.name} has {tokenizer.codebook_size} codes, but the "
             f"language model's end of speech is {eosp}. Use parts of one model."
         )
     return tokenizer
@@ -140,7 +141,7 @@ def load_token2mel(
         device=device,
         static_bytes=runtime.cache_bytes(),
         calls=runtime.calls,
-        # Products of float32 are no work for the kernels: cuBLAS takes 66 ms a packet on an H200, they 225.
+        # No Triton kernels in float32: on an H200 a packet takes 225 ms with them and 66 ms with cuBLAS.
         triton=runtime.triton and dtype != torch.float32,
     )
 
@@ -148,7 +149,7 @@ def load_token2mel(
 def load_flow(
     bundle: Bundle, device: torch.device, options: EngineOptions, progress: Progress | None = None
 ) -> tuple[CausalFlow, VoicePrompt | None]:
-    """The plain flow in float32, and, for random weights, a voice that fits it."""
+    """The one-shot flow in float32, and a matching voice prompt if the weights are random."""
     with Uninitialized():
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
     load_or_fill(flow, bundle.flow.weights, device, options, progress)
@@ -160,7 +161,7 @@ def load_flow(
 def load_vocoder(
     bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
 ) -> Vocoder:
-    """The vocoder. Raises BundleError if it was made for another mel than the flow's."""
+    """The vocoder. Raises BundleError if its mel differs from the flow's."""
     section = bundle.vocoder
     with Uninitialized():
         network = _vocoder_network(section)

@@ -1,13 +1,13 @@
 """Streaming steps of the speech encoder on onnxruntime, for the CPU.
 
-In: the loaded encoder and the bundle's graph, which holds no weights. Out: what takes the place of
-`WhisperVQ.step_hidden` in a `SpeechTokenizer`. One push is many small operations, of which torch spends more
-time on the calls than on the values. Features and codebook search stay in torch, and so do calls with many
-codes. Engine thread.
+In: the loaded encoder and the bundle's graph, which holds no weights. Out: a replacement of
+`WhisperVQ.step_hidden` for a `SpeechTokenizer`. One push is many small operations, for which torch spends
+more time on dispatch than on arithmetic. Features and codebook search stay in torch, and so do calls with
+many codes. Engine thread.
 
-One thread computes: a push is too small to be shared, and a thread pool of its own would not follow the load
-(cpu_threads.py). The flow stays in torch: its packets are large enough for all threads, and with two or more
-of them onnxruntime is slower.
+It runs on one thread: a push is too small to parallelize, and a separate thread pool would not adapt to the
+load (cpu_threads.py). The flow stays in torch: its packets are large enough for all threads, and onnxruntime
+is slower with two or more threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.onnx_runtime import OnnxModelError, library_version
 
 MOST_CODES = 4
-"""Codes at once: onnxruntime keeps the memory of its largest call, the scores of a whole segment."""
+"""Maximum number of codes per call: onnxruntime keeps the memory of its largest call, the attention scores of
+a full segment."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +39,10 @@ class OnnxEncoder:
     """See the module."""
 
     def __init__(self, model: WhisperVQ, file: Path) -> None:
-        """Raises OnnxModelError or ExecutorError for a file that does not compute what the model computes,
-        OSError for one that cannot be read, MossVoiceError without onnxruntime."""
+        """Raises OnnxModelError or ExecutorError if the graph's results differ from the model's, OSError for
+        an unreadable file, MossVoiceError without onnxruntime."""
         graph = speech_encoder_graph(model)
-        # As bytes: a graph of a bundle must not name files of this machine.
+        # As bytes, so that a graph cannot reference other files of this machine.
         runner = OnnxRunner(
             graph, file.read_bytes(), purpose="encode speech", weights=weights_of_graph(graph)
         )
@@ -56,8 +57,8 @@ class OnnxEncoder:
 
 
 def use_onnxruntime(tokenizer: SpeechTokenizer, file: Path | None) -> None:
-    """Let a tokenizer on the CPU run its steps with the graph of this file; where that cannot be, it stays in
-    torch and the reason is logged. `SpeechTokenizer.backend` says which."""
+    """Run the steps of a tokenizer on the CPU with the graph of this file; otherwise it stays in torch and
+    the reason is logged. `SpeechTokenizer.backend` names the backend."""
     if file is None:
         tokenizer.backend = "torch (the bundle has no graph)"
         _log.info("The speech encoder runs in torch: the bundle has no graph for onnxruntime.")

@@ -1,4 +1,4 @@
-"""Sample-rate conversion of a whole recording, for voices and for the recognizer.
+"""Sample-rate conversion of a complete recording, for voices and for the recognizer.
 
 In: mono PCM and two rates. Out: PCM at the other rate, in phase. A polyphase filter with a Kaiser window, the
 design of scipy.signal.resample_poly, without the 140 MB that SciPy adds to an installation. For streams of
@@ -18,11 +18,11 @@ from engine_runtime.types import Pcm
 _ZERO_CROSSINGS = 10
 _KAISER_BETA = 5.0
 _BLOCK = 1 << 15
-"""Output samples computed at once: each takes a window of the input and as many taps."""
+"""Output samples per batch: each needs a window of the input and as many taps."""
 
 
 def resample(pcm: Pcm, rate: int, to: int) -> Pcm:
-    """Samples [n] at another rate, [ceil(n * to / rate)]; beyond the ends the signal is silent."""
+    """Samples [n] at another rate, [ceil(n * to / rate)]; the signal is zero beyond its ends."""
     if rate == to:
         return pcm
     up, down = to // gcd(rate, to), rate // gcd(rate, to)
@@ -32,7 +32,7 @@ def resample(pcm: Pcm, rate: int, to: int) -> Pcm:
     result = np.empty(-(-pcm.size * up // down), dtype=np.float32)
     for start in range(0, result.size, _BLOCK):
         block = result[start : start + _BLOCK]
-        # Output m lies at input m * down / up; its window ends with the last input within reach.
+        # Output m is at input position m * down / up; its window ends with the last input within the filter.
         last, phase = np.divmod(np.arange(start, start + block.size, dtype=np.int64) * down + reach, up)
         np.einsum("mk,mk->m", windows[last + 1], taps[phase], out=block)
     return result

@@ -1,8 +1,7 @@
-"""How the codec runs on a device: as it is on a CPU; on CUDA with fixed buffers, as captured graphs, on a
-stream of its own.
+"""How the codec runs on a device: eagerly on a CPU; on CUDA with fixed buffers, captured, on its own stream.
 
-In: the device, the bundle's flow and the options of the engine. Out: one `CodecRuntime` that the loading of
-flow and vocoder reads.
+In: the device, the bundle's flow and the options of the engine. Out: one `CodecRuntime` for loading flow and
+vocoder.
 """
 
 from __future__ import annotations
@@ -21,38 +20,39 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.options import EngineOptions
 
 CACHE_SHARE = 10
-"""The flow's caches get at most this part of the device's memory."""
+"""Maximum share of the device's memory for the flow's caches."""
 _RESERVE = 400_000_000
-"""Bytes that they leave for what comes after them: the vocoder, captured graphs, activations. The
-released model takes some 300 MB."""
+"""Bytes reserved for later allocations: the vocoder, captured graphs, activations. The released model takes
+about 300 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodecRuntime:
-    """What flow, vocoder and replies need to know."""
+    """Settings of flow, vocoder and replies."""
 
     new_execution_stream: NewExecutionStream = HostExecution
     calls: GraphedCalls | None = None
     graphed: GraphedFrames | None = None
     triton: bool = False
     keep_state: bool = False
-    """Whether a vocoder may keep the state of its levels, which no capture or engine can."""
+    """Whether a vocoder may keep the state of its levels, which captures and engines do not support."""
 
     def cache_bytes(self) -> int | None:
-        """Bytes for the flow's caches, when it is loaded last of the large parts; None where they grow."""
+        """Bytes for the flow's caches, which are allocated after the other large parts; None for dynamic
+        caches."""
         if self.calls is None:
             return None
         free, total = memory_of(self.calls.device)
         return max(0, min(total // CACHE_SHARE, free - _RESERVE))
 
     def hold_graphs(self) -> None:
-        """Run everything as it is from now on: an engine is launched with one call, and what it changes at
-        its first run of a shape must not be part of a CUDA graph."""
+        """Stop capturing: an engine is a single launch, and its setup at the first run of a shape must not be
+        captured in a CUDA graph."""
         if self.calls is not None:
             self.calls.is_capturing = False
 
     def allow_graphs(self, options: EngineOptions) -> None:
-        """Capture again, if the options want it and a GPU is there."""
+        """Resume capturing, if enabled by the options and a GPU is available."""
         if self.calls is not None:
             self.calls.is_capturing = options.graphs and self.calls.device.type == "cuda"
 
@@ -61,8 +61,8 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
     """The runtime of a device."""
     if device.type != "cuda":
         return CodecRuntime(keep_state=device.type == "cpu")
-    torch.backends.cudnn.allow_tf32 = False  # on by default for convolutions; float32 shall mean float32
-    # a higher priority than the language model's: its kernels are small, and what is heard waits for them
+    torch.backends.cudnn.allow_tf32 = False  # TF32 is on by default for convolutions; float32 must be exact
+    # higher priority than the language model: the kernels are small, and playback waits for them
     stream = torch.cuda.Stream(device, priority=-1)
     calls = GraphedCalls(device, enabled=options.graphs, stream=stream)
     frames = frozenset(packet_frames(flow))
@@ -75,7 +75,7 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
 
 
 def packet_frames(flow: FlowSection) -> list[int]:
-    """Mel frames of the packets of a reply to a prompt of whole chunks, the last size twice."""
+    """Mel frames of the packets of a reply after a prompt of complete chunks, the last size twice."""
     chunk, rate = flow.chunk_codes, int(flow.config["upsample"])
     sizes = [-(-size // chunk) * chunk * rate for size in flow.packets]
     return [*sizes, sizes[-1], sizes[-1]]

@@ -1,8 +1,8 @@
-"""ReplyVoice: the codes of one reply to PCM, as early as possible.
+"""ReplyVoice: codes of one reply to PCM, with the lowest possible latency.
 
 In: speech codes one by one. Out: PCM that is ready to play, in order and without gaps. It runs token2mel and
-the vocoder on an execution stream: a chunk is begun as soon as its last look-ahead code arrives. On the host
-it is finished at once, too; on a CUDA stream it is handed out by a later call. Engine thread.
+the vocoder on an execution stream: a chunk is started as soon as its last look-ahead code arrives. With host
+execution the same call returns its PCM; with a CUDA stream a later call does. Engine thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from engine_runtime.types import Pcm
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A chunk on its way. `made` is its mel: with which others it was made, and which of their frames are its
-    own; None for the samples that come after the last mel."""
+    """A pending chunk. `made` is its mel: the chunks computed together with it, and its own frames among
+    theirs; None for the samples after the last mel."""
 
     chunk: int
     made: _Made | None
@@ -60,19 +60,20 @@ class ReplyVoice:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a chunk was begun, so that more may run beside the language model from now on."""
+        """Whether a chunk was started, so that the codec may run concurrently with the language model from
+        now on."""
         return self._chunk > 0
 
     @property
     def is_pending(self) -> bool:
-        """Whether chunks are on their way."""
+        """Whether chunks are pending."""
         return bool(self._pieces)
 
     def push(self, code: int) -> list[Pcm]:
-        """Add a code; PCM that became ready, mostly none.
+        """Add a code; returns PCM that became ready, usually none.
 
-        The first chunk is waited for: somebody waits to hear it, and decode steps beside it would only make
-        it late. Later ones have time.
+        Waits for the first chunk, since concurrent decode steps would only delay the time to first audio.
+        Later chunks are not waited for.
         """
         is_first = self._chunk == 0
         with self._execution_stream.stage() as span:
@@ -82,7 +83,7 @@ class ReplyVoice:
         return self.wait() if is_first and not ready else ready
 
     def finish(self) -> list[Pcm]:
-        """No code follows: all PCM that is ready. The rest comes from `wait`, while `is_pending`."""
+        """End of the codes; returns all PCM that is ready. `wait` returns the rest while `is_pending`."""
         with self._execution_stream.stage() as span:
             mels = self._to_mel.finish_tensors()
         self._vocode(mels, span)
@@ -92,20 +93,20 @@ class ReplyVoice:
         return self.take()
 
     def take(self) -> list[Pcm]:
-        """PCM that became ready since the last call; waits for nothing."""
+        """PCM that became ready since the last call; does not wait."""
         pieces = []
         while self._pieces and self._pieces[0].pending_copy.is_here():
             pieces += self._arrived(self._pieces.popleft())
         return pieces
 
     def wait(self) -> list[Pcm]:
-        """PCM of the next chunk on its way, and of what is ready behind it."""
+        """Wait for the next pending chunk; returns its PCM and that of the chunks ready after it."""
         if not self._pieces:
             return []
         return [*self._arrived(self._pieces.popleft()), *self.take()]
 
     def _vocode(self, mels: list[Tensor], made: Span) -> None:
-        """Begin the vocoder of chunks that were made together."""
+        """Start the vocoder on chunks that were computed together."""
         all_frames, done = sum(mel.shape[1] for mel in mels), 0
         for mel in mels:
             with self._execution_stream.stage() as span:
@@ -116,12 +117,12 @@ class ReplyVoice:
             done += mel.shape[1]
 
     def _arrived(self, piece: _Piece) -> list[Pcm]:
-        """The samples of a piece, with its times on the bus; each mel gets its share of what was made
-        together."""
+        """The samples of a chunk; reports its times on the bus, where each mel gets its share of a joint
+        computation."""
         pcm = piece.pending_copy.value()
         if not np.isfinite(pcm).all():
             raise ExecutorError(
-                "the speech holds values that are not finite; run the codec in float32 "
+                "the speech contains values that are not finite; run the codec in float32 "
                 "(--codec-dtype float32) or check its weights"
             )
         if piece.made is not None:

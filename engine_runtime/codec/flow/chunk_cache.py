@@ -1,6 +1,6 @@
 """Keys and values of earlier chunks for the cached flow.
 
-In: keys and values of one chunk per layer. Out: views on everything kept so far. Used by one stream, in the
+In: keys and values of one chunk per layer. Out: views of all kept positions. Used by one stream, in the
 thread of its caller.
 """
 
@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 
 class ChunkCache:
-    """Keys and values of all layers that advance together, growing by doubling.
+    """Keys and values of all layers that advance together; the capacity doubles as needed.
 
-    What is put at once is one attention chunk, and sees everything. `limit` bounds what is kept between
-    chunks: older positions are dropped, which bounds time and memory of a long stream and is no longer equal
-    to attention over everything.
+    Each `put` is one attention chunk, which attends to all kept positions. `limit` bounds the positions kept
+    between chunks: older ones are dropped, which bounds time and memory of a long stream, but is no longer
+    equal to full attention.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ChunkCache:
         return twin
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` positions, dropping what lies beyond the limit."""
+        """Reserve capacity for `count` positions, dropping those beyond the limit."""
         if self.limit is not None and self.length > self.limit:
             kept = self._buffer[..., self.length - self.limit : self.length, :].clone()
             self._buffer[..., : self.limit, :] = kept
@@ -50,7 +50,7 @@ class ChunkCache:
             self._buffer = larger
 
     def put(self, layer: int, kv: Tensor) -> Tensor:
-        """Write kv [2, B, H, n, d] behind the kept positions of a layer; returns all [2, B, H, length + n,
+        """Write kv [2, B, H, n, d] after the kept positions of a layer; returns all [2, B, H, length + n,
         d]."""
         end = self.length + kv.shape[3]
         entry = self._buffer[layer]
@@ -58,10 +58,10 @@ class ChunkCache:
         return entry[:, :, :, :end]
 
     def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
-        """Put kv, and let query [B, H, n, d] attend to all of the layer -> [B, H, n, d]."""
+        """Put kv; attention of query [B, H, n, d] over all of the layer -> [B, H, n, d]."""
         keys, values = self.put(layer, kv)
         return F.scaled_dot_product_attention(query, keys, values)
 
     def advance(self, count: int) -> None:
-        """Keep the `count` positions that were put in every layer."""
+        """Commit the `count` positions that were put in every layer."""
         self.length += count

@@ -1,7 +1,8 @@
-"""The flow chunk by chunk on caches that grow: what a CPU runs, and the plain twin of `StaticFlow`.
+"""The flow chunk by chunk on dynamic caches: the CPU backend, and the reference implementation of
+flow/static.py.
 
-In: codes. Out: mel of one attention chunk at a time, as soon as its look-ahead is there. Runs in the thread
-of its caller; streams do not share state.
+In: codes. Out: mel of one attention chunk at a time, as soon as its look-ahead has arrived. Runs in the
+thread of its caller; streams do not share state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from engine_runtime.types import Codes
 
 @dataclass(slots=True)
 class DynamicState:
-    """What a stream keeps."""
+    """State of a stream."""
 
     encoder: EncoderState
     estimator: EstimatorState
@@ -33,7 +34,7 @@ class DynamicState:
 
 
 class DynamicFlow:
-    """Implements `FlowBackend`. The state behind the prompt is made once and copied for every stream."""
+    """Implements `FlowBackend`. The state after the prompt is computed once and copied for every stream."""
 
     def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
@@ -57,7 +58,7 @@ class DynamicFlow:
             self._parts.encoder.push(state.encoder, torch.from_numpy(codes).to(self._parts.device))
 
     def ready(self, state: DynamicState, packet_end: int, finishing: bool) -> int:
-        """See `FlowBackend`: up to the next chunk border, whatever the packet, so that work is spread
+        """See `FlowBackend`: up to the next chunk boundary, regardless of the packet, to spread the work
         evenly."""
         config, waiting = self._parts.config, state.encoder.waiting.shape[1]
         to_border = config.chunk_codes - state.position // config.upsample % config.chunk_codes

@@ -1,9 +1,9 @@
-"""The flow's encoder one chunk at a time: the cached twin of `UpsampleConformerEncoder`.
+"""The flow's encoder one chunk at a time: the streaming counterpart of `UpsampleConformerEncoder`.
 
-In: codes as they come. Out: mu of the frames of one chunk. What it keeps per stream: codes that wait for
-their look-ahead, two rows of each causal convolution, keys and values of every block. Weights are fused
-once: query, key and value in one product, the upsampling convolution as three taps per phase. Runs in the
-thread of its caller.
+In: codes as they arrive. Out: mu of the frames of one chunk. State per stream: codes that wait for their
+look-ahead, two rows of each causal convolution, keys and values of every block. Weights are fused once:
+query, key and value in one product, the upsampling convolution as three taps per phase. Runs in the thread of
+its caller.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from engine_runtime.models.flow.encoder import (
 )
 
 FIRST_CAPACITY = 64
-"""Codes that the caches of a new stream hold before they grow."""
+"""Initial capacity of a stream's caches, in codes."""
 
 
 @dataclass(slots=True)
 class EncoderState:
-    """What a stream keeps. Tensors are replaced, not written to, except inside the caches."""
+    """State of a stream. Tensors are replaced, not modified, except inside the caches."""
 
     waiting: Tensor  # [1, codes, D] embedded codes not yet encoded
     ahead: Tensor  # [1, 2, D] last results of the look-ahead convolution
@@ -42,9 +42,9 @@ class EncoderState:
     frames: ChunkCache | RingCache
 
     def copy(self) -> EncoderState:
-        """An independent state, where the caches grow."""
+        """An independent copy; dynamic caches only."""
         if isinstance(self.codes, RingCache) or isinstance(self.frames, RingCache):
-            raise TypeError("a state of fixed size is not copied; start another one")
+            raise TypeError("a static state cannot be copied; start another one")
         return replace(self, codes=self.codes.copy(), frames=self.frames.copy())
 
 
@@ -66,7 +66,7 @@ class _Block:
         self.heads, self.head_dim, self.chunk = attention.heads, attention.head_dim, chunk
         scale = self.head_dim**-0.5
         query, key, value = attention.linear_q, attention.linear_k, attention.linear_v
-        # the two query biases (content, distance) and the scale go into the projection
+        # the two query biases (content, distance) and the scale are folded into the projection
         weights = (query.weight * scale, query.weight * scale, key.weight, value.weight)
         content, distance = (
             query.bias + bias.flatten() for bias in (attention.pos_bias_u, attention.pos_bias_v)
@@ -103,14 +103,13 @@ class _Block:
         return x + self.outer(F.silu(self.inner(self.norm_ff(x))))
 
     def over_distances(self, total: int) -> Tensor:
-        """What a query is multiplied with for its scores over the distances total - 1 ... 1 - chunk: [H, d,
-        distances]."""
+        """Projected position embeddings of the distances total - 1 ... 1 - chunk: [H, d, distances]."""
         self.reach(total)
         return self.distances[:, :, self.farthest - total + 1 :]
 
     def reach(self, total: int) -> None:
-        """Project the distances from total - 1 down to 1 - chunk, if that was not done. What was captured in
-        a graph must not be made anew: reach for the largest total before."""
+        """Project the distances from total - 1 down to 1 - chunk, unless already done. A captured graph
+        refers to this tensor: call with the largest total before the first capture."""
         if total - 1 > self.farthest:
             self.farthest = max(2 * total, 4 * FIRST_CAPACITY)
             dim = self.heads * self.head_dim
@@ -124,7 +123,7 @@ RunBlocks = Callable[[Sequence[_Block], Tensor, "ChunkCache | RingCache"], Tenso
 
 
 class EncoderSteps:
-    """The encoder's weights, prepared for chunks of a few codes; shared by all streams."""
+    """The encoder's packed weights, for chunks of a few codes; shared by all streams."""
 
     def __init__(self, flow: CausalFlow, limit_codes: int | None, pack: WeightPacker) -> None:
         encoder, config = flow.encoder, flow.config
@@ -157,13 +156,14 @@ class EncoderSteps:
         return self.embed(F.embedding(codes, self.embedding)).unsqueeze(0)
 
     def push(self, state: EncoderState, codes: Tensor) -> None:
-        """Add codes [n] to those that wait."""
+        """Append codes [n] to the waiting ones."""
         state.waiting = torch.cat((state.waiting, self.embedded(codes)), dim=1)
 
     def encode(self, state: EncoderState, count: int) -> Tensor:
-        """mu [1, count * upsample, n_mels] of the next `count` waiting codes, which cross no chunk border.
+        """mu [1, count * upsample, n_mels] of the next `count` waiting codes, which must not cross a chunk
+        boundary.
 
-        What is missing of the look-ahead counts as the end of the signal (zeros).
+        Missing look-ahead is treated as the end of the signal (zeros).
         """
         needed = count + self.config.look_ahead_codes
         ahead = state.waiting[:, :needed]
@@ -173,8 +173,8 @@ class EncoderSteps:
         return self.encode_ahead(state, ahead)
 
     def encode_ahead(self, state: EncoderState, ahead: Tensor, run: RunBlocks | None = None) -> Tensor:
-        """mu of embedded codes [1, n + look_ahead, D], whose last ones are context only: [1, n * upsample,
-        n_mels]. `run` stands in for `run_blocks`."""
+        """mu of embedded codes [1, n + look_ahead, D], the last of which are context only: [1, n * upsample,
+        n_mels]. `run` replaces `run_blocks`."""
         run = run or run_blocks
         count = ahead.shape[1] - self.config.look_ahead_codes
         x = ahead[:, :count]
@@ -194,7 +194,7 @@ def _blocks(blocks: Iterable[nn.Module], chunk: int, pack: WeightPacker) -> list
 
 
 def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
-    """x [1, n, D] through all blocks; their keys and values stay in the cache."""
+    """x [1, n, D] through all blocks; stores their keys and values in the cache."""
     cache.reserve(x.shape[1])
     for layer, block in enumerate(blocks):
         x = block(x, layer, cache)
@@ -202,8 +202,9 @@ def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCach
     return x
 
 
-def _upsampling(layer: Upsample, pack: WeightPacker) -> Windowed:
-    """The convolution over repeated vectors as one product over three vectors, giving all phases at once.
+def _upsampling(layer: Upsample, prepare: PackedWeights) -> Windowed:
+    """The convolution over repeated vectors as one product over three vectors, which yields all phases at
+    once.
 
     Phase p of vector c sees the repeated samples from stride * c + p - 2 * stride to stride * c + p, so its
     tap k falls on vector c - 2 + (p + k) // stride.

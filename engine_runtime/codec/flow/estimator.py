@@ -1,9 +1,9 @@
-"""The flow's estimator one chunk at a time: the cached twin of `CausalCFM.sample`.
+"""The flow's estimator one chunk at a time: the streaming counterpart of `CausalCFM.sample`.
 
-In: mu of one chunk, its noise and prompt frames. Out: the mel of the chunk. What it keeps per stream and
-Euler step: two rows of each causal convolution, keys and values of every transformer block. The guided and
-the unguided half run as one batch; what does not change between Euler steps (mu, speaker, prompt frames)
-passes the first convolution once. Runs in the thread of its caller.
+In: mu of one chunk, its noise and prompt frames. Out: the mel of the chunk. State per stream and Euler step:
+two rows of each causal convolution, keys and values of every transformer block. The guided and the unguided
+half run as one batch; the first convolution of the inputs that are constant over the Euler steps (mu,
+speaker, prompt frames) is computed once. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from engine_runtime.models.flow.estimator import KERNEL, CausalBlock, Level, Tra
 from engine_runtime.options import FlowSchedule
 
 PAST = KERNEL - 1
-"""Rows of state of a causal convolution."""
+"""State rows of a causal convolution."""
 FIRST_CAPACITY = 256
-"""Frames that the caches of a new stream hold before they grow."""
+"""Initial capacity of a stream's caches, in frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The Euler steps of a stream: (t, dt), and per level and step what the time adds to its rows."""
+    """The Euler steps of a stream: (t, dt), and per level and step the time embedding added to its rows."""
 
     span: list[tuple[float, float]]
     times: list[tuple[Tensor, ...]]
@@ -41,7 +41,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class EstimatorState:
-    """What a stream keeps. The rows are replaced, not written to; the keys and values are."""
+    """State of a stream. Rows are replaced, keys and values are written in place."""
 
     schedule: Schedule
     condition: Tensor  # [B, 2, 3 * n_mels] last mu, speaker and prompt frames
@@ -49,16 +49,16 @@ class EstimatorState:
     cache: ChunkCache | RingCache  # its layer index is Euler step * blocks + block
 
     def copy(self) -> EstimatorState:
-        """An independent state, where the cache grows."""
+        """An independent copy; dynamic cache only."""
         if isinstance(self.cache, RingCache):
-            raise TypeError("a state of fixed size is not copied; start another one")
+            raise TypeError("a static state cannot be copied; start another one")
         return EstimatorState(
             self.schedule, self.condition, [list(rows) for rows in self.rows], self.cache.copy()
         )
 
 
 class Attending(Protocol):
-    """Keys and values of the past, which takes what is new."""
+    """Keys and values of the past; stores the new ones."""
 
     def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
         """query [B, H, n, d] over the past of a layer and the new kv [2, B, H, n, d] -> [B, H, n, d]."""
@@ -66,7 +66,7 @@ class Attending(Protocol):
 
 Velocity = Callable[["EstimatorState", int, Tensor, Tensor, Tensor], Tensor]
 """(state, Euler step, x [1, n, n_mels], convolved and skipped condition [B, n, C]) -> velocity [B, n,
-n_mels]; the rows, keys and values of the state are those behind these frames afterwards."""
+n_mels]; afterwards the state is the one after these frames."""
 
 
 class _Transformer:
@@ -92,7 +92,7 @@ class _Transformer:
 
 
 class _Causal:
-    """Causal convolution over rows that carry their past, layer norm, Mish."""
+    """Causal convolution over rows with their past prepended, layer norm, Mish."""
 
     def __init__(self, block: CausalBlock, pack: WeightPacker) -> None:
         self.conv, self.norm = pack.windowed(block.conv), pack.norm(block.norm)
@@ -103,7 +103,7 @@ class _Causal:
 
 
 class _Level:
-    """Residual block and transformer blocks. What the time adds comes from the schedule."""
+    """Residual block and transformer blocks. The time embedding comes from the schedule."""
 
     def __init__(self, level: Level, pack: WeightPacker) -> None:
         residual = level.residual
@@ -114,14 +114,14 @@ class _Level:
 
 
 def cache_shape(config: FlowConfig, cfg_rate: float, steps: int, frames: int) -> tuple[int, ...]:
-    """Shape of the keys and values of so many frames: (transformers of all steps, 2, batch, heads, frames,
+    """Shape of the keys and values of `frames` frames: (transformers of all steps, 2, batch, heads, frames,
     head_dim). Without guidance the batch is one."""
     transformers = config.n_blocks * (config.mid_blocks + 2)
     return (transformers * steps, 2, 2 if cfg_rate > 0 else 1, config.heads, frames, config.head_dim)
 
 
 class EstimatorSteps:
-    """The estimator's weights prepared for a number of Euler steps; shared by all streams."""
+    """The estimator's packed weights for a number of Euler steps; shared by all streams."""
 
     @torch.no_grad()
     def __init__(
@@ -153,11 +153,11 @@ class EstimatorSteps:
             pack.pointwise(estimator.final_proj),
         )
         self.engine: Velocity | None = None
-        """Computes the velocity in the place of this module's own code."""
+        """Replaces the velocity computation of this module, if set."""
 
     @torch.inference_mode()
     def schedule(self, steps: int) -> Schedule:
-        """The tables of a number of Euler steps, made once."""
+        """The tables of a number of Euler steps, computed once."""
         if steps not in self._schedules:
             span = time_span(steps, self._shape)
             at = torch.tensor([t for t, _ in span], device=self.time_mlp.linear_1.weight.device)
@@ -167,9 +167,9 @@ class EstimatorSteps:
         return self._schedules[steps]
 
     def new_state(self, steps: int, cache: RingCache | None = None) -> EstimatorState:
-        """The state before the first frame, for a number of Euler steps; keys and values grow without a
-        `cache`."""
-        config, pack, width = self.config, self.pack, self.config.channels
+        """The state before the first frame, for a number of Euler steps; dynamic unless a `cache` is
+        given."""
+        config, prepare, width = self.config, self.prepare, self.config.channels
 
         def zeros(batch: int, channels: int) -> Tensor:
             return torch.zeros((batch, PAST, channels), dtype=pack.dtype, device=pack.device)
@@ -193,8 +193,8 @@ class EstimatorSteps:
     def condition(
         self, state: EstimatorState, mu: Tensor, speaker: Tensor, cond: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What mu, speaker and prompt frames add to the first convolution and to the sum behind it: [B, n,
-        channels] each. Arguments as those of `sample`."""
+        """Contribution of mu, speaker and prompt frames to the first convolution and to its skip connection:
+        [B, n, channels] each. Arguments as those of `sample`."""
         condition = torch.cat((mu, speaker.unsqueeze(1).expand(-1, mu.shape[1], -1), cond), dim=2)
         if self.batch == 2:
             condition = torch.cat((condition, torch.zeros_like(condition)))
@@ -205,16 +205,16 @@ class EstimatorSteps:
     def sample(
         self, state: EstimatorState, noise: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor
     ) -> Tensor:
-        """Mel [1, n, n_mels] (float32) of the next frames, which must be one chunk or a part of it.
+        """Mel [1, n, n_mels] (float32) of the next frames, which must be one chunk or part of one.
 
-        noise float32, mu and cond [1, n, n_mels]; speaker [1, n_mels]. All Euler steps are made.
+        noise float32, mu and cond [1, n, n_mels]; speaker [1, n_mels]. Runs all Euler steps.
         """
         convolved, skipped = self.condition(state, mu, speaker, cond)
         count = mu.shape[1]
         state.cache.reserve(count)
         x, velocity_of = noise, self.engine or self.velocity
         for step, (_, dt) in enumerate(state.schedule.span):
-            # the state of the equation stays in float32, and so does what is added to it
+            # the state of the ODE and its increments stay in float32
             velocity = velocity_of(state, step, x.to(mu.dtype), convolved, skipped).float()
             if self.batch == 2:
                 velocity = torch.lerp(velocity[1:], velocity[:1], 1.0 + self.cfg_rate)
@@ -242,7 +242,7 @@ class EstimatorSteps:
         skipped: Tensor,
     ) -> Tensor:
         """Velocity [B, n, n_mels] at one Euler step, of which `layer` is the first in the cache; `times` is
-        what the time adds to each level. The rows are replaced in their list."""
+        the time embedding of each level. The rows are replaced in their list."""
 
         def with_past(index: int, value: Tensor) -> Tensor:
             value = torch.cat((rows[index], value), dim=1)

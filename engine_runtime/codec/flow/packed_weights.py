@@ -1,5 +1,4 @@
-"""Weights laid out once for the cached paths: cast, detached, and convolutions as products over windows of
-rows.
+"""Packed weights of the cached backends: cast, detached, and convolutions as products over windows of rows.
 
 In: layers of a network. Out: small callables on [B, T, C] tensors. No state; shared by all streams.
 """
@@ -36,7 +35,7 @@ class Windowed:
     def __call__(self, x: Tensor) -> Tensor:
         """[B, T, in] contiguous -> [B, T - size + 1, out]."""
         batch, length, width = x.shape
-        if torch.compiler.is_exporting():  # other libraries know no overlapping views
+        if torch.compiler.is_exporting():  # other libraries do not support overlapping views
             parts = [x[:, first : length - self.size + 1 + first] for first in range(self.size)]
             return F.linear(torch.cat(parts, dim=2), self.weight, self.bias)
         rows = x.as_strided((batch, length - self.size + 1, self.size * width), (length * width, width, 1))
@@ -57,8 +56,8 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightPacker:
-    """Packs tensors and layers of a network for the dtype and device of a cached path."""
+class PackedWeights:
+    """Converts tensors and layers of a network to the dtype and device of a cached backend."""
 
     dtype: torch.dtype
     device: torch.device
@@ -74,7 +73,7 @@ class WeightPacker:
     def windowed(
         self, conv: nn.Conv1d, first_input: int = 0, last_input: int | None = None, bias: bool = True
     ) -> Windowed:
-        """A convolution of stride 1; `first_input` and `last_input` cut out a range of its input channels."""
+        """A convolution of stride 1; `first_input` and `last_input` select a range of its input channels."""
         weight = conv.weight[:, first_input:last_input].permute(0, 2, 1).flatten(1)
         offset = self.tensor(conv.bias) if bias and conv.bias is not None else None
         return Windowed(self.tensor(weight), offset, conv.kernel_size[0])
@@ -87,5 +86,5 @@ class WeightPacker:
         return Affine(rows.weight, rows.bias)
 
     def norm(self, layer: nn.LayerNorm, factor: float = 1.0) -> Norm:
-        """A layer norm, its result times `factor`."""
+        """A layer norm with its result multiplied by `factor`."""
         return Norm(self.tensor(layer.weight * factor), self.tensor(layer.bias * factor), layer.eps)

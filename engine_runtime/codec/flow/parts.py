@@ -1,9 +1,8 @@
-"""What both ways of running the flow in chunks share: its prepared weights and its voice, and what a way has
-to do.
+"""Shared parts of both flow backends (packed weights, voice), and the backend interface.
 
-In: a flow network and a voice prompt. Out: `FlowParts`. `DynamicFlow` (caches that grow, chunk by chunk) and
-`StaticFlow` (buffers of a fixed size, packet by packet, for graphs) are the two ways; the first is the plain
-twin of the second.
+In: a flow network and a voice prompt. Out: `FlowParts`. flow/dynamic.py (dynamic caches, chunk by chunk) and
+flow/static.py (static buffers, packet by packet, for graphs) implement `FlowBackend`; the first is the
+reference implementation of the second.
 """
 
 from __future__ import annotations
@@ -38,18 +37,19 @@ class FlowParts:
 
 
 class FlowBackend(Protocol):
-    """One way of running the flow in chunks. A state is what one stream keeps; only its path looks inside,
-    but for `position`, the mel frames done, prompt included."""
+    """A backend that runs the flow in chunks. A state belongs to one stream and is opaque to others, except
+    `position`, the number of finished mel frames, prompt included."""
 
     def start(self, steps: int) -> Any:
-        """The state behind the prompt (as much of it as has its look-ahead), for a number of Euler steps."""
+        """The state after the prompt (the part of it with complete look-ahead), for a number of Euler
+        steps."""
 
     def push(self, state: Any, codes: Codes) -> None:
-        """Add codes to a state; they are known to be good."""
+        """Append validated codes to a state."""
 
     def ready(self, state: Any, packet_end: int, finishing: bool) -> int:
-        """Codes that can be worked on now, or 0; the present packet ends before code `packet_end`, prompt
-        included."""
+        """Number of codes that can be processed now, or 0; the current packet ends before code `packet_end`,
+        prompt included."""
 
     def advance(self, state: Any, count: int) -> Tensor:
-        """Mel [1, frames, n_mels] (float32) of the next `count` codes, as many as `ready` said."""
+        """Mel [1, frames, n_mels] (float32) of the next `count` codes, a number returned by `ready`."""

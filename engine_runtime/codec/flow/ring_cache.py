@@ -1,14 +1,13 @@
-"""Keys and values of the cached flow in buffers of a fixed size, for graphs: nothing is ever moved or
-replaced.
+"""Static keys and values of the cached flow, for graphs: buffers are never moved or replaced.
 
-In: where a packet starts, and its keys and values per layer. Out: the first `bucket` slots of a layer, and a
-mask over them. The slots of the voice prompt (`fixed` positions) are never written over, so the next reply
-starts from them without a copy; the slots behind them are a ring: a stream longer than that sees the prompt
-and the most recent past. Until then the result is that of the dynamic cache.
+In: the start of a packet, and its keys and values per layer. Out: the first `bucket` slots of a layer, and a
+mask over them. The slots of the voice prompt (`fixed` positions) are never overwritten, so the next reply
+starts from them without a copy; the slots after them form a ring: a longer stream attends to the prompt and
+the most recent past. Until the ring wraps, the result equals that of the dynamic cache.
 
-Buckets were preferred to a mask over the whole capacity: the keys that are read, and with them the time,
-follow the length of the reply, for the price of a capture per bucket. Used by one stream at a time, in the
-thread of its caller.
+Buckets are used instead of a mask over the full capacity: the number of keys read, and thus the time, scales
+with the length of the reply, at the cost of a capture per bucket. Used by one stream at a time, in the thread
+of its caller.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class RingCache:
         """`shape` is (layers, 2, batch, heads, capacity, head_dim); `chunk` the positions of an attention
         chunk."""
         self.capacity, self.bucket, self._fixed, self._chunk = shape[4], shape[4], fixed, chunk
-        # zeros, since what is masked still is multiplied by zero
+        # zeros, since masked slots are still multiplied by zero
         self._buffer = torch.zeros(shape, dtype=dtype, device=device)
         self.mask = self._buffer.new_zeros(0)
         self._slots = self._columns = torch.zeros(0, dtype=torch.int64, device=device)
@@ -38,12 +37,12 @@ class RingCache:
         return self._buffer.nbytes
 
     def take_prompt_of(self, other: RingCache) -> None:
-        """Copy what another cache of the same size keeps of the voice prompt."""
+        """Copy the voice prompt from another cache of the same size."""
         self._buffer[:, :, :, :, : self._fixed] = other._buffer[:, :, :, :, : other._fixed]
 
     @property
     def slots(self) -> Tensor:
-        """Where in a layer the positions of the packet lie: int64 [count]."""
+        """Slots of the packet's positions in a layer: int64 [count]."""
         return self._slots
 
     def entry(self, layer: int) -> Tensor:
@@ -51,9 +50,9 @@ class RingCache:
         return self._buffer[layer]
 
     def place(self, start: Tensor, end: Tensor, count: int, bucket: int) -> None:
-        """What `put` and the attention need for the positions [start, start + count), of which those from
-        `end` on are padding. start, end: int64 scalars on the device; start + count exceeds a `bucket` only
-        where that is the capacity. Nothing is read back."""
+        """Prepare slots and mask for the positions [start, start + count), of which those from `end` on are
+        padding. start, end: int64 scalars on the device; start + count exceeds a `bucket` only if the bucket
+        is the capacity. No value is read back to the host."""
         self.bucket, ring = bucket, self.capacity - self._fixed
         device = self._buffer.device
         queries = start + torch.arange(count, device=device)
@@ -62,18 +61,18 @@ class RingCache:
         )
         slots = torch.arange(bucket, device=device)
         rounds = torch.div(start + count - 1 - slots, ring, rounding_mode="floor")
-        keys = torch.where(slots < self._fixed, slots, slots + rounds * ring)  # position that a slot holds
+        keys = torch.where(slots < self._fixed, slots, slots + rounds * ring)  # position held by each slot
         is_filled = (slots < start + count) & (keys < end)
         chunks = torch.div(keys, self._chunk, rounding_mode="floor")
         is_seen = is_filled & (chunks <= torch.div(queries, self._chunk, rounding_mode="floor").unsqueeze(1))
-        # a padded query sees no key of its own; it must see some, or it is not a number
+        # a padding query has no valid key; unmask some, or its softmax is NaN
         is_seen |= (queries >= end).unsqueeze(1)
         self.mask = torch.zeros_like(is_seen, dtype=self._buffer.dtype).masked_fill_(~is_seen, float("-inf"))
         distance = (queries.unsqueeze(1) - keys).clamp(1 - self._chunk, bucket - 1)
         self._columns = bucket - 1 - distance
 
     def place_as(self, other: RingCache) -> None:
-        """As `place` with what the other cache was given; it must be of the same size."""
+        """As `place`, with the slots and mask of another cache of the same size."""
         self.bucket, self.mask = other.bucket, other.mask
         self._slots, self._columns = other._slots, other._columns
 
@@ -85,21 +84,21 @@ class RingCache:
 
     @property
     def distance_of(self) -> Tensor:
-        """Which column of distances belongs to a query and a slot: int64 [count, bucket], see `over_keys`."""
+        """Index of the distance between each query and slot: int64 [count, bucket], see `over_keys`."""
         return self._columns
 
     def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
-        """Put kv, and let query [B, H, count, d] attend to the layer's bucket -> [B, H, count, d]."""
+        """Put kv; attention of query [B, H, count, d] over the layer's bucket -> [B, H, count, d]."""
         keys, values = self.put(layer, kv)
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=self.mask)
 
     def past(self, first_layer: int, layers: int) -> Tensor:
-        """The buckets of some layers [layers, 2, B, H, bucket, d], before what is new is put."""
+        """The buckets of some layers [layers, 2, B, H, bucket, d], before the new keys and values are put."""
         return self._buffer[first_layer : first_layer + layers, :, :, :, : self.bucket]
 
     def mask_over_past_and_new(self) -> Tensor:
-        """The mask [count, bucket + count] over `past` and, behind it, what is new: slots that will be
-        written over are not seen."""
+        """The mask [count, bucket + count] over `past` followed by the new positions: slots about to be
+        overwritten are masked."""
         past = self.mask.index_fill(1, self._slots, float("-inf"))
         return torch.cat((past, self.mask[:, self._slots]), dim=1)
 
@@ -109,11 +108,11 @@ class RingCache:
 
     def over_keys(self, scores: Tensor) -> Tensor:
         """Scores over the distances bucket - 1 ... 1 - chunk [..., count, distances] -> over the slots [...,
-        count, bucket]. A key of the prompt counts as no farther than the bucket is wide."""
+        count, bucket]. The distance to a key of the prompt is clipped to the bucket size."""
         return scores.gather(-1, self._columns.expand(*scores.shape[:-1], self.bucket))
 
     def reserve(self, count: int) -> None:
-        """Nothing: the size is fixed."""
+        """No-op: the size is fixed."""
 
     def advance(self, count: int) -> None:
-        """Nothing: `place` says where."""
+        """No-op: `place` sets the position."""

@@ -1,9 +1,8 @@
-"""The buffers of all streams of the static flow, under one budget.
+"""Pool of the buffers of all static flow streams, within one memory budget.
 
-In: a stream that begins, by its number of Euler steps. Out: a slot that nobody else uses, or a FlowCacheError
-before anything is made of the stream. A slot goes back to the pool when its stream is forgotten, and serves
-the next one. Where there is no room for another slot, idle ones of other numbers of steps make room. Runs in
-the thread of its caller.
+In: the number of Euler steps of a new stream. Out: an exclusive slot, or a FlowCacheError before the stream
+computes anything. A slot returns to the pool when its stream is collected, and is reused. If the budget is
+exhausted, idle slots of other step counts are freed. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ Slot = TypeVar("Slot")
 
 @dataclass(slots=True)
 class SlotPool(Generic[Slot]):
-    """`size_of` is the bytes of a slot for a number of steps; `make` makes one, `drop` forgets an idle one
-    for good."""
+    """`size_of` is the bytes of a slot for a number of steps; `make` creates one, `drop` frees an idle
+    one."""
 
     budget: int
-    """Bytes that all slots together may have."""
+    """Maximum total bytes of all slots."""
     size_of: Callable[[int], int]
     make: Callable[[int], Slot]
     drop: Callable[[Slot], None]
     held: int = 0
-    """Bytes that all slots have."""
+    """Total bytes of all slots."""
     taken: int = 0
     """Slots in use."""
     _idle: dict[int, list[Slot]] = field(default_factory=dict)
 
     def take(self, steps: int) -> Slot:
-        """A slot, until `put_back`. Raises FlowCacheError where there is none and no room to make one."""
+        """Take a slot until `put_back`. Raises FlowCacheError if none is idle and the budget is exhausted."""
         idle = self._idle.setdefault(steps, [])
         if not idle:
             self._add(steps)
@@ -43,16 +42,16 @@ class SlotPool(Generic[Slot]):
         return idle.pop()
 
     def put_back(self, steps: int, slot: Slot) -> None:
-        """A taken slot is not needed any more."""
+        """Return a taken slot to the pool."""
         self.taken -= 1
         self._idle[steps].append(slot)
 
     def lend(self, steps: int, slot: Slot, owner: object) -> None:
-        """Put a taken slot back as soon as nobody refers to its owner."""
+        """Return a taken slot to the pool once its owner is collected."""
         weakref.finalize(owner, self.put_back, steps, slot).atexit = False
 
     def reserve(self, steps: int, count: int) -> None:
-        """Make slots until so many are idle."""
+        """Create slots until `count` are idle."""
         while len(self._idle.setdefault(steps, [])) < count:
             self._add(steps)
 
@@ -70,7 +69,7 @@ class SlotPool(Generic[Slot]):
                 self.held -= self.size_of(other)
         if self.held + size > self.budget:
             raise FlowCacheError(
-                f"The flow's caches may take {self.budget / 1e6:.0f} MB, and the replies being spoken "
-                f"({self.taken}) leave no room for another of {size / 1e6:.0f} MB. Wait until one of them "
-                "has ended, or interrupt it. Fewer flow steps and --codec-dtype float16 take less."
+                f"The flow's caches are limited to {self.budget / 1e6:.0f} MB, and the active replies "
+                f"({self.taken}) leave too little for another of {size / 1e6:.0f} MB. Wait until one of them "
+                "has ended, or interrupt it. Fewer flow steps and --codec-dtype float16 need less memory."
             )
