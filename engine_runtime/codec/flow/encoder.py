@@ -202,7 +202,7 @@ def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCach
     return x
 
 
-def _upsampling(layer: Upsample, prepare: PackedWeights) -> Windowed:
+def _upsampling(layer: Upsample, pack: WeightPacker) -> Windowed:
     """The convolution over repeated vectors as one product over three vectors, which yields all phases at
     once.
 

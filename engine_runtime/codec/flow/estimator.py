@@ -169,7 +169,7 @@ class EstimatorSteps:
     def new_state(self, steps: int, cache: RingCache | None = None) -> EstimatorState:
         """The state before the first frame, for a number of Euler steps; dynamic unless a `cache` is
         given."""
-        config, prepare, width = self.config, self.prepare, self.config.channels
+        config, pack, width = self.config, self.pack, self.config.channels
 
         def zeros(batch: int, channels: int) -> Tensor:
             return torch.zeros((batch, PAST, channels), dtype=pack.dtype, device=pack.device)

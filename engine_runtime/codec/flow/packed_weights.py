@@ -56,8 +56,8 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedWeights:
-    """Converts tensors and layers of a network to the dtype and device of a cached backend."""
+class WeightPacker:
+    """Packs tensors and layers of a network for the dtype and device of a cached path."""
 
     dtype: torch.dtype
     device: torch.device
