@@ -434,7 +434,7 @@ def test_a_reply_without_room_in_the_flow_ends_before_it_speaks(engine: Engine, 
     first = answered(0)
     assert any(isinstance(event, ReplyAudio) for event in first)  # and there is more to come
     heard: list[ReplyEvent] = []
-    with pytest.raises(FlowCacheError, match=r"spoken \(1\) leave no room"):
+    with pytest.raises(FlowCacheError, match=r"active replies \(1\) leave too little"):
         heard.extend(answered(1))
     assert not any(isinstance(event, ReplyAudio) for event in heard)
     assert not conversations[1].exchanges

@@ -30,7 +30,7 @@ def test_a_slot_serves_again_once_its_owner_is_gone() -> None:
     for owner, slot in zip(owners, taken, strict=True):
         slots.lend(10, slot, owner)
     assert (taken, slots.held, slots.taken) == (["10#1", "10#2"], 20, 2)
-    with pytest.raises(FlowCacheError, match=r"spoken \(2\) leave no room"):
+    with pytest.raises(FlowCacheError, match=r"active replies \(2\) leave too little"):
         slots.take(10)
     del owner
     owners.pop()
@@ -50,7 +50,7 @@ def test_idle_slots_of_other_steps_make_room_and_used_ones_do_not() -> None:
     used = slots.take(10)
     assert slots.take(12) == "12#3"
     assert (dropped, slots.held) == (["10#1"], 22)
-    with pytest.raises(FlowCacheError, match="leave no room"):
+    with pytest.raises(FlowCacheError, match="leave too little"):
         slots.take(5)
     slots.put_back(10, used)
     assert slots.take(5) == "5#4"
