@@ -110,7 +110,7 @@ def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.
     want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
     streams = [fixed.stream(), fixed.stream()]
     packets = [stream.push(codes) for stream in streams]
-    with pytest.raises(FlowCacheError, match=r"spoken \(2\) leave"):
+    with pytest.raises(FlowCacheError, match=r"active replies \(2\) leave"):
         fixed.stream()
     held = {
         id(cache): cache.nbytes
