@@ -1,6 +1,6 @@
 """Nouns that cross stage boundaries. Plain data, safe to hand between threads.
 
-Every per-turn value carries its `turn_id`, so that a consumer can drop what is stale.
+Every per-turn value carries its `turn_id`. What may become stale is made under a `CancelScope`.
 """
 
 from __future__ import annotations
@@ -79,6 +79,31 @@ class SamplingParams:
     def seeded(self) -> SamplingParams:
         """The same with a seed in any case, for what has to be repeatable."""
         return self if self.seed is not None else replace(self, seed=0)
+
+
+class CancelScope:
+    """Whether the result of some work, such as the reply to a commit, is still wanted.
+
+    The thread that asks for the work creates the scope and alone cancels it, once and for good. Any thread
+    may ask `is_cancelled`, without a lock. What was made under a cancelled scope is stale: the producer
+    stops, the consumer drops it, and no queue is purged. A scope is cancelled with its `parent`: every commit
+    of a turn with the turn.
+    """
+
+    __slots__ = ("_is_cancelled", "_parent")
+
+    def __init__(self, parent: CancelScope | None = None) -> None:
+        self._is_cancelled = False
+        self._parent = parent
+
+    def cancel(self) -> None:
+        """The result is not wanted any more."""
+        self._is_cancelled = True
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether this scope or its parent was cancelled."""
+        return self._is_cancelled or (self._parent is not None and self._parent.is_cancelled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """What the dialog thread asks of the engine thread, and what it gets back. Plain frozen values.
 
-A commit carries a `commit_id`: after a cancel or a reopen, what still arrives under the old one is stale and
-dropped by comparison, so that no queue has to be purged.
+A turn has a `CancelScope`, and each commit of it a scope within that one. The dialog thread creates them; it
+cancels the turn's when the turn is dropped or its reply interrupted, and the commit's when the turn is
+reopened. The engine thread skips what was cancelled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine_runtime.types import Modality, Pcm, ReplyEvent
+from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
 # ---- dialog -> engine ----
 
@@ -19,6 +20,7 @@ class OpenTurn:
 
     turn_id: int
     reply: Modality
+    scope: CancelScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Commit:
     """The user's turn is over: make the reply. `seed` overrides the bundle's."""
 
     turn_id: int
-    commit_id: int
     reply: Modality
     seed: int | None
+    scope: CancelScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,9 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The next event of the reply that `commit_id` asked for."""
+    """The next event of a reply; stale once the `scope` of its commit is cancelled."""
 
-    commit_id: int
+    scope: CancelScope
     event: ReplyEvent
 
 

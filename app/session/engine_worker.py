@@ -1,7 +1,7 @@
 """The engine's side of a session: carries out jobs one after the other and answers with results.
 
 In: jobs from the dialog thread. Out: results, in a queue. `run` is the body of the engine thread, the only
-one that touches the engine; `submit`, `reopen`, `cancel`, `interrupt` and `idle` belong to the dialog thread.
+one that touches the engine; `submit`, `cancel`, `interrupt` and `idle` belong to the dialog thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from app.session.engine_jobs import (
 )
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Modality, SamplingParams, TurnHandle
+from engine_runtime.types import CancelScope, Modality, SamplingParams, TurnHandle
 
 _log = logging.getLogger(__name__)
 
@@ -121,13 +121,12 @@ class EngineWorker:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._pending = 1  # loading
         self._pending_lock = threading.Lock()
-        self._live_commit = 0
-        """The commit whose reply is wanted; written by the dialog thread."""
-        self._dropped_turn = 0
-        """The latest turn that was cancelled; written by the dialog thread."""
-        self._failed_turn = 0
-        """The latest turn that failed: it takes nothing but how much of it was heard."""
         self._handle: TurnHandle | None = None
+        self._scope = CancelScope()
+        """Of the turn of `_handle`."""
+        self._failed_turn = 0
+        """The latest turn that failed: it takes nothing but how much of it was heard. Its scope is not
+        cancelled, because what was made before the failure is still played."""
 
     # ---- dialog thread ----
 
@@ -136,28 +135,19 @@ class EngineWorker:
         with self._pending_lock:
             self._pending += 1
             self.idle.clear()
-        if isinstance(job, Commit):
-            self._live_commit = job.commit_id
         self._jobs.put(job)
 
-    def reopen(self, turn_id: int) -> None:
-        """Stop the reply in progress and take the commit back."""
-        self._live_commit = 0
-        self.submit(Reopen(turn_id))
-
     def cancel(self, turn_id: int) -> None:
-        """Drop the turn that is being spoken as soon as the engine lets go of its present step."""
-        self._live_commit = 0
-        self._dropped_turn = turn_id
+        """Drop the turn that is being spoken, after the present step at the latest. The caller has cancelled
+        its scope."""
         handle = self._handle
         if handle is not None and handle.turn_id == turn_id:
             handle.cancel()
         self.submit(Cancel(turn_id))
 
     def interrupt(self, turn_id: int, samples_played: int, characters_shown: int) -> None:
-        """Stop the reply as soon as the engine lets go of its present step, and keep what was heard of it."""
-        self._live_commit = 0
-        self._dropped_turn = turn_id
+        """Stop the reply, after the present step at the latest, and keep what was heard of it. The caller has
+        cancelled the scope of the turn."""
         handle = self._handle
         if handle is not None and handle.turn_id == turn_id:
             handle.truncate(samples_played, characters_shown)
@@ -236,8 +226,9 @@ class EngineWorker:
         job: OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Interrupt,
     ) -> None:
         if isinstance(job, OpenTurn):
-            if job.turn_id != self._dropped_turn:
+            if not job.scope.is_cancelled:
                 self._handle = engine.open_turn(conversation, job.turn_id, job.reply)
+                self._scope = job.scope
             return
         handle = self._handle
         if handle is None or handle.turn_id != job.turn_id:
@@ -248,7 +239,7 @@ class EngineWorker:
         elif isinstance(job, Interrupt):
             self._handle = None
             handle.truncate(job.samples_played, job.characters_shown)
-        elif job.turn_id in (self._dropped_turn, self._failed_turn):
+        elif self._scope.is_cancelled or job.turn_id == self._failed_turn:
             return
         elif isinstance(job, Hear):
             codes = handle.push(job.pcm)
@@ -270,9 +261,9 @@ class EngineWorker:
         events = handle.commit(job.reply, params)
         try:
             for event in events:
-                if self._live_commit != job.commit_id:
+                if job.scope.is_cancelled:
                     return
-                self.results.put(Reply(job.commit_id, event))
+                self.results.put(Reply(job.scope, event))
         finally:
             if isinstance(events, Generator):
                 events.close()

@@ -25,7 +25,7 @@ from app.session.messages import (
 )
 from app.session.playback import Playback
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
 
 @dataclass(slots=True)
@@ -35,8 +35,10 @@ class UserTurn:
     turn_id: int
     modality: Modality
     """Of the reply."""
-    commit_id: int = 0
-    """0 while the user speaks."""
+    scope: CancelScope = field(default_factory=CancelScope)
+    """Cancelled when the turn is dropped or its reply stopped."""
+    commit: CancelScope | None = None
+    """Of the latest commit, within `scope`; cancelled when the user continues."""
     user_codes: int = 0
     last_speech_ns: int | None = None
     """When the user spoke last, by the session's clock; None for a typed question."""

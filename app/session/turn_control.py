@@ -15,7 +15,7 @@ from app.dialog.echo_guard import EchoGuard
 from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
-from app.session.engine_jobs import Ask, Commit, Forget, Heard, Loaded, OpenTurn, Reply, TurnFailed
+from app.session.engine_jobs import Ask, Commit, Forget, Heard, Loaded, OpenTurn, Reopen, Reply, TurnFailed
 from app.session.engine_worker import EngineWorker
 from app.session.messages import (
     CancelReason,
@@ -33,6 +33,7 @@ from app.session.reply_player import ReplyPlayer, UserTurn
 from app.session.session_settings import SessionSettings
 from app.session.speech_feed import SpeechFeed
 from engine_runtime.timing import TimingBus
+from engine_runtime.types import CancelScope
 
 
 class TurnControl:
@@ -58,7 +59,6 @@ class TurnControl:
         self._echo_guard = EchoGuard()
         self._turn: UserTurn | None = None
         self._turn_count = 0
-        self._commit_count = 0
         self._feed = SpeechFeed(capture, worker)
         self._player = ReplyPlayer(playback, self.transcript, clock, emit, settings.playback_start_ms)
 
@@ -131,7 +131,7 @@ class TurnControl:
         turn = self._new_turn()
         self._emit(TurnOpened(turn.turn_id, "text", question))
         self.transcript.open(turn.turn_id, turn.modality, question)
-        self._worker.submit(OpenTurn(turn.turn_id, turn.modality))
+        self._worker.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
         self._worker.submit(Ask(turn.turn_id, question))
         self._turn_taking.begin_reply()
         self._emit(TurnCommitted(turn.turn_id, 0.0))
@@ -186,7 +186,7 @@ class TurnControl:
         elif isinstance(result, Heard):
             if result.turn_id == turn.turn_id:
                 turn.user_codes += result.codes
-        elif result.commit_id == turn.commit_id:
+        elif not result.scope.is_cancelled:
             self._player.add(result.event)
 
     def service(self, now_ns: int) -> None:
@@ -226,7 +226,7 @@ class TurnControl:
         source: TurnSource = "sample" if self._capture.is_file else "voice"
         self._emit(TurnOpened(turn.turn_id, source))
         self.transcript.open(turn.turn_id, turn.modality)
-        self._worker.submit(OpenTurn(turn.turn_id, turn.modality))
+        self._worker.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
 
     @property
     def _speech_end_ms(self) -> float:
@@ -250,9 +250,10 @@ class TurnControl:
         self._submit_commit(turn)
 
     def _reopen(self, turn: UserTurn) -> None:
-        turn.commit_id = 0
+        if turn.commit is not None:
+            turn.commit.cancel()
         self._player.take_back()
-        self._worker.reopen(turn.turn_id)
+        self._worker.submit(Reopen(turn.turn_id))
         self._emit(TurnExtended(turn.turn_id))
 
     # ---- beginnings and ends ----
@@ -263,10 +264,9 @@ class TurnControl:
         return turn
 
     def _submit_commit(self, turn: UserTurn) -> None:
-        self._commit_count += 1
-        turn.commit_id = self._commit_count
+        turn.commit = CancelScope(turn.scope)
         self._player.begin(turn)
-        self._worker.submit(Commit(turn.turn_id, turn.commit_id, turn.modality, self.settings.seed))
+        self._worker.submit(Commit(turn.turn_id, turn.modality, self.settings.seed, turn.commit))
 
     def _on_failure(self, failure: TurnFailed) -> None:
         turn = self._turn
@@ -280,6 +280,7 @@ class TurnControl:
         if self._player.is_whole:
             self._end()
             return
+        turn.scope.cancel()
         reply = self._player.stop()
         self._turn = None
         self._feed.close()

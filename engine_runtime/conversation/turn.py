@@ -38,7 +38,7 @@ from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.types import CancelScope, Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
 
 
 class _State(Enum):
@@ -66,8 +66,9 @@ class Turn:
         self._timing = timing
         self._state = _State.LISTENING
         self._cancelled = threading.Event()
-        self._commit_count = 0
-        """Number of the current commit; a reply of an earlier one is stale."""
+        self._commit = CancelScope()
+        """Scope of the latest commit. `reopen` cancels it and the events end; `cancel` does not, because a
+        cancelled reply still ends with a ReplyDone."""
         self._stream: SpeechTokenizerStream | None = None
         self._codes: list[int] = []
         self._speech_maximum: float | None = None
@@ -155,10 +156,10 @@ class Turn:
                 with self._step():
                     self._user_turn = self._close_user_turn()
                 self._state = _State.REPLYING
-                self._commit_count += 1
+                self._commit = CancelScope()
                 self._reply = self._rows = None
                 params = self._conversation.next_draws(params)
-            return self._run(self._commit_count, reply, params, committed_ns)
+            return self._run(self._commit, reply, params, committed_ns)
 
     def reopen(self) -> None:
         """The user continues to speak: revert the commit and its reply, keep the encoded speech.
@@ -172,7 +173,7 @@ class Turn:
             if conversation.turn is not self:
                 raise RuntimeError("a later turn was opened; only the latest one can be reopened")
             conversation.replace(self._exchange, None)
-            self._commit_count += 1
+            self._commit.cancel()
             self._stop_reply()
             self._reply = self._rows = self._exchange = None
             self._state = _State.LISTENING
@@ -208,11 +209,11 @@ class Turn:
                 self._lock.release()
 
     def _run(
-        self, commit: int, modality: Modality, params: SamplingParams, committed_ns: int
+        self, commit: CancelScope, modality: Modality, params: SamplingParams, committed_ns: int
     ) -> Iterator[ReplyEvent]:
         while True:
             with self._lock:
-                if commit != self._commit_count:
+                if commit.is_cancelled:
                     return
                 if self._is_cancelled():
                     reply = self._reply
@@ -230,7 +231,7 @@ class Turn:
                 if reply is not None:
                     reply.note_given(event)
                 yield event
-                if commit != self._commit_count or isinstance(event, ReplyDone):
+                if commit.is_cancelled or isinstance(event, ReplyDone):
                     return
 
     def _new_reply(self, modality: Modality, params: SamplingParams, committed_ns: int) -> Reply:

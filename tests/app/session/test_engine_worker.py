@@ -16,12 +16,13 @@ from app.session.engine_jobs import (
     Loaded,
     LoadFailed,
     OpenTurn,
+    Reopen,
     Reply,
     Result,
     TurnFailed,
 )
 from app.session.engine_worker import EngineWorker
-from engine_runtime.types import Modality, ReplyDone
+from engine_runtime.types import CancelScope, Modality, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import speech
 
@@ -52,16 +53,17 @@ class Rig:
 @pytest.mark.slow
 def test_a_turn_from_speech_to_reply() -> None:
     rig = Rig(ScriptedEngine())
-    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     rig.worker.submit(Hear(1, speech(0.1)))
     rig.worker.submit(Hear(1, speech(0.1)))
-    rig.worker.submit(Commit(1, 5, SPEECH, None))
+    scope = CancelScope()
+    rig.worker.submit(Commit(1, SPEECH, None, scope))
     loaded, *results = rig.finish()
     assert isinstance(loaded, Loaded)
     assert (loaded.bundle, loaded.output_sample_rate) == ("scripted", 24_000)
     assert results[:2] == [Heard(1, 1), Heard(1, 1)]
     replies = [result for result in results if isinstance(result, Reply)]
-    assert {reply.commit_id for reply in replies} == {5}
+    assert {reply.scope for reply in replies} == {scope}
     assert isinstance(replies[-1].event, ReplyDone)
     assert rig.engine.is_closed
     assert rig.worker.idle.is_set()
@@ -72,8 +74,8 @@ def test_idle_means_nothing_waits() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))
     assert rig.worker.idle.wait(5)
-    rig.worker.submit(OpenTurn(1, SPEECH))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     assert not rig.worker.idle.wait(0.05)
     gate.set()
     assert rig.worker.idle.wait(5)
@@ -84,10 +86,12 @@ def test_idle_means_nothing_waits() -> None:
 def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate, chunks=1_000)))
-    rig.worker.submit(OpenTurn(1, SPEECH))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    scope = CancelScope()
+    rig.worker.submit(OpenTurn(1, SPEECH, scope))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope(scope)))
     while "commit" not in rig.engine.names_of(1):
         pass
+    scope.cancel()
     rig.worker.cancel(1)
     gate.set()
     results = rig.finish()
@@ -99,10 +103,12 @@ def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
 def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate, chunks=1_000)))
-    rig.worker.submit(OpenTurn(1, SPEECH))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    scope = CancelScope()
+    rig.worker.submit(OpenTurn(1, SPEECH, scope))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope(scope)))
     while "commit" not in rig.engine.names_of(1):
         pass
+    scope.cancel()
     rig.worker.interrupt(1, 1_234, 5)
     gate.set()
     results = rig.finish()
@@ -114,11 +120,11 @@ def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
 @pytest.mark.slow
 def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
     rig = Rig(ScriptedEngine())
-    rig.worker.submit(OpenTurn(1, SPEECH))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     assert rig.worker.idle.wait(5)
     rig.worker.interrupt(1, 99, 0)
-    rig.worker.submit(OpenTurn(2, SPEECH))
+    rig.worker.submit(OpenTurn(2, SPEECH, CancelScope()))
     rig.finish()
     names = [call[0] for call in rig.engine.calls]
     assert names.index("truncate") < len(names) - 1 - names[::-1].index("open")
@@ -127,8 +133,8 @@ def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
 @pytest.mark.slow
 def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
     rig = Rig(ScriptedEngine(Script(fail_on="reply")))
-    rig.worker.submit(OpenTurn(1, SPEECH))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     rig.worker.submit(Hear(1, speech(0.1)))
     assert rig.worker.idle.wait(5)
     rig.worker.interrupt(1, 99, 0)
@@ -140,22 +146,49 @@ def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
 def test_a_reopened_turn_is_committed_anew() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))
-    rig.worker.submit(OpenTurn(1, SPEECH))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
-    rig.worker.reopen(1)
+    rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
+    first, second = CancelScope(), CancelScope()
+    rig.worker.submit(Commit(1, SPEECH, None, first))
+    first.cancel()
+    rig.worker.submit(Reopen(1))
     rig.worker.submit(Hear(1, speech(0.1)))
-    rig.worker.submit(Commit(1, 2, SPEECH, None))
+    rig.worker.submit(Commit(1, SPEECH, None, second))
     gate.set()
     replies = [result for result in rig.finish() if isinstance(result, Reply)]
-    assert {reply.commit_id for reply in replies} == {2}
+    assert {reply.scope for reply in replies} == {second}
     assert rig.engine.names_of(1) == ["open", "commit", "reopen", "push", "commit"]
+
+
+def test_a_turn_that_is_cancelled_before_it_is_opened_never_is() -> None:
+    rig = Rig(ScriptedEngine())
+    scope = CancelScope()
+    scope.cancel()
+    rig.worker.submit(OpenTurn(1, SPEECH, scope))
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.cancel(1)
+    rig.finish()
+    assert rig.engine.names_of(1) == []
+
+
+def test_a_turn_that_is_cancelled_takes_no_more_speech() -> None:
+    rig = Rig(ScriptedEngine())
+    scope = CancelScope()
+    rig.worker.submit(OpenTurn(1, SPEECH, scope))
+    rig.worker.submit(Hear(1, speech(0.1)))
+    assert rig.worker.idle.wait(5)
+    scope.cancel()
+    rig.worker.submit(Hear(1, speech(0.1)))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope(scope)))
+    rig.worker.cancel(1)
+    rig.finish()
+    assert rig.engine.names_of(1) == ["open", "push", "cancel"]
 
 
 @pytest.mark.slow
 def test_jobs_of_another_turn_are_ignored() -> None:
     rig = Rig(ScriptedEngine())
     rig.worker.submit(Hear(1, speech(0.1)))
-    rig.worker.submit(OpenTurn(2, SPEECH))
+    rig.worker.submit(OpenTurn(2, SPEECH, CancelScope()))
     rig.worker.submit(Ask(1, "late"))
     rig.worker.cancel(1)
     rig.worker.submit(Ask(2, "in time"))
@@ -168,9 +201,9 @@ def test_jobs_of_another_turn_are_ignored() -> None:
 @pytest.mark.parametrize("call", ["open", "push", "commit", "reply"])
 def test_a_failure_names_its_turn_and_drops_it(call: str) -> None:
     rig = Rig(ScriptedEngine(Script(fail_on=call)))
-    rig.worker.submit(OpenTurn(1, SPEECH))
+    rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     rig.worker.submit(Hear(1, speech(0.1)))
-    rig.worker.submit(Commit(1, 1, SPEECH, None))
+    rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     failures = [result for result in rig.finish() if isinstance(result, TurnFailed)]
     assert failures == [TurnFailed(1, "The engine is out of order.", "Repair it.")]
     if call != "open":
@@ -184,7 +217,7 @@ def test_an_unexpected_error_while_loading() -> None:
     worker = EngineWorker(fail, lambda loaded: None)
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
-    worker.submit(OpenTurn(1, SPEECH))
+    worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     worker.submit(Close())
     thread.join(5)
     result = worker.results.get_nowait()
