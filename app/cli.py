@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn, TypeGuard
 
 from app import paths, process
 from app.commands import bench, demo, doctor, fetch, inspect, talk, trt, verify, window
@@ -33,13 +34,21 @@ examples:
   moss-voice talk --text "what is two plus three" --reply text
   moss-voice bench --json                           measure every stage
   moss-voice fetch moss-speech                      download the released model
-  moss-voice doctor                                 what is there, what is missing, what to do
+  moss-voice doctor                                 check the installation
 """
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are one line: a summary of forty options would push it out of sight."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}. See `{self.prog} --help`.\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each sets `run` to what carries it out."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="moss-voice",
         description="A local speech-to-speech assistant: a spoken question in, a spoken answer out.",
         epilog=_EXAMPLES,
@@ -77,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.info("unexpected error", exc_info=error)
         if _is_of_output(error):
             process.discard_output()
-            return _fail(f"The output could not be written: {error}. Write it elsewhere.", False)
+            return _fail(f"The output could not be written: {error.strerror}. Write it elsewhere.", False)
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(f"{_shown(error.filename)} cannot be used: {error.strerror}. Check the name.", False)
         return _fail(
@@ -108,7 +117,7 @@ def _require_current_folder() -> None:
         ) from error
 
 
-def _is_of_output(error: Exception) -> bool:
+def _is_of_output(error: Exception) -> TypeGuard[OSError]:
     """Whether it comes from a print: an error of a file that has a name holds that."""
     return isinstance(error, OSError) and error.filename is None and error.errno in _FULL_OR_GONE
 

@@ -44,20 +44,25 @@ _COLUMNS = ("mean", "std", "min", "p50", "p95", "max")
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "bench", help="measure every stage of the engine", description=__doc__.partition("\n")[0]
+        "bench", help="measure every stage of the engine", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="question (default: a sample)"
     )
     parser.add_argument(
-        "--runs", type=whole(1, LARGEST_COUNT), default=10, help="replies that count (default: %(default)s)"
+        "--runs",
+        type=whole(1, LARGEST_COUNT),
+        default=10,
+        metavar="N",
+        help="replies to measure (default: %(default)s)",
     )
     parser.add_argument(
         "--warm-up",
         type=whole(0, LARGEST_COUNT),
         default=2,
-        help="replies before them (default: %(default)s)",
+        metavar="N",
+        help="replies before them, not measured (default: %(default)s)",
     )
     parser.add_argument(
         "--realtime-minutes",
@@ -78,6 +83,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--repeats",
         type=whole(1, LARGEST_COUNT),
         default=10,
+        metavar="N",
         help="calls of each stage alone (default: %(default)s)",
     )
     parser.add_argument(
@@ -270,7 +276,7 @@ def _header(environment: dict[str, Any], report: BenchReport, arguments: argpars
 
     lines = [f"# {name}: {value}" for name, value in environment.items()]
     lines.append(
-        f"# {report.replies} replies counted after {arguments.warm_up} for warm-up (TTFA of those: "
+        f"# replies measured: {report.replies}, after {arguments.warm_up} for warm-up (TTFA of those: "
         f"{', '.join(f'{value:.0f} ms' for value in report.warm_up_ttfa_ms) or 'none'})"
     )
     lines.append(

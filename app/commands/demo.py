@@ -20,7 +20,7 @@ from engine_runtime.timing import TimingEvent
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "demo", help="hold a sample conversation without a window", description=__doc__.partition("\n")[0]
+        "demo", help="hold a sample conversation without a window", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
     parser.add_argument(
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(
-            f"{folder} cannot be made: {error.strerror}. Choose another one with --out-dir."
+            f"The folder {folder} cannot be made: {error.strerror}. Choose another one with --out-dir."
         ) from error
     from app.commands.conversation import hold_sample_conversation
     from app.gui.snapshot import save_latency_png

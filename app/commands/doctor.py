@@ -33,6 +33,7 @@ _LIBRARIES = (
     "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "huggingface-hub", "onnxruntime", "silero-vad",
     "sounddevice", "soxr", "PySide6-Essentials", "pyqtgraph",
 )  # fmt: skip
+_WIDTH = max(map(len, _LIBRARIES))
 _DISPLAY_TIMEOUT_S = 20
 _LOAD_WINDOW_S = 0.3
 _BUSY_SHARE = 0.5
@@ -53,14 +54,14 @@ class Finding:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "doctor", help="tell what is there, what is missing and what to do", description=__doc__
+        "doctor", help="check the installation and say how to fix what is missing", description=__doc__
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--report",
         type=paths.user_path,
         metavar="FILE",
-        help="also write what is needed to find out why something fails; it says itself what it holds",
+        help="also write a report for troubleshooting; its first lines say what it holds",
     )
     parser.add_argument(
         "--about",
@@ -103,9 +104,9 @@ def _check_report(file: Path | None, folders: Sequence[Path]) -> None:
 
 def _lines(findings: Iterable[Finding]) -> Iterator[str]:
     for finding in findings:
-        yield f"{_MARKS[finding.status]} {finding.what:<12} {finding.detail}"
+        yield f"{_MARKS[finding.status]} {finding.what:<{_WIDTH}} {finding.detail}"
         if finding.what_to_do:
-            yield f"{'':21}-> {finding.what_to_do}"
+            yield f"{'':{_WIDTH + 9}}-> {finding.what_to_do}"
 
 
 def _summary(missing: Iterable[Finding]) -> str:

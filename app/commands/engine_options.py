@@ -50,7 +50,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         "--dtype",
         default=default(None),
         choices=get_args(Dtype),
-        help="number format of the language model (default: float32, on a GPU bfloat16)",
+        help="dtype of the language model (default: float32, bfloat16 on a GPU)",
     )
     parser.add_argument(
         "--seed",
@@ -72,78 +72,78 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         "--flow-schedule",
         default=default(None),
         choices=get_args(FlowSchedule),
-        help="where in time those steps stand (default: cosine, the reference)",
+        help="time schedule of those steps (default: cosine, the reference)",
     )
     parser.add_argument(
         "--codec-dtype",
         default=default(None),
         choices=get_args(Dtype),
-        help="number format of flow and vocoder (default: float16 on cuda, float32 on cpu)",
+        help="dtype of flow and vocoder (default: float32, float16 on a GPU)",
     )
     parser.add_argument(
         "--trt-codec",
         action="store_true",
         default=default(False),
         help="run flow, vocoder and speech encoder on TensorRT engines, built at the first start (see "
-        "`moss-voice trt codec`); in torch where that cannot be",
+        "`moss-voice trt codec`); falls back to torch where they cannot be built",
     )
     parser.add_argument(
         "--exact-encoding",
         action="store_true",
         default=default(False),
-        help="encode a spoken turn anew when it ends, with the loudness of all of it, and prefill what "
-        "changes (default: the codes made while it was spoken)",
+        help="encode a spoken turn once more when it ends, normalized by its loudest part, and prefill what "
+        "changed (default: use the codes made while it was spoken)",
     )
     parser.add_argument(
         "--weights",
         default=default("native"),
         choices=get_args(WeightFormat),
-        help="how the shared layers of the language model are stored (default: native, as --dtype says)",
+        help="weight format of the shared layers of the language model (default: native, that of --dtype)",
     )
     parser.add_argument(
         "--tails",
         action="store_true",
         default=default(False),
-        help="store the layers of both tails in the format of --weights, too",
+        help="use the format of --weights for the layers of both tails, too",
     )
     parser.add_argument(
         "--kv",
         default=default("native"),
         choices=get_args(KVDtype),
-        help="how keys and values are stored (default: native, as --dtype says)",
+        help="format of the KV cache (default: native, that of --dtype)",
     )
     parser.add_argument(
         "--kernels",
         default=default("auto"),
         choices=get_args(Kernels),
-        help="what runs language model and codec on a GPU (default: auto, Triton where it works); torch also "
-        "keeps the speech encoder on a CPU from onnxruntime",
+        help="kernels of language model and codec on a GPU (default: auto, Triton where it works); with "
+        "torch, the speech encoder does not use onnxruntime on a CPU",
     )
     parser.add_argument(
         "--no-graphs",
         action="store_true",
         default=default(False),
-        help="launch every kernel by itself on a GPU instead of replaying CUDA graphs",
+        help="launch each kernel separately on a GPU instead of replaying CUDA graphs",
     )
     parser.add_argument(
         "--gpu-memory-gb",
         type=number(0.001, 1_000_000),
         metavar="GB",
         default=default(None),
-        help="the most memory to take on the GPU, as if it had no more (default: all of it)",
+        help="limit of the GPU memory to use (default: all of it)",
     )
     parser.add_argument(
         "--backend",
         default=default("torch"),
         choices=get_args(Backend),
-        help="what runs the language model: torch, or a TensorRT-LLM engine (default: torch)",
+        help="run the language model in torch, or as a TensorRT-LLM engine (default: torch)",
     )
     parser.add_argument(
         "--engine",
         type=paths.user_path,
         metavar="DIR",
         default=default(None),
-        help="folder of that engine, as `moss-voice trt build` makes it",
+        help="folder of that engine, made by `moss-voice trt build`",
     )
     parser.add_argument(
         "--random-weights",

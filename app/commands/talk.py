@@ -32,7 +32,7 @@ class UsageError(MossVoiceError):
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "talk", help="answer a recording or a typed question", description=__doc__.partition("\n")[0]
+        "talk", help="answer a recording or a typed question", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
     parser.add_argument(
@@ -125,6 +125,7 @@ def _how_much(reply: dict[str, Any]) -> str:
     """What the reply is, how long, and how it ended."""
     cut = reply["cut"]
     if cut is None:
-        return f"{reply['modality']}, {reply['audio_s']:.2f} s, {reply['finish_reason']}"
+        spoken = f", {reply['audio_s']:.2f} s" if reply["modality"] == Modality.SPEECH.value else ""
+        return f"{reply['modality']}{spoken}, {reply['finish_reason']}"
     heard = f"heard {reply['audio_s']:.2f} of {cut['made_s']:.2f} s"
     return f"{reply['modality']}, {heard}, cut ({cut['reason'].replace('_', ' ')})"

@@ -97,8 +97,8 @@ class Table:
         for key in self.content:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-                raise self.error(f"has an unknown key {shown(key)}; {hint}")
+                hint = f"rename it to {near[0]!r}" if near else f"known are {', '.join(sorted(known))}"
+                raise self.error(f"has an unknown key {shown(key)}; {hint}, or get the bundle again")
 
     def hold(self, limits: Limits) -> None:
         """Refuse a number that is of another type or size than `limits` say; keys may be absent."""

@@ -29,14 +29,22 @@ def _run_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     return main(["inspect"])
 
 
-@pytest.mark.parametrize("command", [[], ["talk"], ["demo"], ["bench"], ["inspect"], ["doctor"]])
+_TRT_STEPS = ("convert", "quantize", "build", "inspect", "verify", "codec")
+_COMMANDS = (
+    *([name] for name in ("talk", "demo", "bench", "verify", "inspect", "fetch", "trt", "doctor")),
+    *(["trt", step] for step in _TRT_STEPS),
+)
+
+
+@pytest.mark.parametrize("command", [[], *_COMMANDS])
 def test_every_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert "usage: moss-voice" in text
-    assert len(text.splitlines()) > 5
+    description = text.split("\n\n")[1]
+    assert description.endswith((".", "?")), description
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["talk", "--reply", "smoke"], ["bench", "--runs", "0"]])
@@ -44,7 +52,9 @@ def test_wrong_usage_is_status_2(words: list[str], capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "error:" in line
+    assert line.endswith("--help`.")
 
 
 @pytest.mark.parametrize("words", ["verify --flow-steps=--", "talk --text=--", "--bundle=-- talk --text x"])

@@ -180,7 +180,7 @@ def test_output_that_cannot_be_written_is_an_error(
             check=False,
         )
     assert result.returncode == 1
-    assert result.stderr.startswith(b"moss-voice: The output could not be written: ")
+    assert result.stderr.startswith(b"moss-voice: The output could not be written: No space")
     assert len(result.stderr.splitlines()) == 1
 
 

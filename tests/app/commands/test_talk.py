@@ -106,6 +106,7 @@ def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]
     (turn,) = document["turns"]
     assert turn["user"]["codes"] == 0
     assert turn["reply"]["modality"] == "text"
+    assert f"text, {turn['reply']['finish_reason']}" in map(str.strip, lines)
     assert turn["reply"]["text"]
     assert turn["timings"]["prefill_rows"] > 10
     assert turn["timings"]["vocoder_ms"] is None

@@ -121,9 +121,13 @@ def test_one_changed_byte_is_found_by_its_hash(bundle_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "expected"),
     [
-        ("flow", "stepz", "[flow] has an unknown key 'stepz'; did you mean 'steps'?"),
+        (
+            "flow",
+            "stepz",
+            "[flow] has an unknown key 'stepz'; rename it to 'steps', or get the bundle again.",
+        ),
         ("lm", "zzzz", "[lm] has an unknown key 'zzzz'; known are "),
-        ("bundle", "lisence", "did you mean 'licence'?"),
+        ("bundle", "lisence", "rename it to 'licence'"),
     ],
 )
 def test_an_unknown_key_is_named(bundle_copy: Path, section: str, key: str, expected: str) -> None:
