@@ -94,8 +94,8 @@ class _SoundStream(ABC):
                     self._drop_stream()
         _log.warning("cannot open %s %s: %s", self._what, chosen.name, refusal)
         raise AudioDeviceError(
-            f"The {self._what} {chosen.name!r} cannot be opened. Check that no other program keeps it for "
-            "itself, or choose another one."
+            f"The {self._what} {chosen.name!r} cannot be opened. Check that no other program uses it "
+            "exclusively, or choose another one."
         ) from refusal
 
     def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:

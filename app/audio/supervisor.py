@@ -102,7 +102,7 @@ class DeviceSupervisor:
             names = " and ".join(dict.fromkeys(name or "a device" for name in lost))
             notice = DeviceNotice(
                 f"The sound device {names} was lost.",
-                "It is tried again by itself; check its cable or choose another one.",
+                "It is reconnected automatically; check its cable or choose another one.",
             )
             return [notice, *notices]
         if self._retry_at_ns is not None and now_ns >= self._retry_at_ns:
@@ -161,6 +161,7 @@ class DeviceSupervisor:
         leave_portaudio_behind()
         return [
             DeviceNotice(
-                "The sound system hangs and cannot be closed.", "Restart this program to use sound again."
+                "The sound system does not respond and cannot be closed.",
+                "Restart this program to use sound again.",
             )
         ]

@@ -205,7 +205,7 @@ class ControlBar(QFrame):
                 self.dropped,
                 self._counters.dropped_input,
                 self.tr("dropped input %1"),
-                self.tr("Samples from the microphone that were lost because nobody took them in time."),
+                self.tr("Microphone samples that were dropped because they were not read in time."),
             ),
         ):
             label.setText(("⚠ " if count else "") + words.replace("%1", str(count)))

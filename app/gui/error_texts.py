@@ -29,12 +29,12 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Connect one and look for devices again."),
     QT_TRANSLATE_NOOP("Errors", "The microphone %1 cannot be opened."),
     QT_TRANSLATE_NOOP("Errors", "The loudspeaker %1 cannot be opened."),
-    QT_TRANSLATE_NOOP("Errors", "Check that no other program keeps it for itself, or choose another one."),
+    QT_TRANSLATE_NOOP("Errors", "Check that no other program uses it exclusively, or choose another one."),
     QT_TRANSLATE_NOOP("Errors", "The sound device %1 was lost."),
-    QT_TRANSLATE_NOOP("Errors", "It is tried again by itself; check its cable or choose another one."),
+    QT_TRANSLATE_NOOP("Errors", "It is reconnected automatically; check its cable or choose another one."),
     QT_TRANSLATE_NOOP("Errors", "The sound system does not answer (%1)."),
     QT_TRANSLATE_NOOP("Errors", "Check that it runs."),
-    QT_TRANSLATE_NOOP("Errors", "The sound system hangs and cannot be closed."),
+    QT_TRANSLATE_NOOP("Errors", "The sound system does not respond and cannot be closed."),
     QT_TRANSLATE_NOOP("Errors", "Restart this program to use sound again."),
     QT_TRANSLATE_NOOP("Errors", "Sound cannot be used: the PortAudio library is missing."),
     QT_TRANSLATE_NOOP("Errors", "There is no file %1."),
@@ -59,7 +59,9 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "There is no bundle folder at %1."),
     QT_TRANSLATE_NOOP("Errors", "%1 is missing."),
     QT_TRANSLATE_NOOP("Errors", "Copy or download the bundle again."),
-    QT_TRANSLATE_NOOP("Errors", "The log file tells more."),
+    QT_TRANSLATE_NOOP("Errors", "See the log file for details."),
+    QT_TRANSLATE_NOOP("Errors", "The engine failed with an unexpected %1: %2."),
+    QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, see the log file for details."),
 )
 TEMPLATES: tuple[str, ...] = tuple(map(str, _LISTED))
 

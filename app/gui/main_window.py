@@ -107,8 +107,8 @@ class MainWindow(QMainWindow):
         self.preferences = preferences
         if not self._store.save(preferences):
             self.banner.show_error(
-                self.tr("The settings could not be kept."),
-                self.tr("They hold until the program ends. Check that %1 can be written.").replace(
+                self.tr("The settings could not be saved."),
+                self.tr("They apply until the program ends. Check that %1 can be written.").replace(
                     "%1", str(self._store.file)
                 ),
             )
@@ -238,7 +238,7 @@ class MainWindow(QMainWindow):
     def _show_loss(self, reason: str) -> None:
         self.banner.show_error(
             self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
-            self.tr("Close the window and start the program again. The log says more."),
+            self.tr("Close the window and start the program again. See the log file for details."),
         )
         self._show_state(SessionState.ERROR)
 

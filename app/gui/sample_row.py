@@ -71,7 +71,7 @@ class SampleRow(QWidget):
         for sample, button in zip(self._samples, self.buttons, strict=True):
             label = sample.label(self.language)
             button.setText(label)
-            hint = self.tr("Feed this recording through the microphone's path: %1")
+            hint = self.tr("Send this recording through the microphone path: %1")
             button.setToolTip(hint.replace("%1", label))
             button.setAccessibleName(self.tr("Sample question: %1").replace("%1", label))
         for arrow, name in (

@@ -173,7 +173,7 @@ class SettingsDialog(QDialog):
                 (
                     self.tr("Device l&atency"),
                     self.latency_box,
-                    self.tr("Less is faster; more is safer where the sound stutters."),
+                    self.tr("Lower is faster; raise it if the sound stutters."),
                 ),
             ),
             self.tr("Sound"),
@@ -184,13 +184,13 @@ class SettingsDialog(QDialog):
                     self.tr("&Endpointing"),
                     self.endpointing,
                     self.tr(
-                        "Silence after which your turn is over. Shorter answers sooner, but may cut you off."
+                        "Silence that ends your turn. A shorter one answers sooner, but may cut you off."
                     ),
                 ),
                 (
                     self.tr("Barge-in"),
                     self.barge_in,
-                    self.tr("Use headphones, or the reply interrupts itself."),
+                    self.tr("Use headphones, so that a reply does not interrupt itself."),
                 ),
                 (self.tr("&Reply as"), self.reply_box, ""),
                 (self.tr("&Seed"), self.seed, self.tr("The same conversation gets the same replies.")),
@@ -203,7 +203,7 @@ class SettingsDialog(QDialog):
                 (
                     self.tr("&Voice"),
                     self.voice,
-                    self.tr("A WAV file with 3 to 6 s of speech, for bundles that can take on a voice."),
+                    self.tr("A WAV file with 3 to 6 s of speech, for bundles whose voice can be chosen."),
                 ),
                 (
                     self.tr("&Flow steps"),
@@ -213,18 +213,18 @@ class SettingsDialog(QDialog):
                 (
                     self.tr("Flow sc&hedule"),
                     self.schedule_box,
-                    self.tr("Where in time the steps stand; cosine is the reference."),
+                    self.tr("Time schedule of the steps; cosine is the reference."),
                 ),
-                (self.tr("&Codec numbers"), self.codec_box, self.tr("Half precision saves GPU memory.")),
+                (self.tr("&Codec precision"), self.codec_box, self.tr("Half precision saves GPU memory.")),
                 (
                     self.tr("E&xact encoding"),
                     self.exact_encoding,
                     self.tr(
-                        "As the model was trained, and answers a little later. "
+                        "As the model was trained; replies start a little later. "
                         "It changes nothing with the bundle that came with the program."
                     ),
                 ),
-                ("", QLabel(self.tr("All of this is used at the next start.")), ""),
+                ("", QLabel(self.tr("These settings apply at the next start.")), ""),
             ),
             self.tr("Model"),
         )

@@ -244,7 +244,7 @@ class DialogLoop:
         what = (
             error.what_is_wrong if isinstance(error, MossVoiceError) else f"{type(error).__name__}: {error}."
         )
-        advice = error.what_to_do if isinstance(error, MossVoiceError) else "The log file tells more."
+        advice = error.what_to_do if isinstance(error, MossVoiceError) else "See the log file for details."
         self._emit(ErrorRaised(what, advice, is_fatal=is_fatal))
         self.turns.cancel("error")
         if is_fatal:

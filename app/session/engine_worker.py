@@ -178,7 +178,7 @@ class EngineWorker:
                 self._fail(
                     job,
                     f"The engine failed with an unexpected {type(error).__name__}: {error}.",
-                    "Ask again; if it happens again, the log file tells more.",
+                    "Ask again; if it happens again, see the log file for details.",
                 )
             finally:
                 self._done()

@@ -156,7 +156,7 @@ class _Conversation:
                 self._session.send(messages.AskText(text))
             while not self._is_over:
                 if not self._session.is_running:
-                    raise ConversationError("The conversation broke off. The log file tells more.")
+                    raise ConversationError("The conversation broke off. See the log file for details.")
                 time.sleep(_POLL_S)
                 for event in self._session.poll():
                     self._take(event)

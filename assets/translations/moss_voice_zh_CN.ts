@@ -123,7 +123,7 @@
         <translation>输入丢失 %1</translation>
     </message>
     <message>
-        <source>Samples from the microphone that were lost because nobody took them in time.</source>
+        <source>Microphone samples that were dropped because they were not read in time.</source>
         <translation>因未及时取走而丢失的麦克风采样数。</translation>
     </message>
 </context>
@@ -352,7 +352,7 @@
         <translation>无法打开扬声器 %1。</translation>
     </message>
     <message>
-        <source>Check that no other program keeps it for itself, or choose another one.</source>
+        <source>Check that no other program uses it exclusively, or choose another one.</source>
         <translation>请确认它没有被其他程序独占，或另选一个。</translation>
     </message>
     <message>
@@ -360,7 +360,7 @@
         <translation>声音设备 %1 断开了。</translation>
     </message>
     <message>
-        <source>It is tried again by itself; check its cable or choose another one.</source>
+        <source>It is reconnected automatically; check its cable or choose another one.</source>
         <translation>程序会自动重试；请检查连线或另选一个。</translation>
     </message>
     <message>
@@ -372,7 +372,7 @@
         <translation>请检查它是否在运行。</translation>
     </message>
     <message>
-        <source>The sound system hangs and cannot be closed.</source>
+        <source>The sound system does not respond and cannot be closed.</source>
         <translation>声音系统卡住，无法关闭。</translation>
     </message>
     <message>
@@ -464,8 +464,16 @@
         <translation>请重新复制或下载模型包。</translation>
     </message>
     <message>
-        <source>The log file tells more.</source>
+        <source>See the log file for details.</source>
         <translation>日志文件中有更多信息。</translation>
+    </message>
+    <message>
+        <source>The engine failed with an unexpected %1: %2.</source>
+        <translation>引擎因意外的 %1 而失败：%2。</translation>
+    </message>
+    <message>
+        <source>Ask again; if it happens again, see the log file for details.</source>
+        <translation>请再问一次；如果再次发生，请查看日志文件。</translation>
     </message>
 </context>
 <context>
@@ -632,11 +640,11 @@
 <context>
     <name>MainWindow</name>
     <message>
-        <source>The settings could not be kept.</source>
+        <source>The settings could not be saved.</source>
         <translation>设置未能保存。</translation>
     </message>
     <message>
-        <source>They hold until the program ends. Check that %1 can be written.</source>
+        <source>They apply until the program ends. Check that %1 can be written.</source>
         <translation>它们在程序结束前有效。请检查 %1 是否可写。</translation>
     </message>
     <message>
@@ -652,7 +660,7 @@
         <translation>会话意外结束：%1</translation>
     </message>
     <message>
-        <source>Close the window and start the program again. The log says more.</source>
+        <source>Close the window and start the program again. See the log file for details.</source>
         <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
     </message>
     <message>
@@ -746,7 +754,7 @@
         <translation>试试</translation>
     </message>
     <message>
-        <source>Feed this recording through the microphone&apos;s path: %1</source>
+        <source>Send this recording through the microphone path: %1</source>
         <translation>把这段录音送入麦克风通路：%1</translation>
     </message>
     <message>
@@ -825,7 +833,7 @@
         <translation>设备延迟(&amp;A)</translation>
     </message>
     <message>
-        <source>Less is faster; more is safer where the sound stutters.</source>
+        <source>Lower is faster; raise it if the sound stutters.</source>
         <translation>越小越快；声音卡顿时请调大。</translation>
     </message>
     <message>
@@ -837,7 +845,7 @@
         <translation>端点检测(&amp;E)</translation>
     </message>
     <message>
-        <source>Silence after which your turn is over. Shorter answers sooner, but may cut you off.</source>
+        <source>Silence that ends your turn. A shorter one answers sooner, but may cut you off.</source>
         <translation>静音多久算您说完。越短回答越快，但可能打断您。</translation>
     </message>
     <message>
@@ -845,7 +853,7 @@
         <translation>打断</translation>
     </message>
     <message>
-        <source>Use headphones, or the reply interrupts itself.</source>
+        <source>Use headphones, so that a reply does not interrupt itself.</source>
         <translation>请使用耳机，否则回复会打断自己。</translation>
     </message>
     <message>
@@ -873,7 +881,7 @@
         <translation>声音(&amp;V)</translation>
     </message>
     <message>
-        <source>A WAV file with 3 to 6 s of speech, for bundles that can take on a voice.</source>
+        <source>A WAV file with 3 to 6 s of speech, for bundles whose voice can be chosen.</source>
         <translation>含有 3 至 6 秒语音的 WAV 文件，用于可以换声音的模型包。</translation>
     </message>
     <message>
@@ -889,12 +897,12 @@
         <translation>流匹配时间表(&amp;H)</translation>
     </message>
     <message>
-        <source>Where in time the steps stand; cosine is the reference.</source>
-        <translation>各步在时间上的位置；cosine 为参考。</translation>
+        <source>Time schedule of the steps; cosine is the reference.</source>
+        <translation>各步的时间表；cosine 为参考。</translation>
     </message>
     <message>
-        <source>&amp;Codec numbers</source>
-        <translation>编解码器数值格式(&amp;C)</translation>
+        <source>&amp;Codec precision</source>
+        <translation>编解码器精度(&amp;C)</translation>
     </message>
     <message>
         <source>Half precision saves GPU memory.</source>
@@ -909,11 +917,11 @@
         <translation>精确编码(&amp;X)</translation>
     </message>
     <message>
-        <source>As the model was trained, and answers a little later. It changes nothing with the bundle that came with the program.</source>
+        <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
         <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
     </message>
     <message>
-        <source>All of this is used at the next start.</source>
+        <source>These settings apply at the next start.</source>
         <translation>以上设置在下次启动时生效。</translation>
     </message>
     <message>

@@ -62,7 +62,7 @@ def test_defaults_stand_for_the_bundle(qtbot: QtBot) -> None:
 def test_exact_encoding_is_explained_in_both_languages(qtbot: QtBot, qapp: QApplication) -> None:
     translator = Translation(qapp, paths.assets_dir() / "translations")
     for language, text, hint in (
-        ("en", "Encode my speech once more when my turn ends", "answers a little later"),
+        ("en", "Encode my speech once more when my turn ends", "replies start a little later"),
         ("zh_CN", "我说完后重新编码我的语音", "回答稍晚"),
     ):
         translator.use(language)
