@@ -5,10 +5,9 @@ Every per-turn value carries its `turn_id`. What may become stale is made under 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,27 +141,3 @@ class ReplyDone:
 
 
 ReplyEvent = ReplyText | ReplyAudio | ReplyDone
-
-
-class TurnHandle(Protocol):
-    """One user turn and its reply. Used by one thread at a time (the engine worker)."""
-
-    turn_id: int
-
-    def push(self, pcm: Pcm) -> int:
-        """Encode and prefill more user speech at the engine's input rate; returns new codes."""
-
-    def push_text(self, text: str) -> None:
-        """Use a typed question instead of speech."""
-
-    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
-        """End the user's turn and yield the reply as it is made."""
-
-    def reopen(self) -> None:
-        """The user continues after all: take the commit and its reply back, keep what was heard."""
-
-    def cancel(self) -> None:
-        """Drop the turn (or stop its reply) and give its KV blocks back. Safe from any thread."""
-
-    def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
-        """Stop the reply, complete or not, and keep of it what was heard. Safe from any thread."""

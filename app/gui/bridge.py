@@ -7,7 +7,7 @@ tick. Nothing here blocks, and no thread of the session ever touches Qt.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
@@ -17,7 +17,6 @@ from app.session.messages import (
     DevicesChanged,
     EngineReady,
     ErrorRaised,
-    Event,
     Levels,
     PlaybackFinished,
     PlaybackLevel,
@@ -37,25 +36,12 @@ from app.session.messages import (
 )
 from engine_runtime.timing import TimingEvent
 
+if TYPE_CHECKING:
+    from app.session.session import Session
+
 POLL_MS = 50
 
 _log = logging.getLogger(__name__)
-
-
-class SessionLike(Protocol):
-    """What the window needs of a session."""
-
-    def start(self) -> None:
-        """Start the threads and load the engine."""
-
-    def stop(self, timeout_s: float = 5.0) -> bool:
-        """End everything."""
-
-    def send(self, command: Command) -> None:
-        """Hand over a command."""
-
-    def poll(self) -> list[Event]:
-        """All events since the last call."""
 
 
 class SessionBridge(QObject):
@@ -88,7 +74,7 @@ class SessionBridge(QObject):
     timings = Signal(list)
     lost = Signal(str)
 
-    def __init__(self, session: SessionLike, parent: QObject | None = None) -> None:
+    def __init__(self, session: Session, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.session = session
         self._signals = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
@@ -15,7 +16,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QMainWindow, QSplitter, QVB
 
 from app import paths
 from app.gui import themes
-from app.gui.bridge import SessionBridge, SessionLike
+from app.gui.bridge import SessionBridge
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
 from app.gui.error_banner import ErrorBanner
@@ -38,6 +39,9 @@ from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 
+if TYPE_CHECKING:
+    from app.session.session import Session
+
 _log = logging.getLogger(__name__)
 _SHARES = (34, 66)
 _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
@@ -48,7 +52,7 @@ class MainWindow(QMainWindow):
 
     def __init__(
         self,
-        session: SessionLike,
+        session: Session,
         settings: SessionSettings | None = None,
         store: PreferenceStore | None = None,
     ) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QApplication
 
 from app import paths
 from app.gui.application import make_application
-from app.gui.bridge import SessionLike
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.process import caught_signals
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
+
+if TYPE_CHECKING:
+    from app.session.session import Session
 
 
 def stored_start_settings(settings: StartSettings) -> StartSettings:
@@ -24,7 +27,7 @@ def stored_start_settings(settings: StartSettings) -> StartSettings:
     return PreferenceStore().load().start_settings(settings)
 
 
-def run_gui(session: SessionLike, settings: SessionSettings | None = None) -> int:
+def run_gui(session: Session, settings: SessionSettings | None = None) -> int:
     """Show the window of a session that is not started yet; returns the exit status when it was closed.
 
     Starts the session once the window is there and has stopped it when this returns.

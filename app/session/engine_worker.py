@@ -11,10 +11,10 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from app.session.engine_jobs import (
     Ask,
@@ -35,83 +35,23 @@ from app.session.engine_jobs import (
     TurnFailed,
 )
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.timing import TimingBus
-from engine_runtime.types import CancelScope, Modality, SamplingParams, TurnHandle
+from engine_runtime.types import CancelScope, Modality, SamplingParams
+
+if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
+    from engine_runtime.conversation.history import Conversation
+    from engine_runtime.conversation.turn import Turn
+    from engine_runtime.engine import Engine
 
 _log = logging.getLogger(__name__)
 
-
-class SamplingSection(Protocol):
-    """The sampling of a bundle's language model."""
-
-    @property
-    def sampling_speech(self) -> SamplingParams:
-        """For spoken replies."""
-
-    @property
-    def sampling_text(self) -> SamplingParams:
-        """For text replies."""
-
-
-class EngineBundle(Protocol):
-    """What a session reads of the bundle."""
-
-    @property
-    def name(self) -> str:
-        """Shown to the user."""
-
-    @property
-    def samples_per_code(self) -> int:
-        """Reply samples of one speech code."""
-
-    @property
-    def lm(self) -> SamplingSection:
-        """The language model."""
-
-
-class SessionEngine(Protocol):
-    """What a session needs of the engine; `engine_runtime.engine.Engine` has it."""
-
-    @property
-    def bundle(self) -> EngineBundle:
-        """The bundle that was loaded."""
-
-    @property
-    def timing(self) -> TimingBus:
-        """Where the engine puts its durations."""
-
-    @property
-    def input_sample_rate(self) -> int:
-        """Rate of the PCM given to a turn, in Hz."""
-
-    @property
-    def output_sample_rate(self) -> int:
-        """Rate of reply PCM, in Hz."""
-
-    def new_conversation(self) -> Any:
-        """An empty conversation."""
-
-    def end_conversation(self, conversation: Any) -> None:
-        """Give back what it holds."""
-
-    def open_turn(self, conversation: Any, turn_id: int, reply: Modality) -> TurnHandle:
-        """Start a user turn in it."""
-
-    def warm_up(self) -> None:
-        """Make the first reply as fast as the later ones."""
-
-    def close(self) -> None:
-        """Give everything back."""
-
-
-EngineFactory = Callable[[], SessionEngine]
+EngineFactory = Callable[[], "Engine"]
 """Loads the engine. Called once, in the engine thread; may raise a MossVoiceError."""
 
 
 class EngineWorker:
     """One engine, one conversation, one turn at a time."""
 
-    def __init__(self, factory: EngineFactory, on_engine: Callable[[SessionEngine], None]) -> None:
+    def __init__(self, factory: EngineFactory, on_engine: Callable[[Engine], None]) -> None:
         """`on_engine` is called in the engine thread when the engine was loaded."""
         self.results: SimpleQueue[Result] = SimpleQueue()
         self.idle = threading.Event()
@@ -121,9 +61,9 @@ class EngineWorker:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._pending = 1  # loading
         self._pending_lock = threading.Lock()
-        self._handle: TurnHandle | None = None
+        self._turn: Turn | None = None
         self._scope = CancelScope()
-        """Of the turn of `_handle`."""
+        """Of the turn of `_turn`."""
         self._failed_turn = 0
         """The latest turn that failed: it takes nothing but how much of it was heard. Its scope is not
         cancelled, because what was made before the failure is still played."""
@@ -140,17 +80,17 @@ class EngineWorker:
     def cancel(self, turn_id: int) -> None:
         """Drop the turn that is being spoken, after the present step at the latest. The caller has cancelled
         its scope."""
-        handle = self._handle
-        if handle is not None and handle.turn_id == turn_id:
-            handle.cancel()
+        turn = self._turn
+        if turn is not None and turn.turn_id == turn_id:
+            turn.cancel()
         self.submit(Cancel(turn_id))
 
     def interrupt(self, turn_id: int, samples_played: int, characters_shown: int) -> None:
         """Stop the reply, after the present step at the latest, and keep what was heard of it. The caller has
         cancelled the scope of the turn."""
-        handle = self._handle
-        if handle is not None and handle.turn_id == turn_id:
-            handle.truncate(samples_played, characters_shown)
+        turn = self._turn
+        if turn is not None and turn.turn_id == turn_id:
+            turn.truncate(samples_played, characters_shown)
         self.submit(Interrupt(turn_id, samples_played, characters_shown))
 
     # ---- engine thread ----
@@ -158,14 +98,14 @@ class EngineWorker:
     def run(self) -> None:
         """Body of the engine thread: load, work, close."""
         engine = self._load()
-        conversation: Any = engine.new_conversation() if engine else None
+        conversation = engine.new_conversation() if engine is not None else None
         self._done()
         while True:
             job = self._jobs.get()
             try:
                 if isinstance(job, Close):
                     break
-                if engine is not None:
+                if engine is not None and conversation is not None:
                     if isinstance(job, Forget):
                         engine.end_conversation(conversation)
                         conversation = engine.new_conversation()
@@ -183,11 +123,11 @@ class EngineWorker:
             finally:
                 self._done()
         if engine is not None:
-            self._handle = None
+            self._turn = None
             engine.close()
             gc.unfreeze()
 
-    def _load(self) -> SessionEngine | None:
+    def _load(self) -> Engine | None:
         started_s = time.perf_counter()
         try:
             engine = self._factory()
@@ -221,61 +161,57 @@ class EngineWorker:
 
     def _carry_out(
         self,
-        engine: SessionEngine,
-        conversation: Any,
+        engine: Engine,
+        conversation: Conversation,
         job: OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Interrupt,
     ) -> None:
         if isinstance(job, OpenTurn):
             if not job.scope.is_cancelled:
-                self._handle = engine.open_turn(conversation, job.turn_id, job.reply)
+                self._turn = engine.open_turn(conversation, job.turn_id, job.reply)
                 self._scope = job.scope
             return
-        handle = self._handle
-        if handle is None or handle.turn_id != job.turn_id:
+        turn = self._turn
+        if turn is None or turn.turn_id != job.turn_id:
             return
         if isinstance(job, Cancel):
-            self._handle = None
-            handle.cancel()
+            self._turn = None
+            turn.cancel()
         elif isinstance(job, Interrupt):
-            self._handle = None
-            handle.truncate(job.samples_played, job.characters_shown)
+            self._turn = None
+            turn.truncate(job.samples_played, job.characters_shown)
         elif self._scope.is_cancelled or job.turn_id == self._failed_turn:
             return
         elif isinstance(job, Hear):
-            codes = handle.push(job.pcm)
+            codes = turn.push(job.pcm)
             if codes:
                 self.results.put(Heard(job.turn_id, codes))
         elif isinstance(job, Ask):
-            handle.push_text(job.text)
+            turn.push_text(job.text)
         elif isinstance(job, Reopen):
-            handle.reopen()
+            turn.reopen()
         else:
-            self._reply(engine, handle, job)
+            self._reply(engine, turn, job)
 
-    def _reply(self, engine: SessionEngine, handle: TurnHandle, job: Commit) -> None:
+    def _reply(self, engine: Engine, turn: Turn, job: Commit) -> None:
         params: SamplingParams | None = None
         if job.seed is not None:
             lm = engine.bundle.lm
             default = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
             params = replace(default, seed=job.seed)
-        events = handle.commit(job.reply, params)
-        try:
+        with contextlib.closing(turn.commit(job.reply, params)) as events:
             for event in events:
                 if job.scope.is_cancelled:
                     return
                 self.results.put(Reply(job.scope, event))
-        finally:
-            if isinstance(events, Generator):
-                events.close()
 
     def _fail(self, job: Job, message: str, what_to_do: str) -> None:
         turn_id = 0 if isinstance(job, Forget | Close) else job.turn_id
         self._failed_turn = turn_id
-        if self._handle is not None:
+        if self._turn is not None:
             with contextlib.suppress(Exception):
-                self._handle.cancel()
-            if self._handle.turn_id != turn_id:
-                self._handle = None
+                self._turn.cancel()
+            if self._turn.turn_id != turn_id:
+                self._turn = None
         self.results.put(TurnFailed(turn_id, message, what_to_do))
 
     def _done(self) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,11 +25,14 @@ from app.session.capture import Capture
 from app.session.clocks import Clock, RealClock
 from app.session.dialog_loop import DialogLoop
 from app.session.engine_jobs import Close
-from app.session.engine_worker import EngineFactory, EngineWorker, SessionEngine
+from app.session.engine_worker import EngineFactory, EngineWorker
 from app.session.messages import Command, Event, Timing
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
 
 _HISTORY_BEYOND_PRE_ROLL_MS = 1_000
 """Speech is noticed, and a reply interrupted, only some frames after it began."""
@@ -136,7 +140,7 @@ class Session:
         turn = self._loop.turns.transcript.get(turn_id)
         return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
 
-    def _on_engine(self, engine: SessionEngine) -> None:
+    def _on_engine(self, engine: Engine) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""
         self._unsubscribe = engine.timing.subscribe(self._on_timing)
         self._loop.turns.use_timing(engine.timing)

@@ -20,7 +20,7 @@ Policies:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
@@ -49,7 +49,7 @@ class _State(Enum):
 
 
 class Turn:
-    """See the module. Made by `Engine.open_turn`; implements `types.TurnHandle`."""
+    """See the module. Made by `Engine.open_turn`."""
 
     def __init__(
         self,
@@ -138,7 +138,9 @@ class Turn:
                 self._prefill_open_turn()
             self._is_cancelled()
 
-    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+    def commit(
+        self, reply: Modality, params: SamplingParams | None = None
+    ) -> Generator[ReplyEvent, None, None]:
         """End the user's turn; yields the events of the reply, ending with a ReplyDone.
 
         Each commit of the conversation has its own sampling seed. `params` default to the bundle's for this
@@ -210,7 +212,7 @@ class Turn:
 
     def _run(
         self, commit: CancelScope, modality: Modality, params: SamplingParams, committed_ns: int
-    ) -> Iterator[ReplyEvent]:
+    ) -> Generator[ReplyEvent, None, None]:
         while True:
             with self._lock:
                 if commit.is_cancelled:

@@ -59,7 +59,7 @@ class Bundle:
 
 
 class ScriptedTurn:
-    """Implements engine_runtime.types.TurnHandle."""
+    """Takes the place of engine_runtime.conversation.turn.Turn."""
 
     def __init__(self, engine: ScriptedEngine, turn_id: int) -> None:
         self.turn_id = turn_id
@@ -128,7 +128,7 @@ class ScriptedTurn:
 
 
 class ScriptedEngine:
-    """Implements what a session needs of an engine."""
+    """Takes the place of engine_runtime.engine.Engine in a session."""
 
     input_sample_rate = 16_000
     output_sample_rate = OUT_RATE

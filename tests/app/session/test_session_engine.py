@@ -10,27 +10,25 @@ import pytest
 import soundfile
 
 from app.audio.wav import read_wav, write_wav
-from app.session.engine_worker import SessionEngine
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.engine import Engine
 from engine_runtime.types import Modality
 
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
 
 
 @pytest.fixture
-def load(random_bundle: Path) -> Callable[[], SessionEngine]:
-    def load_engine() -> SessionEngine:
-        from engine_runtime.engine import Engine
-
+def load(random_bundle: Path) -> Callable[[], Engine]:
+    def load_engine() -> Engine:
         return Engine.load(Bundle.open(random_bundle))
 
     return load_engine
 
 
 @pytest.mark.slow
-def test_a_recording_is_answered_turn_by_turn(load: Callable[[], SessionEngine], tmp_path: Path) -> None:
+def test_a_recording_is_answered_turn_by_turn(load: Callable[[], Engine], tmp_path: Path) -> None:
     pcm, rate = read_wav(QUESTION)
     pause = np.zeros(rate, dtype=np.float32)
     write_wav(tmp_path / "two.wav", np.concatenate([pause, pcm, pause, pcm]), rate)
@@ -59,13 +57,13 @@ def test_a_recording_is_answered_turn_by_turn(load: Callable[[], SessionEngine],
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_reply(load: Callable[[], SessionEngine], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_reply(load: Callable[[], Engine], tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav"):
         run_file(load, text="what is two plus three", settings=SessionSettings(seed=5), out=tmp_path / name)
     assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
 
 
-def test_a_text_reply_has_no_sound(load: Callable[[], SessionEngine]) -> None:
+def test_a_text_reply_has_no_sound(load: Callable[[], Engine]) -> None:
     settings = SessionSettings(reply=Modality.TEXT, seed=2)
     (turn,) = run_file(load, wav_in=QUESTION, settings=settings)["turns"]
     assert turn["reply"]["modality"] == "text"
