@@ -71,7 +71,7 @@ class Manifest:
 
     def error(self, text: str) -> BundleError:
         """A BundleError for this file."""
-        return BundleError(f"{self.file}: {text}.")
+        return BundleError(f"{self.file}: {text}. Correct the file, or get it again.")
 
     def top(self, allowed: Collection[str]) -> Table:
         """The top level, which may hold the `allowed` tables only."""
@@ -97,8 +97,8 @@ class Table:
         for key in self.content:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                hint = f"rename it to {near[0]!r}" if near else f"known are {', '.join(sorted(known))}"
-                raise self.error(f"has an unknown key {shown(key)}; {hint}, or get the bundle again")
+                hint = f"is it {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+                raise self.error(f"has an unknown key {shown(key)} ({hint})")
 
     def hold(self, limits: Limits) -> None:
         """Refuse a number that is of another type or size than `limits` say; keys may be absent."""

@@ -124,10 +124,10 @@ def test_one_changed_byte_is_found_by_its_hash(bundle_copy: Path) -> None:
         (
             "flow",
             "stepz",
-            "[flow] has an unknown key 'stepz'; rename it to 'steps', or get the bundle again.",
+            "[flow] has an unknown key 'stepz' (is it 'steps'?). Correct the file, or get it again.",
         ),
-        ("lm", "zzzz", "[lm] has an unknown key 'zzzz'; known are "),
-        ("bundle", "lisence", "rename it to 'licence'"),
+        ("lm", "zzzz", "[lm] has an unknown key 'zzzz' (known are "),
+        ("bundle", "lisence", "(is it 'licence'?)"),
     ],
 )
 def test_an_unknown_key_is_named(bundle_copy: Path, section: str, key: str, expected: str) -> None:
