@@ -1,5 +1,4 @@
-"""moss-voice demo: a conversation out of the sample questions, without window and sound card, to hear and
-to see.
+"""moss-voice demo: hold a conversation of the sample questions, without window and sound card.
 
 Writes questions.wav, reply.wav (the replies alone), session.wav (both sides, stereo), trace.json and
 latency.png, the latency view as the window would show it.

@@ -1,7 +1,7 @@
-"""moss-voice doctor: what is there, what is missing, what to do about it; and a report of it to send.
+"""moss-voice doctor: check the installation; with --report, write a report for troubleshooting.
 
-Every check stands alone: one that fails does not hide the others. Exit status 1 if something is missing
-that the program cannot do without (a sound card, a GPU and a display are not of that kind).
+Each check runs on its own, so that one failure does not hide the others. Exit status 1 if something required
+is missing; sound devices, a GPU and a display are optional.
 """
 
 from __future__ import annotations

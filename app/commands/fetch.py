@@ -1,7 +1,7 @@
-"""moss-voice fetch: get a released model and make a bundle of it.
+"""moss-voice fetch: download a released model and make a bundle of it.
 
-Downloads the checkpoints, or takes folders that are there already, and writes the bundle.toml that the rest
-of the program works with. Notes and progress go to stderr, the bundle's folder to stdout.
+Downloads the checkpoints, or uses folders that are there already, and writes the bundle.toml that all other
+commands read. Notes and progress go to stderr, the bundle's folder to stdout.
 """
 
 from __future__ import annotations

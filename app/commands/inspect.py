@@ -1,4 +1,4 @@
-"""moss-voice inspect: what a bundle holds, checked. Reads headers only, no network is built."""
+"""moss-voice inspect: show what a bundle holds and verify its files. Builds no network."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="recording with questions"
     )
     parser.add_argument("--text", help="a typed question instead of a recording")
-    parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the reply speech alone")
+    parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the replies alone")
     parser.add_argument(
         "--reply",
         choices=[m.value for m in Modality],
@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="kind of reply (default: speech)",
     )
     parser.add_argument(
-        "--record", type=paths.user_path, metavar="WAV", help="write both sides, stereo, on one clock"
+        "--record", type=paths.user_path, metavar="WAV", help="write both sides, time-aligned, as stereo"
     )
     parser.add_argument(
         "--trace", type=paths.user_path, metavar="JSON", help="write the timings as a Chrome trace"

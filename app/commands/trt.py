@@ -1,9 +1,9 @@
 """moss-voice trt: from a model to a TensorRT-LLM engine, step by step.
 
-`convert` makes a checkpoint in TensorRT-LLM's format of a bundle, `quantize` one in 8 or 4 bits of that,
+`convert` makes a TensorRT-LLM checkpoint of a bundle, `quantize` an 8-bit or 4-bit checkpoint of that,
 `build` an engine of either, on the GPU that will run it and with TensorRT-LLM installed; `inspect` and
-`verify` look at an engine. `convert` and `quantize` need nothing of NVIDIA. `codec` builds the other networks
-ahead of time.
+`verify` examine an engine. `convert` and `quantize` need nothing from NVIDIA. `codec` builds engines of the
+other networks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """moss-voice trt build: build an engine of a TensorRT-LLM checkpoint.
 
-Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: how long a
-conversation may get, and how many rows go through in one call. The engine appears in its folder when it is
-whole. Notes and the library's messages come before the report: its time, size, limits and tensors.
-With --check nothing is built: the checkpoint and the sizes are checked, and what the library would be given
-is shown. That needs neither the library nor a GPU.
+Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: the length of a
+conversation, and the rows of one call. The engine appears in its folder when it is complete. Notes and the
+library's messages come before the report: its time, size, limits and tensors. With --check nothing is built:
+the checkpoint and the sizes are checked, and the arguments of the library are shown. That needs neither the
+library nor a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--to", type=paths.user_path, metavar="DIR", help="folder of the engine")
-    target.add_argument("--check", action="store_true", help="only say what would be built")
+    target.add_argument("--check", action="store_true", help="only show what would be built")
     parser.add_argument(
         "--max-seq-len",
         type=whole(1, LARGEST_COUNT),
@@ -63,12 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="choose kernels for several ranges of rows; takes several times as long",
     )
-    parser.add_argument("--no-fused-mlp", action="store_true", help="keep the two products of each MLP apart")
+    parser.add_argument(
+        "--no-fused-mlp", action="store_true", help="do not fuse the two products of each MLP"
+    )
     parser.add_argument(
         "--timing-cache",
         type=paths.user_path,
         metavar="FILE",
-        help="what earlier builds measured, read and written; makes the next build shorter",
+        help="timings of earlier builds, read and written; makes the next build shorter",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
 

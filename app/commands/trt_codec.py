@@ -2,8 +2,8 @@
 
 Exports flow estimator, speech encoder and vocoder to ONNX, compares each file with torch, builds an engine
 and keeps it in the user's cache, where the next start finds it. TensorRT for RTX builds for the GPU of
-another machine as well (--compute-capability); TensorRT builds for the one that is here. --onnx writes the
-ONNX files to a folder, times them on the CPU beside torch, and builds nothing.
+another machine as well (--compute-capability); TensorRT builds for the local GPU. --onnx writes the ONNX
+files to a folder, times them on the CPU beside torch, and builds nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compute-capability",
         type=_compute_capability,
         metavar="X.Y",
-        help="that of the GPU to build for, 8.9 for an RTX 4090 (default: the GPU of --device cuda)",
+        help="compute capability to build for, 8.9 for an RTX 4090 (default: that of --device cuda)",
     )
     parser.add_argument(
         "--onnx", type=paths.user_path, metavar="DIR", help="write ONNX files there, build nothing"
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engines",
         type=paths.user_path,
         metavar="DIR",
-        help="folder of engines (default: the one that is looked in)",
+        help="folder of the engines (default: the user's cache)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
 

@@ -1,9 +1,9 @@
 """moss-voice trt convert: make a TensorRT-LLM checkpoint of a language model.
 
-Takes a bundle, or the folder that the released model was downloaded to. The weights are joined as
-TensorRT-LLM wants them and keep their numbers; they pass through memory piece by piece. An interrupted run
-resumes where it stopped, and what was written is compared with the model before the folder counts as a
-checkpoint. Notes and progress go to stderr, the checkpoint's folder to stdout.
+Takes a bundle, or the folder that the released model was downloaded to. The weights are joined in the layout
+of TensorRT-LLM and keep their values; they are streamed through memory. An interrupted run resumes where it
+stopped, and the result is compared with the model before the folder counts as a checkpoint. Notes and
+progress go to stderr, the checkpoint's folder to stdout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=get_args(Dtype),
-        help="number format of the checkpoint (default: that of the model)",
+        help="dtype of the checkpoint (default: that of the model)",
     )
     parser.add_argument(
         "--bundle-to",

@@ -1,6 +1,7 @@
-"""moss-voice trt inspect: what an engine is: precision, limits, time to load, every tensor it has.
+"""moss-voice trt inspect: show an engine's precision, limits, load time and tensors.
 
-Loads the engine, for only it can tell its tensors; --files reads what is written beside it, without a GPU.
+Loads the engine, since only the engine lists its tensors; --files reads the configuration beside it, without
+a GPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Make an fp8, int8 or int4 checkpoint of a converted one, and say what it loses.
+"""moss-voice trt quantize: make an fp8, int8 or int4 checkpoint of a converted one, and report what it loses.
 
 fp8 stores the shared layers in 8 bits with calibrated scales and leaves tails, heads, embeddings, keys and
-values as they are; int8 and int4 (AWQ) store weights alone. Calibration leads the model through prompts once
-and keeps what it saw in a file, so that another format needs no second calibration.
+values as they are; int8 and int4 (AWQ) store weights alone. Calibration runs the model on prompts once and
+saves its statistics in a file, so that another format needs no second calibration.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", metavar="DIR", type=paths.user_path, required=True, help="folder of the new checkpoint"
     )
-    parser.add_argument("--format", choices=FORMATS, default="fp8", help="number format (default: fp8)")
+    parser.add_argument("--format", choices=FORMATS, default="fp8", help="weight format (default: fp8)")
     parser.add_argument(
         "--tails",
         action="store_true",
-        help="quantize the layers of both tails, too (default: the shared ones)",
+        help="quantize the layers of both tails, too (default: only the shared layers)",
     )
     parser.add_argument(
         "--bundle",
@@ -58,7 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recordings to calibrate with (default: the shipped questions)",
     )
     parser.add_argument(
-        "--texts", type=paths.user_path, metavar="FILE", help="typed questions to calibrate with, one a line"
+        "--texts",
+        type=paths.user_path,
+        metavar="FILE",
+        help="typed questions, one per line",
     )
     parser.add_argument(
         "--prompts",
@@ -78,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--statistics",
         type=paths.user_path,
         metavar="FILE",
-        help=f"what calibration saw; used if it is there (default: {STATISTICS} in CHECKPOINT)",
+        help=f"statistics of the calibration, used if the file exists (default: {STATISTICS} in CHECKPOINT)",
     )
     parser.add_argument(
         "--questions",
@@ -86,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="recordings for the report (default: the shipped questions)",
     )
-    parser.add_argument("--no-report", action="store_true", help="do not measure what is lost")
+    parser.add_argument("--no-report", action="store_true", help="do not measure the loss")
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
 
 

@@ -1,8 +1,7 @@
-"""moss-voice trt verify: does an engine say what the torch executor says?
+"""moss-voice trt verify: compare an engine with the torch executor.
 
 Leads both through the same conversations of two turns and compares the logits of both heads after each call,
-in prefill and in decode. Ends with status 0 where they are aligned; otherwise it says so, with the first row
-that differs.
+in prefill and in decode. Exit status 0 if they are aligned; otherwise the first row that differs is named.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rows",
         type=whole(1, LARGEST_COUNT),
         metavar="N",
-        help="most rows of a reply that are compared (default: 48)",
+        help="maximum rows of a reply to compare (default: 48)",
     )
     parser.add_argument(
         "--reference-dtype",

@@ -1,7 +1,7 @@
-"""moss-voice verify: is a number format, or an engine, as good as the native weights of the same bundle?
+"""moss-voice verify: compare a weight format, or an engine, with the native weights of the same bundle.
 
-Leads both through the same conversation and compares what they would say; compares the flow at few steps with
-many, and streamed speech codes with those of whole recordings. Ends with status 0 where all of it is aligned.
+Leads both through the same conversation and compares their logits; compares the flow at few steps with many,
+and streamed speech codes with those of whole recordings. Exit status 0 if all of it is aligned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "verify", help="compare a number format with the native weights", description=__doc__
+        "verify", help="compare a weight format with the native weights", description=__doc__
     )
     parser.add_argument(
         "folder", metavar="BUNDLE", nargs="?", type=paths.user_path, help="bundle (default: that of --bundle)"
