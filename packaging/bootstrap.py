@@ -77,8 +77,11 @@ NO_NETWORK = re.compile(
 )
 
 
-class NetworkError(Exception):
-    """Packages cannot be downloaded."""
+NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
+
+
+class SetUpError(Exception):
+    """Why packages cannot be installed, and what to do."""
 
 
 def main() -> int:
@@ -93,6 +96,8 @@ def main() -> int:
     )
     parser.add_argument("rest", nargs="*", help="test: arguments for pytest (after --)")
     arguments = parser.parse_args()
+    if arguments.command == "run" and arguments.rest:
+        parser.error(f"run takes no arguments: {' '.join(arguments.rest)}")
     if sys.version_info[:2] not in SUPPORTED:
         found = ".".join(map(str, sys.version_info[:3]))
         return _fail(f"Python {found} is not supported. Start this script with python3.11 or python3.12.")
@@ -100,11 +105,11 @@ def main() -> int:
         install_system_libraries(with_tests=arguments.command == "test")
         install_packages(with_tests=arguments.command == "test", gpu=arguments.gpu)
     except KeyboardInterrupt:
-        return _fail("Stopped. Start again to go on from here.", 130)
-    except NetworkError as error:
-        return _fail(f"Set-up failed: {error} Start again to go on from here.")
+        return _fail("Stopped. Start again to continue.", 130)
+    except SetUpError as error:
+        return _fail(f"Set-up failed: {error} Start again to continue.")
     except (OSError, subprocess.CalledProcessError) as error:
-        return _fail(f"Set-up failed: {error}. The lines above tell why; start again to go on from here.")
+        return _fail(f"Set-up failed: {error}. The lines above tell why; start again to continue.")
     if arguments.command == "run":
         run_program(arguments.headless)
     try:
@@ -231,29 +236,35 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> int:
     if not sys.stdout.isatty():
         options[-1] = "off"
     command = [str(venv_python()), "-m", "pip", arguments[0], "-q", *options, *arguments[1:]]
-    if quiet or not check:
-        return _run(command, check=check, quiet=quiet)
-    status, errors = _run_and_listen(command)
-    if status != 0 and NO_NETWORK.search(errors):
-        raise NetworkError(
+    status, errors = _run_and_listen(command, quiet)
+    if status != 0 and NO_SPACE.search(errors):
+        raise SetUpError(
+            "the disk is full. Free some space: .venv takes 1.5 GB, with the tests or the CUDA build more."
+        )
+    if status == 0 or not check:
+        return status
+    if NO_NETWORK.search(errors):
+        raise SetUpError(
             "the package index cannot be reached. Check the network; behind a proxy or with a mirror set "
             "HTTPS_PROXY or PIP_INDEX_URL."
         )
-    if status != 0:
-        raise subprocess.CalledProcessError(status, command)
-    return status
+    raise subprocess.CalledProcessError(status, command)
 
 
-def _run_and_listen(command: Sequence[str]) -> tuple[int, str]:
-    """Exit status and what was said on stderr, which is passed on."""
+def _run_and_listen(command: Sequence[str], quiet: bool) -> tuple[int, str]:
+    """Exit status and what was written to stderr, which is passed on unless `quiet`."""
     sys.stdout.flush()
     errors = []
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+    output = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             errors.append(line)
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            if not quiet:
+                sys.stderr.write(line)
+                sys.stderr.flush()
     return process.returncode, "".join(errors)
 
 

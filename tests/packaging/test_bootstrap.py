@@ -178,6 +178,27 @@ def test_without_a_network_that_is_what_it_says(
     assert last.startswith("Set-up failed: the package index cannot be reached. Check the network")
 
 
+def test_a_full_disk_is_not_taken_for_a_missing_build(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pip = tmp_path / "python"
+    pip.write_text("#!/bin/sh\necho 'OSError: [Errno 28] No space left on device' >&2\nexit 1\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(bootstrap, "venv_python", lambda: pip)
+    assert _set_up(bootstrap, monkeypatch, lambda **_: bootstrap._install_torch(gpu=False)) == 1
+    out, errors = capfd.readouterr()
+    assert "cannot be reached" not in out
+    assert errors.startswith("Set-up failed: the disk is full. Free some space")
+
+
+def test_run_takes_no_arguments(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run", "tests"])
+    monkeypatch.setattr(bootstrap, "install_system_libraries", lambda with_tests: pytest.fail("must not"))
+    with pytest.raises(SystemExit) as caught:
+        bootstrap.main()
+    assert caught.value.code == 2
+
+
 def test_an_interrupt_says_that_one_may_start_again(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +206,7 @@ def test_an_interrupt_says_that_one_may_start_again(
         raise KeyboardInterrupt
 
     assert _set_up(bootstrap, monkeypatch, install) == 130
-    assert capsys.readouterr().err == "Stopped. Start again to go on from here.\n"
+    assert capsys.readouterr().err == "Stopped. Start again to continue.\n"
 
 
 @pytest.mark.parametrize(

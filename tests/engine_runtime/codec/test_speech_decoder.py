@@ -38,14 +38,14 @@ class LateDevice:
 
     patience: int
     waits: int = 0
-    pending: deque[LateArrival] = field(default_factory=deque)
+    pending: deque[LateCopy] = field(default_factory=deque)
 
-    def execution_stream(self, clock_ns: Callable[[], int]) -> LateLane:
-        return LateLane(self)
+    def execution_stream(self, clock_ns: Callable[[], int]) -> LateExecution:
+        return LateExecution(self)
 
 
 @dataclass
-class LateArrival:
+class LateCopy:
     device: LateDevice
     given: torch.Tensor
     asked: int = 0
@@ -61,7 +61,7 @@ class LateArrival:
         return self.given.numpy()
 
 
-class LateLane:
+class LateExecution:
     """Counts its stages as time, so that the durations on the bus can be told from those of the host."""
 
     def __init__(self, device: LateDevice) -> None:
@@ -72,8 +72,8 @@ class LateLane:
         self._stages += 1
         yield HostSpan(1_000 * self._stages, 77)
 
-    def fetch(self, tensor: torch.Tensor) -> LateArrival:
-        pending_copy = LateArrival(self._device, tensor.clone())
+    def fetch(self, tensor: torch.Tensor) -> LateCopy:
+        pending_copy = LateCopy(self._device, tensor.clone())
         self._device.pending.append(pending_copy)
         return pending_copy
 
@@ -155,11 +155,11 @@ def test_a_reply_that_is_dropped_while_speech_is_on_its_way(engine: Engine) -> N
 def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = engine.stages
 
-    class BrokenLane(HostExecution):
+    class BrokenExecution(HostExecution):
         def fetch(self, tensor: torch.Tensor) -> HostCopy:
             return HostCopy(np.full(tensor.shape, np.nan, dtype=np.float32))
 
-    voice = ReplyVoice(stages.token2mel, stages.vocoder, TimingBus(), 1, BrokenLane)
+    voice = ReplyVoice(stages.token2mel, stages.vocoder, TimingBus(), 1, BrokenExecution)
     for code in range(7):
         assert voice.push(code) == []
     with pytest.raises(ExecutorError, match="--codec-dtype float32"):

@@ -37,7 +37,7 @@ def test_gpu_and_driver_decide(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
-def test_without_a_driver_nothing_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert pdl_launch_args(torch.device("cuda")) == {"USES_PDL": False}
 

@@ -1,5 +1,4 @@
-"""What of the whole step needs no GPU: how tiles are shared out, what is refused, and that Python and the
-kernel agree on sizes."""
+"""The persistent decode kernel without a GPU: tiling, refusals, and the sizes of both sides."""
 
 from __future__ import annotations
 

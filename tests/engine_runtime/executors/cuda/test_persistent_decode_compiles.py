@@ -1,4 +1,4 @@
-"""The kernel of a whole step, compiled for a real GPU at the released model's sizes; that needs no GPU."""
+"""The persistent decode kernel, compiled for a real GPU at the released model's sizes; that needs no GPU."""
 
 from __future__ import annotations
 
