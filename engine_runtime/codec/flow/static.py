@@ -1,15 +1,15 @@
-"""The flow packet by packet on buffers of a fixed size, so that a CUDA graph can hold a whole packet.
+"""The flow packet by packet on static buffers, so that a CUDA graph can capture a complete packet.
 
-In: codes. Out: mel of a packet of some chunks at once: encoder and all Euler steps in one captured call.
-Positions, validity and noise are computed on the device from two numbers (where the packet starts, where the
-codes end), and caches and convolution rows are changed in place. Nothing is read back, so a packet can be
-started and left to itself. On a CPU the same code runs eagerly; `DynamicFlow` is its plain twin, equal
-within rounding until the cache is full (see `ring_cache` for what is kept then).
+In: codes. Out: mel of a packet of several chunks: encoder and all Euler steps in one captured call.
+Positions, validity and noise are computed on the device from two numbers (start of the packet, end of the
+codes), and caches and convolution rows are updated in place. No value is read back to the host, so packets
+run asynchronously. On a CPU the same code runs eagerly; `DynamicFlow` is its plain twin, equal within
+rounding until the cache is full (flow/ring_cache.py describes what is kept then).
 
-A stream borrows a slot (a set of buffers) from a pool with one budget for all streams, until it is forgotten.
-Where the budget allows two ample slots, two are made and warmed up from the start, so that the second of two
-replies at once is as fast as the first; further ones are made when they are wanted, as far as the budget
-reaches. Runs in the thread of its caller; on CUDA all streams must be used from one CUDA stream at a time.
+A stream holds a slot (a set of buffers) of a pool with one budget for all streams, until it is collected. If
+the budget allows two ample slots, two are created and warmed up at the start, so that the second of two
+concurrent replies is as fast as the first; further slots are created on demand within the budget. Runs in the
+thread of its caller; on CUDA all streams must be used from one CUDA stream at a time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
 
 FIRST_BUCKET = 64
-"""Codes of the smallest bucket; each further one is twice as wide."""
+"""Codes of the smallest bucket; each further bucket is twice as large."""
 
 AMPLE_CODES = 256
-"""Codes of a reply, behind the voice prompt, that a slot should see before the budget is divided among two
-replies: one at a time is the rule."""
+"""Codes of a reply, after the voice prompt, that a slot must hold before the budget is divided among two
+replies: usually one reply is active."""
 
 _OTHER_ROWS = 3
-"""Rows of a slot that are not those of an Euler step; they come first."""
+"""Number of leading rows of a slot that do not belong to an Euler step."""
 
 
 @dataclass(slots=True)
 class Slot:
     """The buffers of one stream. `rows` are the convolution rows of both states, `behind_prompt` their values
-    where a reply starts."""
+    at the start of a reply."""
 
     index: int
     steps: int
@@ -58,7 +58,7 @@ class Slot:
 
 @dataclass(slots=True, weakref_slot=True)
 class StaticState:
-    """What a stream keeps besides its slot."""
+    """State of a stream besides its slot."""
 
     slot: Slot
     position: int
@@ -69,10 +69,10 @@ class StaticState:
 class StaticFlow:
     """Implements `FlowBackend`.
 
-    `packets` are the packet sizes in codes that get a call of their own (rounded up to chunks, as far as the
-    caches have room for them); `budget` is how many bytes the caches of all streams may have together,
-    `steps` the usual number of Euler steps, for which they are divided; `triton` runs the estimator with
-    kernels. Raises BundleError where the prompt does not fit.
+    `packets` are the packet sizes in codes with a separate capture (rounded up to chunks, as far as the
+    caches can hold them); `budget` is the total size in bytes of the caches of all streams, `steps` the usual
+    number of Euler steps, for which it is divided; `triton` runs the estimator with Triton kernels. Raises
+    BundleError if the prompt does not fit.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class StaticFlow:
             self._sample = TritonEstimator(parts.estimator).sample
         self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
-        """Codes of the prompt that have their whole look-ahead; their keys and values stay in the caches."""
+        """Codes of the prompt with complete look-ahead; their keys and values stay in the caches."""
         most = config.max_frames // config.upsample + self.shapes[-1]
         all_codes = budget // self._bytes_per_code(steps)
         ample = min(most, max(prompt + AMPLE_CODES, least_codes(prompt, self.shapes[-1])))
         self.prepared_slots = 2 if all_codes >= 2 * ample else 1
-        """Slots that are made and warmed up before the first reply."""
+        """Number of slots created and warmed up before the first reply."""
         self.cache_codes = min(all_codes // self.prepared_slots, most)
-        """Codes that the caches of a stream hold, prompt included."""
-        # Large packets are made in several calls where memory is short.
+        """Capacity of a stream's caches in codes, prompt included."""
+        # Large packets are split into several calls if memory is short.
         while len(self.shapes) > 1 and self.cache_codes < least_codes(prompt, self.shapes[-1]):
             self.shapes.pop()
         least = least_codes(prompt, self.shapes[-1])
@@ -125,7 +125,7 @@ class StaticFlow:
         for block in parts.encoder.up_blocks:
             block.reach(self.cache_codes * config.upsample)
         self._model: dict[int, Slot] = {}
-        """A slot for a number of steps, whose prompt further ones copy."""
+        """A slot for a number of steps, from which further slots copy the prompt."""
         self.pool: SlotPool[Slot] = SlotPool(
             budget,
             size_of=lambda steps: self.cache_codes * self._bytes_per_code(steps),
@@ -136,7 +136,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def start(self, steps: int) -> StaticState:
-        """See `FlowBackend`. Raises FlowCacheError where the streams at work leave no room for another."""
+        """See `FlowBackend`. Raises FlowCacheError if active streams leave too little memory for another."""
         slot = self.pool.take(steps)
         state = StaticState(slot, self.prompt_done * self._parts.config.upsample)
         state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
@@ -149,8 +149,7 @@ class StaticFlow:
         state.waiting.extend(codes.tolist())
 
     def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
-        """See `FlowBackend`: the packet as soon as all of it has its look-ahead, in as few calls as can
-        be."""
+        """See `FlowBackend`: the complete packet once it has its look-ahead, in as few calls as possible."""
         config, waiting = self._parts.config, len(state.waiting)
         missing = packet_end - state.position // config.upsample
         if not finishing:
@@ -161,7 +160,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def advance(self, state: StaticState, count: int) -> Tensor:
-        """See `FlowBackend`. A count that is no shape is filled up with padding, and must be the last."""
+        """See `FlowBackend`. A count without a capture is padded, and must be the last of the stream."""
         config = self._parts.config
         shape = min(size for size in self.shapes if size >= count)
         start = state.position // config.upsample
@@ -170,14 +169,14 @@ class StaticFlow:
         filled = window + [0] * (shape + config.look_ahead_codes - len(window))
         numbers = torch.tensor([start, start + len(window), *filled], dtype=torch.int64)
         if self._parts.device.type == "cuda":
-            numbers = numbers.pin_memory()  # so that the copy to the device does not wait for it
+            numbers = numbers.pin_memory()  # so that the copy to the device is asynchronous
         mel = self._packet(state.slot, shape, self._bucket(start + shape), numbers)
         del state.waiting[:count]
         state.position += count * config.upsample
         return mel[:, : count * config.upsample].clone()
 
     def buckets(self) -> list[int]:
-        """Codes of each bucket, the last being the whole cache."""
+        """Codes of each bucket; the last is the full cache."""
         sizes = [FIRST_BUCKET]
         while sizes[-1] < self.cache_codes:
             sizes.append(2 * sizes[-1])
@@ -185,7 +184,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def warm_up(self, steps: int) -> None:
-        """Run every shape in every bucket of the prepared slots once, so that no reply waits for a
+        """Run every shape in every bucket of the existing slots once, so that no reply waits for a
         capture."""
         look_ahead = self._parts.config.look_ahead_codes
         for state in [self.start(steps) for _ in range(self.prepared_slots)]:
@@ -208,8 +207,8 @@ class StaticFlow:
         )
 
     def _compute(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:
-        """Mel [1, shape * upsample, n_mels] of a packet. `numbers`: its start and the end of the codes that
-        are there, in codes and prompt included, then its codes with their look-ahead."""
+        """Mel [1, shape * upsample, n_mels] of a packet. `numbers`: its start and the end of the available
+        codes, in codes and prompt included, then its codes with their look-ahead."""
         parts, rate = self._parts, self._parts.config.upsample
         start, end, codes = numbers[0], numbers[1], numbers[2:]
         encoder, estimator = slot.encoder, slot.estimator
@@ -228,7 +227,7 @@ class StaticFlow:
         cond = self._notes[frames.clamp(max=len(self._notes) - 1)]
         mel = self._sample(estimator, noise[None], mu, parts.speaker, cond[None])
         rows = _rows(encoder, estimator)
-        # apart, since only tensors that all lie alike in memory are copied by a few kernels
+        # separate calls, since foreach copies are fused only for tensors of the same layout
         torch._foreach_copy_(slot.rows[:_OTHER_ROWS], rows[:_OTHER_ROWS])
         torch._foreach_copy_(slot.rows[_OTHER_ROWS:], rows[_OTHER_ROWS:])
         _put_rows(encoder, estimator, slot.rows)
@@ -240,7 +239,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def _new_slot(self, steps: int) -> Slot:
-        """Buffers with the prompt in them."""
+        """New buffers that hold the prompt."""
         parts, config = self._parts, self._parts.config
         pack, chunk = parts.encoder.pack, config.chunk_codes
         head_dim = config.encoder_dim // config.encoder_heads
@@ -272,21 +271,21 @@ class StaticFlow:
         return slot
 
     def _drop_slot(self, slot: Slot) -> None:
-        """Nobody will use it again: its captured graphs go, and with them its buffers."""
+        """Free a slot: its captured graphs, and with them its buffers."""
         self._calls.forget(lambda key: isinstance(key, tuple) and key[:2] == (self, slot.index))
         if self._model.get(slot.steps) is slot:
             del self._model[slot.steps]
 
 
 def bytes_per_code(config: FlowConfig, steps: int, cfg_rate: float, dtype: torch.dtype) -> int:
-    """Memory of the caches for one code."""
+    """Bytes of the caches per code."""
     estimator = prod(cache_shape(config, cfg_rate, steps, config.upsample))
     encoder = 2 * config.encoder_dim * (config.encoder_blocks + config.encoder_up_blocks * config.upsample)
     return (estimator + encoder) * dtype.itemsize
 
 
 def least_codes(prompt: int, packet: int) -> int:
-    """The fewest codes that the caches may hold, with packets of so many behind the prompt."""
+    """Minimum capacity of the caches in codes, for packets of this size after the prompt."""
     return prompt + 2 * packet
 
 
@@ -305,7 +304,7 @@ def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:
 
 
 def _put_rows(encoder: EncoderState, estimator: EstimatorState, rows: list[Tensor]) -> None:
-    """Make the states refer to these rows; the opposite of `_rows`."""
+    """Set the rows of the states; the inverse of `_rows`."""
     encoder.ahead, encoder.before_up, estimator.condition, *others = rows
     each = len(others) // len(estimator.rows)
     estimator.rows[:] = [others[first : first + each] for first in range(0, len(others), each)]

@@ -1,9 +1,9 @@
-"""Speech codes to mel, chunk by chunk: the cached twin of `CausalFlow.inference(streaming=True)`.
+"""Speech codes to mel, chunk by chunk: the streaming counterpart of `CausalFlow.inference(streaming=True)`.
 
-In: codes as the language model makes them. Out: log-mel of a packet of codes at a time (whole attention
-chunks), as soon as `look_ahead_codes` more are there. A stream keeps keys, values and convolution rows of
-the encoder and of every Euler step, and never works on a frame twice. A voice prompt runs through the caches
-once, when `Token2Mel` is made; a stream starts from a copy.
+In: codes as the language model generates them. Out: log-mel of a packet of codes at a time (complete
+attention chunks), as soon as `look_ahead_codes` more have arrived. A stream keeps keys, values and
+convolution rows of the encoder and of every Euler step, and computes every frame once. The voice prompt runs
+through the caches once, when `Token2Mel` is created; a stream starts from a copy.
 
 All chunks together equal the one-shot call: for fp32 within 1e-4 (measured 5e-6 for log-mels up to 9). Runs
 in the thread of its caller; streams do not share state.
@@ -34,16 +34,15 @@ from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
 
 
 class Token2Mel:
-    """The prepared flow and its voice. Makes streams; holds no reference to the network it was made from.
+    """The packed flow and its voice. Creates streams; holds no reference to the original network.
 
-    `steps` and `cfg_rate` default to those of the flow's config. `packet_codes` are the least numbers of
-    codes of the first, second, ... packet, the last one holding on; a packet ends at a chunk border.
-    `left_codes` bounds the attention of long replies to so many codes of the past (rounded up to chunks);
-    then the result is no longer that of the one-shot call. Raises BundleError where the parts do not fit.
+    `steps` and `cfg_rate` default to those of the flow's config. `packet_codes` are the minimum numbers of
+    codes of the first, second, ... packet, the last value also for all later ones; a packet ends at a chunk
+    boundary. `left_codes` limits the attention of long replies to this many past codes (rounded up to
+    chunks); the result then differs from the one-shot call. Raises BundleError for mismatched parts.
 
-    `static_bytes` runs the flow on caches of a fixed size, at most so many bytes for all streams together, a
-    packet at a time, as `calls` captures them (`StaticFlow`); without it, caches grow as needed
-    (`DynamicFlow`).
+    `static_bytes` selects static caches of at most this total size for all streams, a packet at a time,
+    captured by `calls` (`StaticFlow`); without it, caches are dynamic (`DynamicFlow`).
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Token2Mel:
         config = flow.config
         if mel.n_mels != config.n_mels:
             raise BundleError(
-                f"the flow makes {config.n_mels} mel bands, [flow.mel] says {mel.n_mels}; make them equal"
+                f"the flow has {config.n_mels} mel bands, but [flow.mel] has {mel.n_mels}; make them equal"
             )
         self.mel = mel
         self.config = config
@@ -104,8 +103,8 @@ class Token2Mel:
         self._path.start(self.steps)
 
     def stream(self, n_steps: int | None = None) -> Token2MelStream:
-        """A new stream, with `n_steps` Euler steps (default: those of this stage). Raises FlowCacheError
-        where the streams at work leave no room for its caches."""
+        """A new stream, with `n_steps` Euler steps (default: those of this stage). Raises FlowCacheError if
+        active streams leave too little memory for its caches."""
         return Token2MelStream(self, n_steps or self.steps)
 
     def convert(self, codes: Codes, n_steps: int | None = None) -> Mel:
@@ -115,8 +114,8 @@ class Token2Mel:
         return np.concatenate([empty, *stream.push(codes), *stream.finish()], axis=1)
 
     def packet_ends(self) -> Iterator[int]:
-        """Where the packets of a reply end, on and on, in codes counted from the start of the voice prompt:
-        each at the first chunk border that makes it large enough."""
+        """Infinite iterator over the ends of a reply's packets, in codes from the start of the voice prompt:
+        each is the first chunk boundary that makes the packet large enough."""
         end, chunk = self.prompt_codes, self.chunk_codes
         for size in chain(self.packet_codes, repeat(self.packet_codes[-1])):
             end = -(-(end + size) // chunk) * chunk
@@ -124,7 +123,7 @@ class Token2Mel:
 
     @property
     def estimator(self) -> EstimatorSteps:
-        """The prepared estimator that all streams share."""
+        """The packed estimator, shared by all streams."""
         return self._parts.estimator
 
     @property
@@ -133,12 +132,12 @@ class Token2Mel:
         return isinstance(self._path, StaticFlow)
 
     def warm_up(self) -> None:
-        """Capture what will be replayed, where captured graphs are made."""
+        """Capture all graphs, if graphs are enabled."""
         if isinstance(self._path, StaticFlow):
             self._path.warm_up(self.steps)
 
     def _prompt_mel(self, prompt: VoicePrompt | None) -> Tensor:
-        """The prompt's mel as [1, frames, n_mels]; raises BundleError if its length is not that of its
+        """The prompt's mel as [1, frames, n_mels]; raises BundleError if its length does not match its
         codes."""
         shape = (self.mel.n_mels, self.prompt_codes * self.frames_per_code)
         if prompt is None:
@@ -151,19 +150,19 @@ class Token2Mel:
         return torch.as_tensor(prompt.mel.T[None])
 
     def _checked(self, codes: Codes) -> Codes:
-        """Codes [n] as int64; raises BundleError for one that the flow does not have."""
+        """Codes [n] as int64; raises BundleError for one outside the flow's vocabulary."""
         codes = np.asarray(codes, dtype=np.int64).ravel()
         if codes.size and not 0 <= codes.min() <= codes.max() < self.config.vocab_size:
             wrong = codes[(codes < 0) | (codes >= self.config.vocab_size)][0]
             raise BundleError(
-                f"speech code {wrong} is outside of the flow's 0..{self.config.vocab_size - 1}; "
-                "the language model and the codec are not of one bundle"
+                f"speech code {wrong} is outside the flow's range 0..{self.config.vocab_size - 1}; "
+                "use the language model and the codec of one bundle"
             )
         return codes
 
 
 class Token2MelStream:
-    """One reply. Codes go in as they come; a packet comes out whenever one is complete."""
+    """The stream of one reply: codes in as they arrive, packets out as they are complete."""
 
     def __init__(self, stage: Token2Mel, steps: int) -> None:
         self._stage, self._steps = stage, steps
@@ -171,9 +170,9 @@ class Token2MelStream:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the state behind the voice prompt."""
+        """Return to the state after the voice prompt."""
         stage = self._stage
-        self._state = None  # gives back what it borrowed
+        self._state = None  # releases its slot
         self._state = stage._path.start(self._steps)
         self._held: list[Tensor] = []
         self._is_finished = False
@@ -181,26 +180,26 @@ class Token2MelStream:
         self._packet_end = next(self._packet_ends)
 
     def push(self, codes: Codes) -> list[Mel]:
-        """Add codes; returns the packets [n_mels, frames] that are complete now, in order, mostly none or
+        """Add codes; returns the packets [n_mels, frames] that are complete now, in order, usually none or
         one.
 
-        Raises BundleError for a code that the flow does not have, ContextLengthError when the reply is too
+        Raises BundleError for a code outside the flow's vocabulary, ContextLengthError if the reply is too
         long.
         """
         return [mel.cpu().numpy() for mel in self.push_tensors(codes)]
 
     def finish(self) -> list[Mel]:
-        """The rest: nothing follows. The stream has to be reset before it is used again."""
+        """End of the codes; returns the remaining mel. Reset the stream before using it again."""
         return [mel.cpu().numpy() for mel in self.finish_tensors()]
 
     def push_tensors(self, codes: Codes) -> list[Tensor]:
-        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        """As `push`, but returns float32 tensors on the device without waiting for them."""
         if self._is_finished:
             raise MossVoiceError("this mel stream is finished; call reset() before the next reply")
         return self._run(codes, finishing=False)
 
     def finish_tensors(self) -> list[Tensor]:
-        """As `finish`, but float32 tensors on the device, which it does not wait for."""
+        """As `finish`, but returns float32 tensors on the device without waiting for them."""
         packets = self._run(np.zeros(0, dtype=np.int64), finishing=True)
         self._is_finished = True
         return packets

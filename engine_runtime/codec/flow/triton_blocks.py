@@ -1,4 +1,4 @@
-"""What both halves of the flow have in common as Triton kernels: pre-norm attention on a ring of keys and
+"""Triton operations shared by the flow's encoder and estimator: pre-norm attention on a ring of keys and
 values, and feed-forward, in five launches.
 
 In: rows [B, n, C], weights prepared for the plain twins (flow/encoder.py, flow/estimator.py). Out:
@@ -21,8 +21,9 @@ from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How rows times a matrix are cut: rows and columns of the result per program, warps; `block`: inputs (of
-    the attention: keys) at a time in two bytes, half as many in four, with the next `stages` on their way."""
+    """Tiling of rows times a matrix: rows and columns of the result per program, warps; `block`: inputs (for
+    attention: keys) per tile in two-byte formats, half as many in four-byte ones, with `stages` tiles in
+    flight."""
 
     rows: int
     columns: int
@@ -41,10 +42,11 @@ LAUNCHES = {
     "skip": Launch(16, 16),
     "step": Launch(16, 16),
 }
-"""Small pieces: a packet has 40 rows or a little more, and it counts how many multiprocessors take part."""
+"""Small tiles: a packet has 40 rows or slightly more, and the time depends on the number of multiprocessors
+in use."""
 
 _WHOLE = 2048
-"""Bytes of a row up to which a program takes all of its weights at once, before the row is there."""
+"""Maximum bytes of a row for which a program loads all of its weights at once, before its input is ready."""
 
 
 def project(
@@ -68,7 +70,7 @@ def attend(
     q: Tensor, entry: Tensor, cache: RingCache, scale: float, distances: Tensor | None = None
 ) -> Tensor:
     """Attention of q [B, n, H * d] over the bucket of a layer, of the same shape; `distances` [B * H, n,
-    columns] are scores that `cache.distance_of` finds its way in."""
+    columns] are scores indexed by `cache.distance_of`."""
     batch, count, _ = q.shape
     heads, capacity, dim = entry.shape[2:]
     launch, out = LAUNCHES["attend"], torch.empty_like(q)
@@ -93,7 +95,7 @@ def linear_add(kind: str, value: Tensor, linear: Affine, x: Tensor) -> None:
 
 
 def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu: bool) -> None:
-    """x [B, n, C] += outer(GELU, else SiLU, of inner(norm(x)))."""
+    """x [B, n, C] += outer(activation(inner(norm(x)))), activation GELU or SiLU."""
     batch, count, width = x.shape
     launch, wide = LAUNCHES["inner"], x.new_empty((batch, count, len(inner.weight)))
     inner_rows[grid(launch, batch * count, wide.shape[2])](
@@ -104,7 +106,7 @@ def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu
 
 
 def cut(launch: Launch, like: Tensor) -> dict[str, object]:
-    """The arguments that all products have."""
+    """The arguments common to all products."""
     return pdl_launch_args(like.device) | {
         "ROWS": launch.rows,
         "COLUMNS": launch.columns,
@@ -114,12 +116,12 @@ def cut(launch: Launch, like: Tensor) -> dict[str, object]:
 
 
 def grid(launch: Launch, num_rows: int, outputs: int) -> tuple[int, int]:
-    """Programs for so many rows and columns of a result."""
+    """Grid for a result of this many rows and columns."""
     return triton.cdiv(num_rows, launch.rows), triton.cdiv(outputs, launch.columns)
 
 
 def tile(width: int) -> int:
-    """Columns of a tile that holds all of a row; a product takes 16 at least."""
+    """Columns of a tile that holds a full row; a product needs at least 16."""
     return max(16, int(triton.next_power_of_2(width)))
 
 

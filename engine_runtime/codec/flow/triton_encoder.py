@@ -1,5 +1,5 @@
-"""The conformer blocks of the flow's encoder on fixed buffers with Triton kernels: five launches a block,
-and a product.
+"""The conformer blocks of the flow's encoder on static buffers with Triton kernels: five launches and a
+matrix product per block.
 
 In and out: as `run_blocks` of flow/encoder.py, its plain twin, on a `RingCache`. Imported only where
 Triton is there. Runs in the thread of its caller.

@@ -1,4 +1,4 @@
-"""The flow's estimator on fixed buffers with Triton kernels: five launches a transformer block, three a
+"""The flow's estimator on static buffers with Triton kernels: five launches per transformer block, three per
 residual block.
 
 In and out: as `EstimatorSteps.sample`, its plain twin, on a state whose cache is a `RingCache`. Imported only
@@ -46,7 +46,7 @@ class TritonEstimator:
             return steps.sample(state, noise, mu, speaker, cond)
         convolved, skipped = (rows.contiguous() for rows in steps.condition(state, mu, speaker, cond))
         sizes = [row.numel() for row in state.rows[0]]
-        # what the next packet starts from, in other buffers: programs still read the old rows
+        # rows for the next packet in separate buffers, since programs still read the old rows
         behind = mu.new_empty((len(state.rows), sum(sizes)))
         x = noise[0]
         for step, (_, dt) in enumerate(state.schedule.span):
@@ -68,7 +68,7 @@ class TritonEstimator:
         convolved: Tensor,
         skipped: Tensor,
     ) -> Tensor:
-        """x float32 [n, n_mels] one Euler step on; `fresh` gets the rows for the next packet."""
+        """x float32 [n, n_mels] after one Euler step; `fresh` receives the rows for the next packet."""
         steps, times = self._steps, state.schedule.times
         rows = iter(zip(state.rows[step], fresh, strict=True))
         layer = step * steps.blocks
@@ -112,12 +112,12 @@ class TritonEstimator:
         add: Tensor | None = None,
         is_shared: bool = False,
     ) -> Tensor:
-        """[B, n, C] of the channels of all `parts`; `rows` are those before and those for the next packet.
-        With `norm`, the first part is mish(norm(part)) + time."""
+        """[B, n, C] of the channels of all `parts`; `rows` are the rows of the previous and for the next
+        packet. With `norm`, the first part is mish(norm(part)) + time."""
         launch, first = LAUNCHES["conv"], parts[0]
         batch, count, outputs = self._steps.batch, first.shape[-2], conv.weight.shape[0]
         out = conv.weight.new_empty((batch, count, outputs))
-        # Pointers that a flag switches off are never read; any tensor may stand in for them.
+        # Pointers disabled by a flag are never read; any tensor serves as a placeholder.
         past, new_past = rows
         conv_rows[grid(launch, batch * count, outputs)](
             first, parts[-1], past, new_past, *((norm.weight, norm.bias) if norm else (out, out)),
@@ -139,7 +139,7 @@ class TritonEstimator:
         add: Tensor | None = None,
         is_shared: bool = False,
     ) -> Tensor:
-        """mish(norm(h)) + skip(parts) [B, n, C], a buffer of its own."""
+        """mish(norm(h)) + skip(parts) [B, n, C], a new buffer."""
         launch, first, out = LAUNCHES["skip"], parts[0], torch.empty_like(h)
         num_rows, width = h.shape[0] * h.shape[1], h.shape[2]
         skip_rows[grid(launch, num_rows, width)](

@@ -1,1 +1,1 @@
-"""Speech to codes, while it is spoken."""
+"""Streaming speech tokenizer: PCM to speech codes."""

@@ -2,27 +2,28 @@
 
 In: mono PCM tensors [..., samples]. Out: log-mels [..., n_mels, frames], on the device of the input,
 differentiable, fp32. Plain modules without state, so training runs them on CUDA batches, in any thread;
-`WhisperLogMelStream` computes the first while the samples arrive, in the engine thread.
+`WhisperLogMelStream` computes the Whisper log-mel incrementally, in the engine thread.
 
-Edges of the Whisper log-mel. The STFT is centred: frame t sees samples t*hop - n_fft/2 .. t*hop + n_fft/2 - 1
-of its segment. Before the first sample stands its mirror image (reflect padding, the edge sample is not
-repeated). After the last one stands the mirror image of the end, *after* the segment was filled up with zeros
-to whole codes; the frame centred on the end itself is dropped, so n samples give n / hop frames, and of the
-mirrored end only the last frame sees n_fft/2 - hop samples (2.5 ms). Hence a stream knows frame t for good as
-soon as t*hop + n_fft/2 samples of the segment have arrived, or the segment is full; only the last frame of a
-signal that stops earlier depends on where it stops. The stream waits for those samples and mirrors only at
-the true end: that, and a running maximum, make streamed frames equal those of the whole segment.
+Edges of the Whisper log-mel. The STFT is centred: frame t covers samples t*hop - n_fft/2 .. t*hop + n_fft/2 -
+1 of its segment. The start of the segment has reflect padding (the edge sample is not repeated). So has its
+end, *after* the segment was zero-padded to complete codes; the frame centred on the end itself is dropped, so
+n samples yield n / hop frames, and only the last frame covers reflected samples of the end, n_fft/2 - hop of
+them (2.5 ms). Hence frame t is final as soon as t*hop + n_fft/2 samples of the segment have arrived, or the
+segment is full; only the last frame of a signal that stops earlier depends on where it stops. The stream
+waits for those samples and reflects only at the true end: that, and a running maximum, make streamed frames
+equal to those of the complete segment.
 
-Normalization: log10 power is floored at 8 below a ceiling, then (x + 4) / 4. "segment_max" takes the maximum
-of the whole segment for a ceiling, as the released model was trained; "running_max" takes the maximum over
-the frames up to and including the current one, so no frame waits for the future (`torch.cummax` over frames).
-Neither ever lies below `prior`, where a stream starts: with nothing but silence before it, a maximum that
-starts at minus infinity puts the floor under the silence itself, to values that "segment_max" never makes.
+Normalization: log10 power is floored at 8 below a ceiling, then (x + 4) / 4. "segment_max" uses the maximum
+of the complete segment as ceiling, as the released model was trained; "running_max" uses the maximum over the
+frames up to and including the current one, so no frame depends on later ones (`torch.cummax` over frames).
+Neither is ever below `prior`, the initial value of a stream: after leading silence, a maximum that starts at
+minus infinity would put the floor below the silence itself, which yields values that "segment_max" never
+produces.
 
-A stream with "segment_max" does not know the maximum. Its ceiling starts at the prior, rises with the maximum
-so far, and is set right by a revision: once the maximum has moved away from the ceiling with which most of
-the segment was scaled, all of it is scaled anew (`Ceiling`). So the prior counts only up to the first
-revision. With "running_max" nothing is revised: what the stream computes is what the model was trained with.
+A stream with "segment_max" cannot know the maximum in advance. Its ceiling starts at the prior, rises with
+the maximum so far, and is corrected by a revision: once the maximum has moved away from the ceiling used for
+most of the segment, the segment is rescaled (`Ceiling`). So the prior matters only up to the first revision.
+"running_max" needs no revision: streaming computes the same values as training.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ SPEECH_CEILING = 1.0
 FIRST_REVISION = 12
 """Codes (0.96 s) after which a stream first compares its ceiling with the maximum so far."""
 LEAST_BETWEEN_REVISIONS = 6
-"""Codes (0.48 s) between two revisions: a voice that swells causes one and not many."""
+"""Minimum distance of two revisions in codes (0.48 s), so that a rising level causes one revision and not
+many."""
 MOST_DRIFT = 0.1
-"""Decades of power (1 dB) between ceiling and maximum that are left as they are."""
+"""Difference of ceiling and maximum, in decades of power (1 dB), that is tolerated without a revision."""
 
 POWER_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0  # decades of power below the maximum
@@ -89,8 +91,8 @@ class WhisperLogMel(nn.Module):
         normalization: Normalization = "segment_max",
         prior: float | None = None,
     ) -> None:
-        """`prior` is where the ceiling of a stream starts. None stands for SPEECH_CEILING with "segment_max",
-        and for none at all with "running_max"."""
+        """`prior` is the initial ceiling of a stream. None means SPEECH_CEILING with "segment_max", and no
+        lower bound with "running_max"."""
         super().__init__()
         if normalization not in get_args(Normalization):
             raise ValueError(f"normalization {normalization!r} is not one of {get_args(Normalization)}")
@@ -120,16 +122,16 @@ class WhisperLogMel(nn.Module):
         return self.scale(log_power, log_power.amax(dim=(-2, -1))[..., None])
 
     def start_ceiling(self, estimate: float | None) -> float:
-        """Where the ceiling of a stream starts, given an estimate of the segment's maximum: "running_max" has
-        no use for one, since it was trained with what the bundle says."""
+        """Initial ceiling of a stream, given an estimate of the segment's maximum; "running_max" ignores the
+        estimate, since it was trained with the bundle's prior."""
         return estimate if estimate is not None and self.is_revised else self.prior
 
     def streamed(self, pcm: Tensor, prior: float, code_frames: int, codes: int) -> tuple[Tensor, float]:
-        """One segment [samples] as a stream has scaled it once it was given all of it, and the stream's
-        maximum: the plain reference implementation of `WhisperLogMelStream`.
+        """One segment [samples] as scaled by a stream that received all of it, and the stream's maximum: the
+        reference implementation of `WhisperLogMelStream`.
 
-        prior: where the ceiling starts. codes: how many codes of `code_frames` have left `push`; what `tail`
-        adds moves nothing. Samples as in `forward`.
+        prior: the initial ceiling. codes: number of codes of `code_frames` returned by `push`; those of
+            `tail` do not change the ceiling. Samples as in `forward`.
         """
         log_power = self.log_power(self.mirror(pcm, start=True, end=True))
         maxima = self.running_maximum(log_power)
@@ -143,15 +145,15 @@ class WhisperLogMel(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Frames within a segment: scaled, their log power, and the maximum of the segment up to each.
 
-        pcm: [samples], half a window before the first frame included, but for the start of the segment.
-        ceiling: [], below which no ceiling lies. maximum: [], of the frames before.
+        pcm: [samples], including half a window before the first frame, except at the start of the segment.
+            ceiling: [], lower bound of the ceiling. maximum: [], of the frames before.
         """
         log_power = self.log_power(self.mirror(pcm, start=start, end=end))
         maxima = self.running_maximum(log_power, maximum)
         return self.scale(log_power, torch.maximum(maxima, ceiling)), log_power, maxima
 
     def mirror(self, pcm: Tensor, *, start: bool, end: bool) -> Tensor:
-        """Add the mirror image that the first and the last frame of a segment see beyond its edges."""
+        """Add the reflect padding of the first and the last frame of a segment."""
         before = self.n_fft // 2
         after = self.n_fft // 2 - self.hop
         parts = [pcm]
@@ -162,7 +164,7 @@ class WhisperLogMel(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def log_power(self, samples: Tensor) -> Tensor:
-        """log10 mel power of each whole window in [..., n]: [..., n_mels, (n - n_fft) // hop + 1]."""
+        """log10 mel power of each complete window in [..., n]: [..., n_mels, (n - n_fft) // hop + 1]."""
         with torch.autocast(samples.device.type, enabled=False):
             windows = samples.float().unfold(-1, self.n_fft, self.hop) * self.window
             spectrum = torch.fft.rfft(windows)  # [..., frames, n_fft / 2 + 1]
@@ -183,22 +185,24 @@ class WhisperLogMel(nn.Module):
 
     @staticmethod
     def scale(log_power: Tensor, ceiling: Tensor) -> Tensor:
-        """Floor [..., n_mels, T] below a ceiling that broadcasts to [..., T], and bring it near [-1, 1]."""
+        """Clamp [..., n_mels, T] to the dynamic range below a ceiling that broadcasts to [..., T], and scale
+        it to about [-1, 1]."""
         floored = torch.maximum(log_power, (ceiling - DYNAMIC_RANGE)[..., None, :])
         return (floored + 4.0) / 4.0
 
 
 @dataclass(slots=True)
 class Ceiling:
-    """When a segment of a stream is scaled anew, and with which ceiling (see the module)."""
+    """Decides when a stream rescales its segment, and with which ceiling (see the module docstring)."""
 
     value: float
-    """The maximum of the frames so far, where that is greater, else this is what a frame is scaled with."""
+    """Frames are scaled with the greater of this value and the maximum of the frames so far."""
     codes: int = 0
     revised_at: int = 0
 
     def revise(self, maxima: Iterable[float]) -> bool:
-        """Take the maximum of the segment up to the end of each new code; whether `value` moved."""
+        """Update with the maximum of the segment up to the end of each new code; returns whether `value`
+        changed."""
         moves = False
         for maximum in maxima:
             self.codes += 1
@@ -209,14 +213,14 @@ class Ceiling:
 
 
 class WhisperLogMelStream:
-    """Log-mel of one segment while its samples arrive, `step_frames` (of one code) at a time.
+    """Incremental log-mel of one segment, `step_frames` (of one code) at a time.
 
     Keeps half a window of samples, the incomplete step, ceiling and maximum, and the log power of the segment
-    where a revision may need it. Equal to `WhisperLogMel.streamed`; with "running_max" that is `forward`.
+    if a revision may need it. Equal to `WhisperLogMel.streamed`; with "running_max" that is `forward`.
     """
 
     def __init__(self, features: WhisperLogMel, step_frames: int, calls: GraphedCalls | None = None) -> None:
-        """`calls` capture what a single step does."""
+        """`calls` capture a single step."""
         self._features = features
         self._device = features.window.device
         self._calls = calls or GraphedCalls(self._device, enabled=False)
@@ -230,7 +234,8 @@ class WhisperLogMelStream:
 
     @property
     def maximum(self) -> float:
-        """Maximum of the log10 mel power of the frames that left `push`; minus infinity before the first."""
+        """Maximum of the log10 mel power of the frames returned by `push`; minus infinity before the
+        first."""
         return float(self._maximum)
 
     def reset(self, prior: float | None = None) -> None:
@@ -244,7 +249,7 @@ class WhisperLogMelStream:
         self._unread: list[Tensor] = []  # maxima at the ends of codes that `revision` has not seen, [codes]
 
     def push(self, pcm: Pcm) -> Tensor:
-        """Take samples [n]; give frames that no later sample can change, [n_mels, steps * step_frames]."""
+        """Add samples [n]; returns the final frames, [n_mels, steps * step_frames]."""
         self._pending = np.concatenate((self._pending, pcm))
         ready = max(0, self._pending.size - self._look_ahead) // self._step_samples * self._step_samples
         if ready == 0:
@@ -259,7 +264,7 @@ class WhisperLogMelStream:
         return mel
 
     def revision(self) -> Tensor | None:
-        """All frames that left `push` scaled anew, [n_mels, T], if the latest ones moved the ceiling."""
+        """All frames returned by `push`, rescaled, [n_mels, T], if the latest ones moved the ceiling."""
         if not self._unread:
             return None
         maxima = torch.cat(self._unread)
@@ -273,7 +278,7 @@ class WhisperLogMelStream:
         return self._features.scale(log_power, ceilings)
 
     def tail(self) -> Tensor:
-        """Frames of the samples still pending, filled with zeros to whole steps, if the segment ended here.
+        """Frames of the pending samples, zero-padded to complete steps, as if the segment ended here.
 
         Changes nothing, so pushing may continue. [n_mels, 0] if nothing is pending.
         """
@@ -306,7 +311,7 @@ class CodecMel(nn.Module):
         self.register_buffer("filters", torch.from_numpy(filters).float(), persistent=False)
 
     def forward(self, pcm: Tensor) -> Tensor:
-        """[..., samples] -> [..., n_mels, samples // hop], mirrored at both ends.
+        """[..., samples] -> [..., n_mels, samples // hop], with reflect padding at both ends.
 
         samples: more than (n_fft - hop) / 2, else ValueError.
         """
@@ -339,6 +344,6 @@ def _hz_to_mel(hz: float) -> float:
 def _mel_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
     log_start_mel = LOG_START_HZ / LINEAR_HZ_PER_MEL
     linear = mel * LINEAR_HZ_PER_MEL
-    # the exponent is clipped to the part where it is used
+    # clip the exponent to the range in which the result is used
     logarithmic = LOG_START_HZ * np.exp(LOG_STEP * np.maximum(mel - log_start_mel, 0.0))
     return np.where(mel < log_start_mel, linear, logarithmic)

@@ -1,10 +1,10 @@
 """Steps of the speech encoder as CUDA graphs, one code at a time.
 
-In and out: as `WhisperVQ.step_hidden`, whose place it takes in a `SpeechTokenizer`. A step of one code is
-some three hundred launches, which take longer to ask for than to run; while a person speaks, and when they
-end, there is one code to encode. Nothing looks ahead, so that a few codes are as many steps; many at once run
-as they are. A capture belongs to the buffers of one stream, and to a length up to which positions are
-looked at. Runs in the thread of its caller.
+In and out: as `WhisperVQ.step_hidden`, which it replaces in a `SpeechTokenizer`. A step of one code is about
+three hundred launches, which take longer to issue than to run; while a person speaks, and at the end, there
+is one code to encode. The encoder has no look-ahead, so a few codes are encoded as single steps; many codes
+at once run eagerly. A capture belongs to the buffers of one stream, and to a maximum number of positions.
+Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.whisper_vq import CONV2_STRIDE, EncoderState, WhisperVQ
 
 MOST_CODES = 4
-"""Codes at once that are encoded one after the other."""
+"""Maximum number of codes of a call that are encoded one by one."""
 SHORT = 512
-"""Positions of the shorter capture (10 s); the other one looks at a whole segment."""
+"""Positions of the shorter capture (10 s); the other one covers a full segment."""
 
 
 class GraphedEncoder:
@@ -45,7 +45,7 @@ class GraphedEncoder:
         longest = self._model.config.max_positions
         end = state.length + mel.shape[2] // CONV2_STRIDE
         if end > longest:
-            return self._model.step_hidden(mel, state)  # which says what is wrong
+            return self._model.step_hidden(mel, state)  # which raises the error
         seen = min(SHORT, longest) if end <= SHORT else longest
         step = partial(self._model.step_at, keys=state.keys, values=state.values, seen=seen)
         positions = torch.arange(state.length, end)

@@ -1,23 +1,23 @@
-"""Speech tokenizer: microphone PCM to speech codes, whole or while the user is still speaking.
+"""Speech tokenizer: microphone PCM to speech codes, one-shot or streaming.
 
 In: mono PCM at `sample_rate`. Out: codes, one per `samples_per_code` samples. Engine thread; a stream belongs
 to one user turn at a time.
 
-Samples are cut into segments of 30 s (what the position table holds). Each is encoded alone: positions,
-caches, mirrored edges and the maximum of the normalization start anew. The last segment is filled up with
-zeros to whole codes: ceil(samples / samples_per_code) codes.
+Samples are split into segments of 30 s (the size of the position table). Each is encoded separately:
+positions, caches, padded edges and the maximum of the normalization restart. The last segment is zero-padded
+to complete codes: ceil(samples / samples_per_code) codes.
 
-A stream gives a code as soon as its samples are there: 2.5 ms (half an STFT window less a hop) after its last
-sample, or at once at the end of a segment. It keeps the STFT overlap, both convolution caches and the keys
-and values of each layer, so that no sample is encoded twice but for a revision.
+A stream returns a code as soon as its samples have arrived: 2.5 ms (half an STFT window less a hop) after its
+last sample, or at once at the end of a segment. It keeps the STFT overlap, both convolution caches and the
+keys and values of each layer, so that no sample is encoded twice except in a revision.
 
-`push` of everything, then `tail`, gives the codes of `encode` for any chunks with "running_max" normalization
-(hidden states differ by fp32 rounding, 1e-5, far below the distance between two code borders). With
-"segment_max" the stream cannot know the maximum of a segment before its end: codes are made with an estimate
-and change when that turns out wrong (features.py says when), so that `codes` counts and not what `push` gave.
-The first segment starts from the maximum that `reset` is given, a later one from that of the segment before.
-What is left to `encode` is what happens after the last revision; `encode_streamed` computes the same codes
-from the whole signal. `moss-voice verify` shows how many agree.
+With "running_max" normalization, `push` in chunks of any size and then `tail` yield the codes of `encode`
+(hidden states differ by fp32 rounding, 1e-5, far below the distance between two code boundaries). With
+"segment_max" the maximum of a segment is unknown before its end: codes are computed with an estimate and
+change when it proves wrong (features.py describes when), so `codes` is authoritative, not the return values
+of `push`. The first segment starts from the maximum passed to `reset`, a later one from that of the segment
+before. The codes differ from `encode` only after the last revision; `encode_streamed` computes the same codes
+from the complete signal. `moss-voice verify` reports how many agree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
 
 PEAK_LIMIT = 100.0
-"""Louder samples (40 dB over full scale) are integers that nobody scaled, or garbage."""
+"""Louder samples (40 dB over full scale) are unscaled integers or invalid."""
 
 
 Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
@@ -45,10 +45,10 @@ Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
 
 
 class SpeechTokenizer:
-    """The encoder network with its features; holds no state of a turn.
+    """The encoder network with its features; stateless.
 
     The network is moved to `device` and `dtype`; the features are computed in fp32 on the same device.
-    `calls` captures what a stream does with one code.
+    `calls` captures a stream's step of one code.
     """
 
     def __init__(
@@ -69,23 +69,24 @@ class SpeechTokenizer:
         self.step: Step = (
             GraphedEncoder(self.model, self.calls) if self.calls.is_capturing else self.model.step_hidden
         )
-        """What continues a segment; an engine or a session of onnxruntime may take its place."""
+        """Encodes the next frames of a segment; may be replaced by a TensorRT engine or an onnxruntime
+        session."""
         self.backend = "torch"
-        """What runs `step`, for reports."""
+        """Name of the backend of `step`, for reports."""
 
     @property
     def sample_rate(self) -> int:
-        """Samples per second of the PCM that goes in."""
+        """Sample rate of the input PCM in Hz."""
         return self.features.sample_rate
 
     @property
     def samples_per_code(self) -> int:
-        """Samples that one code stands for."""
+        """Samples per code."""
         return self.features.hop * self.model.config.frames_per_code
 
     @property
     def segment_samples(self) -> int:
-        """Samples of a whole segment."""
+        """Samples of a full segment."""
         return self.features.hop * self.model.config.segment_frames
 
     @property
@@ -95,14 +96,16 @@ class SpeechTokenizer:
 
     @property
     def is_revised(self) -> bool:
-        """Whether a stream estimates what `encode` knows, so that its codes may change and differ."""
+        """Whether a stream estimates the normalization, so that its codes may change and differ from
+        `encode`."""
         return self.features.is_revised
 
     @torch.inference_mode()
     def encode(self, pcm: Pcm) -> Codes:
-        """Codes of a whole signal [n], as the model was trained. AudioInputError as in `check_pcm`.
+        """Codes of a complete signal [n], as the model was trained. AudioInputError as in `check_pcm`.
 
-        Raises ExecutorError if hidden states or codebook hold values that are not finite; a stream as well.
+        Raises ExecutorError if hidden states or codebook contain values that are not finite; so does a
+        stream.
         """
         codes = [_no_codes()]
         for segment in self._segments(check_pcm(pcm)):
@@ -111,7 +114,7 @@ class SpeechTokenizer:
 
     @torch.inference_mode()
     def encode_streamed(self, pcm: Pcm, prior: float | None = None) -> Codes:
-        """Codes that a stream ends up with after `reset(prior)`: its plain reference implementation."""
+        """Final codes of a stream after `reset(prior)`: its reference implementation."""
         codes = [_no_codes()]
         look_ahead = self.features.n_fft // 2 - self.features.hop
         for segment in self._segments(check_pcm(pcm)):
@@ -134,12 +137,13 @@ class SpeechTokenizer:
         return _to_codes(self.model(mel.to(self.dtype)[None]))
 
     def stream(self) -> SpeechTokenizerStream:
-        """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` and reuse it."""
+        """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` it to reuse
+        it."""
         return SpeechTokenizerStream(self)
 
 
 class SpeechTokenizerStream:
-    """Codes while speech arrives (see the module docstring for when)."""
+    """Incremental codes of arriving speech (see the module docstring)."""
 
     @torch.inference_mode()
     def __init__(self, tokenizer: SpeechTokenizer) -> None:
@@ -148,29 +152,29 @@ class SpeechTokenizerStream:
         self._mel = WhisperLogMelStream(
             tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.calls
         )
-        # Steps write into its buffers but never change the state itself, so each segment starts from it.
+        # Steps write to its buffers but never change the state object, so each segment starts from it.
         self._segment_start = tokenizer.model.initial_state()
         self.reset()
 
     @property
     def codes(self) -> list[int]:
-        """All codes that `push` gave since the last `reset`, as they are after the latest revision."""
+        """All codes since the last `reset`, after the latest revision."""
         return [*self._closed, *self._open]
 
     @property
     def maximum(self) -> float | None:
-        """Maximum of the segment so far, or of the one before: the best `prior` for the next signal. None as
-        long as no code was made."""
+        """Maximum of the segment so far, or of the one before: the best `prior` for the next signal. None
+        before the first code."""
         maximum = self._mel.maximum
         return maximum if math.isfinite(maximum) else self._previous
 
     def reset(self, prior: float | None = None) -> None:
-        """Forget everything: the next sample is the first of a new signal. `prior` is the maximum of an
-        earlier signal of the same microphone; None stands for the bundle's prior."""
-        self._closed: list[int] = []  # codes of the segments before this one
+        """Clear the state: the next sample is the first of a new signal. `prior` is the maximum of an earlier
+        signal of the same microphone; None selects the bundle's prior."""
+        self._closed: list[int] = []  # codes of earlier segments
         self._previous: float | None = None
         self.revisions = 0
-        """How often a segment was encoded anew since."""
+        """Number of revisions since the last `reset`."""
         self._start_segment(prior)
 
     def _start_segment(self, prior: float | None) -> None:
@@ -181,7 +185,7 @@ class SpeechTokenizerStream:
 
     @torch.inference_mode()
     def push(self, pcm: Pcm) -> Codes:
-        """Take samples [n], any n; give the new codes. Earlier ones may change, too: see `codes`.
+        """Add samples [n], any n; returns the new codes. Earlier codes may change: see `codes`.
         AudioInputError as in `check_pcm`."""
         pcm = check_pcm(pcm)
         before = len(self._closed) + len(self._open)
@@ -203,7 +207,7 @@ class SpeechTokenizerStream:
 
     @torch.inference_mode()
     def tail(self) -> Codes:
-        """Codes of the samples not yet covered if the speech ended here. The stream stays as it was."""
+        """Codes of the pending samples, as if the speech ended here. The stream is not changed."""
         before = self._state
         codes = self._advance(self._mel.tail())
         self._state = before
@@ -251,7 +255,7 @@ def _to_codes(codes: Tensor) -> Codes:
     found: Codes = codes[0].cpu().numpy()
     if found.min(initial=0) < 0:
         raise ExecutorError(
-            "The speech encoder gave values that are not finite, so that nothing was understood. "
+            "The speech encoder returned values that are not finite. "
             "Check its weights: copy or download the bundle again."
         )
     return found

@@ -1,7 +1,7 @@
-"""StreamPool: encoder streams that serve one turn after the other.
+"""StreamPool: encoder streams that are reused from turn to turn.
 
-A stream holds caches of fixed size and, on a GPU, belongs to captured graphs, so it is reset and reused. The
-thread that holds the engine's lock.
+A stream holds caches of fixed size and, on a GPU, is referenced by captured graphs, so it is reset and
+reused. Used by the thread that holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class StreamPool:
         self._free: list[SpeechTokenizerStream] = []
 
     def acquire(self, prior: float | None = None) -> SpeechTokenizerStream:
-        """A stream at its beginning; `prior` as in `SpeechTokenizerStream.reset`."""
+        """A stream that was reset; `prior` as in `SpeechTokenizerStream.reset`."""
         stream = self._free.pop() if self._free else self._tokenizer.stream()
         stream.reset(prior)
         return stream
 
     def release(self, stream: SpeechTokenizerStream) -> None:
-        """Take a stream back; it keeps nothing of what it heard."""
+        """Return a stream to the pool and clear its audio."""
         stream.reset()
         self._free.append(stream)
 
     def clear(self) -> None:
-        """Let the free streams go."""
+        """Drop the free streams."""
         self._free.clear()

@@ -1,8 +1,8 @@
-"""Attention over keys and values that come from outside, as the exported graphs have it.
+"""Attention over external keys and values, as used in the exported graphs.
 
-In: past keys and values, a mask over them and what is new. Out: what the queries see, and the new keys and
-values for whoever keeps them. Not the caches but the scores are joined, so that the past is read once and
-never copied within an engine.
+In: past keys and values, a mask, and the new ones. Out: the attention output, and the new keys and values for
+the caller's cache. Scores are concatenated instead of caches, so that the past is read once and never copied
+within an engine.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ def attend(query: Tensor, past: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor
 
 
 class GivenPast:
-    """Keys and values [layers, 2, B, H, P, d] of all layers; implements `Attending` and collects what is
-    new."""
+    """Keys and values [layers, 2, B, H, P, d] of all layers; implements `Attending` and collects the new
+    ones."""
 
     def __init__(self, past: Tensor, mask: Tensor) -> None:
         self._past, self._mask = past, mask
         self._new: list[Tensor] = []
 
     def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
-        """See `Attending`; layers come in their order."""
+        """See `Attending`; layers are called in order."""
         self._new.append(kv)
         past = self._past[layer]
         return attend(query, (past[0], past[1]), (kv[0], kv[1]), self._mask)
 
     def collected(self) -> Tensor:
-        """What is new [layers, 2, B, H, n, d]."""
+        """The new keys and values [layers, 2, B, H, n, d]."""
         return torch.stack(self._new)

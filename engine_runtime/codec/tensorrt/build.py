@@ -1,8 +1,8 @@
-"""An exported graph as an engine of TensorRT or TensorRT for RTX.
+"""Builds an engine of TensorRT or TensorRT for RTX from an exported graph.
 
 In: a `Graph`, its ONNX file, the library and, for TensorRT for RTX, the compute capability to build for. Out:
-the engine as bytes. TensorRT for RTX needs no GPU to build; TensorRT builds for the GPU of this machine.
-What the parser made of the file is checked against the graph before anything is built. Any thread.
+the engine as bytes. TensorRT for RTX needs no GPU to build; TensorRT builds for the GPU of this machine. The
+parsed network is checked against the graph before the build. Any thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         return done
 
     builder = require(trt.Builder(log), "making a builder")
-    # Number formats are those of the file: nothing is lowered that torch computes in float32.
+    # Strongly typed: the dtypes are those of the file, so nothing that torch computes in float32 is lowered.
     flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = require(builder.create_network(flags), "making a network")
     parser = trt.OnnxParser(network, log)
@@ -50,7 +50,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
     profile = require(builder.create_optimization_profile(), "making a profile")
     for spec in graph.inputs:
         if spec.dynamic:
-            # returns nothing; a range that does not fit is refused with the profile
+            # returns nothing; an invalid range is rejected with the profile
             profile.set_shape(spec.name, spec.at("least"), spec.at("usual"), spec.at("most"))
     require(config.add_optimization_profile(profile) >= 0, "adding the range of sizes")
     if library.is_rtx:
@@ -58,7 +58,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         target = getattr(trt.ComputeCapability, "SM" + capability.replace(".", ""), None)
         if target is None:
             raise TensorRTError(
-                f"{library.label} knows no GPU of compute capability {capability}. Install TensorRT "
+                f"{library.label} does not support compute capability {capability}. Install TensorRT "
                 "(pip install tensorrt), or run without --trt-codec."
             )
         require(config.set_compute_capability(target, 0), f"choosing compute capability {capability}")
@@ -66,7 +66,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
 
 
 def check_network(graph: Graph, network: Any, library: RuntimeLibrary) -> None:
-    """Raise TensorRTError unless a parsed network has the tensors of the graph: names, formats, shapes."""
+    """Raise TensorRTError unless a parsed network has the tensors of the graph: names, dtypes, shapes."""
     found = {
         "inputs": [network.get_input(index) for index in range(network.num_inputs)],
         "outputs": [network.get_output(index) for index in range(network.num_outputs)],
@@ -85,12 +85,12 @@ def check_network(graph: Graph, network: Any, library: RuntimeLibrary) -> None:
 def check_tensor(
     graph: Graph, spec: TensorSpec, shape: tuple[int, ...], dtype: Any, library: RuntimeLibrary
 ) -> None:
-    """Raise TensorRTError unless a tensor of a network or an engine is as the graph says."""
+    """Raise TensorRTError unless a tensor of a network or an engine matches the graph."""
     wanted = number_format(library, spec.dtype)
     if not spec.agrees(shape, is_output=spec in graph.outputs) or dtype != wanted:
         raise TensorRTError(
             f"{graph.name}: tensor {spec.name} is {dtype} {list(shape)}, not {wanted} "
-            f"{list(spec.engine_shape)}. Delete the kept engine, or run without --trt-codec."
+            f"{list(spec.engine_shape)}. Delete the cached engine, or run without --trt-codec."
         )
 
 

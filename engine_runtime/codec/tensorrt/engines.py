@@ -1,9 +1,8 @@
-"""The codec's engines, from the loaded networks to the running stages.
+"""The codec's engines: builds them from loaded networks, and makes the stages run on them.
 
-In: flow, vocoder and speech tokenizer as they were loaded, and a folder of engines. Out: `build_engines`
-makes what is missing there, for this machine or ahead of time for another; `run_on_engines` lets the stages
-compute with them. Every engine is tried on one input against torch before a reply depends on it. Called while
-an engine is loaded, in its thread.
+In: the loaded flow, vocoder and speech tokenizer, and a folder of engines. Out: `build_engines` builds the
+missing ones, for this machine or ahead of time for another; `run_on_engines` makes the stages use them. Every
+engine is compared with torch on one input before it is used. Called while an engine is loaded, in its thread.
 """
 
 from __future__ import annotations
@@ -39,17 +38,18 @@ from engine_runtime.models.hift import HiFT
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """The stages that have engines, and what their weights are."""
+    """The stages that have engines, and an identifier of their weights."""
 
     token2mel: Token2Mel
     vocoder: Vocoder
     speech_tokenizer: SpeechTokenizer
     packet_frames: tuple[int, ...]
     weights: str
-    """Stands for the weights and sizes of all three (`weights_of`)."""
+    """Identifies the weights and sizes of all three stages (`weights_of`)."""
 
     def graphs(self) -> list[Graph]:
-        """What is exported, on the device of the stages: estimator, speech encoder, then the vocoder's."""
+        """The graphs to export, on the device of the stages: estimator, speech encoder, then the
+        vocoder's."""
         rate = self.token2mel.frames_per_code
         chunk = self.token2mel.chunk_codes
         codes = {chunk, *(-(-frames // rate // chunk) * chunk for frames in self.packet_frames)}
@@ -63,7 +63,7 @@ class Codec:
                 encoder,
                 *bigvgan_graphs(network, vocoder.mel.n_mels, context, frames, vocoder.like),
             ]
-        assert isinstance(network, HiFT), "the codec is on engines already"
+        assert isinstance(network, HiFT), "the codec already runs on engines"
         return [
             estimator,
             encoder,
@@ -89,8 +89,8 @@ def codec_of(
 
 
 def weights_of(bundle: Bundle, random_weights: int | None) -> str:
-    """SHA-256, lower-case hex, of the configuration of the codec and the hashes of its files, or of the seed
-    that stands in their place."""
+    """SHA-256, lower-case hex, of the codec's configuration and the hashes of its files, or of the seed of
+    random weights."""
     sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
     names = [file.relative_to(bundle.path).as_posix() for section in sections for file in section.weights]
     described = {
@@ -104,8 +104,8 @@ def weights_of(bundle: Bundle, random_weights: int | None) -> str:
 def build_engines(
     codec: Codec, store: EngineStore, library: RuntimeLibrary, capability: str
 ) -> Iterator[tuple[Graph, bytes, EngineReport]]:
-    """Every graph with its engine, from the store or built now. Raises TensorRTError where one cannot be
-    exported or built, ExecutorError where an exported graph does not compute what torch computes."""
+    """Every graph with its engine, from the store or built now. Raises TensorRTError if one cannot be
+    exported or built, ExecutorError if an exported graph's results differ from torch's."""
     for graph in codec.graphs():
         key = engine_key(graph, codec.weights, library, capability)
         kept = store.load(key)
@@ -137,9 +137,9 @@ def _build(graph: Graph, library: RuntimeLibrary, capability: str) -> tuple[byte
 
 
 def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, device: torch.device) -> None:
-    """Build what is missing for the GPU `device`, and let the stages compute with the engines.
+    """Build the missing engines for the GPU `device`, and make the stages use them.
 
-    Raises TensorRTError or ExecutorError; the stages then are as they were.
+    Raises TensorRTError or ExecutorError; the stages are unchanged then.
     """
     capability = compute_capability(device)
     runners = {}
@@ -164,14 +164,14 @@ def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, de
 
 
 def compute_capability(device: torch.device) -> str:
-    """That of a GPU, such as "8.9"."""
+    """The compute capability of a GPU, such as "8.9"."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"{major}.{minor}"
 
 
 def use_engines(codec: Codec, folder: Path | None, device: torch.device) -> str:
-    """Run the codec on engines if that can be; one line that says what runs it, and why. Whether it is on
-    engines: `is_on_engines`."""
+    """Run the codec on engines if possible; returns one line with the backend and the reason. `is_on_engines`
+    checks the result."""
     if device.type != "cuda":
         return "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
     try:

@@ -1,10 +1,10 @@
 """The flow's estimator as a graph: one Euler step on one packet, caches in and out.
 
-In: the prepared estimator of a loaded flow. Out: its `Graph`, and `EngineEstimator`, which gives the
-streaming flow the velocity that a runner computes. The rows of the causal convolutions, the keys and values
-of the past and the mask are inputs, the new ones outputs, so a stream stays exactly what it is: the caches
-lie in its `RingCache` as ever. The convolution over what does not change between Euler steps, the guidance
-and the step itself stay in torch, the last two in float32. Runs in the thread of its caller.
+In: the packed estimator of a loaded flow. Out: its `Graph`, and `EngineEstimator`, which computes the
+velocity of the streaming flow with a runner. The rows of the causal convolutions, the keys and values of the
+past and the mask are inputs, the new ones outputs, so a stream does not change: its caches remain in its
+`RingCache`. The convolution of the inputs that are constant over the Euler steps, the guidance and the step
+itself stay in torch, the last two in float32. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec,
 from engine_runtime.errors import ExecutorError
 
 USUAL_PAST_CODES = 128
-"""Past for which an engine is made fastest: with a voice prompt, a reply of some seconds."""
+"""Past length for which an engine is optimized: a voice prompt and a reply of a few seconds."""
 
 
 class EstimatorStep(nn.Module):
-    """The velocity of one Euler step with all its state in the arguments."""
+    """The velocity of one Euler step, with all state as arguments."""
 
     def __init__(self, steps: EstimatorSteps) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class EstimatorStep(nn.Module):
 
 
 def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
-    """The graph of an estimator for packets of these sizes, which are whole chunks."""
+    """The graph of an estimator for packets of these sizes, which are complete chunks."""
     config, dtype, rate = steps.config, steps.pack.dtype, steps.config.upsample
     frames = Axis("frames", *packet_axis([size * rate for size in packet_codes]))
     most = config.max_frames + frames.most
@@ -81,7 +81,7 @@ def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
 
 
 class EngineEstimator:
-    """Implements `Velocity` with a runner of `estimator_graph`, for caches of a fixed size."""
+    """Implements `Velocity` with a runner of `estimator_graph`, for static caches."""
 
     def __init__(self, steps: EstimatorSteps, runner: Runner) -> None:
         self._runner, self._blocks = runner, steps.blocks
@@ -92,7 +92,7 @@ class EngineEstimator:
         """See `Velocity`."""
         cache, first = state.cache, step * self._blocks
         if not isinstance(cache, RingCache):
-            raise ExecutorError("An engine of the flow needs caches of a fixed size. Use --device cuda.")
+            raise ExecutorError("An engine of the flow needs static caches. Use --device cuda.")
         velocity, new, *rows = self._runner(
             x,
             convolved,

@@ -1,8 +1,7 @@
-"""A part of the codec as an ONNX file, and the proof that it computes what torch computes.
+"""Exports a part of the codec to an ONNX file, and checks its results against torch.
 
-In: a `Graph`. Out: a file (with a .data file beside it where the weights are large), exported with every axis
-that may change left open; or a small file without weights. Needs the packages onnx and onnxscript, which
-torch's exporter uses. Any thread.
+In: a `Graph`. Out: a file (with a .data file for large weights), with all variable axes dynamic; or a small
+file without weights. Needs the packages onnx and onnxscript, which torch's exporter uses. Any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from engine_runtime.cuda.stopwatch import times_ms
 from engine_runtime.cuda.tensorrt_library import TensorRTError
 
 OPSET = 20
-"""The first with Gelu, after Mish (18) and LayerNormalization (17); all parsers in use read it."""
+"""The first opset with Gelu, after Mish (18) and LayerNormalization (17); all parsers in use support it."""
 
 
 def require_exporter() -> None:
@@ -40,23 +39,23 @@ def require_exporter() -> None:
 
 
 def export_onnx(graph: Graph, file: Path) -> None:
-    """Write the graph to a file. Raises TensorRTError where the packages are missing or torch cannot export
+    """Write the graph to a file. Raises TensorRTError if the packages are missing or torch cannot export
     it."""
     with _reporting(graph):
         _exported(graph).save(file)
 
 
 def export_without_weights(graph: Graph, file: Path) -> None:
-    """Write the graph to a file that has only the names and shapes of its weights, as in the state dict of
-    its module. The same graph gives the same bytes. Raises as `export_onnx`."""
+    """Write the graph to a file with only the names and shapes of its weights, as in the state dict of its
+    module. The same graph yields the same bytes. Raises as `export_onnx`."""
     with _reporting(graph):
-        # The optimizer would fold weights into others that have no name in the state dict.
+        # The optimizer would fold weights into new ones without a name in the state dict.
         model = _exported(graph, optimize=False).model_proto
         file.write_bytes(_without_weights(model).SerializeToString(deterministic=True))
 
 
 def _without_weights(model: Any) -> Any:
-    """Leave out the values of the module's weights, and the exporter's remarks with paths of this machine."""
+    """Remove the values of the module's weights, and the exporter's metadata with paths of this machine."""
     prefix = f"{_AnyNumber.CHILD}."  # only names of weights have dots
     for node in model.graph.node:
         del node.metadata_props[:]
@@ -79,7 +78,7 @@ def _without_weights(model: Any) -> Any:
 def _exported(graph: Graph, *, optimize: bool = True) -> Any:
     """torch's ONNXProgram of the graph."""
     require_exporter()
-    # Each dimension is left open by itself: that `mask` is as long as `past` and `x` together is found anew.
+    # Each dimension is dynamic by itself: the exporter infers that `mask` is as long as `past` plus `x`.
     dynamic = tuple(
         {
             place: torch.export.Dim.DYNAMIC(min=size.at("least"), max=size.at("most"))
@@ -92,7 +91,7 @@ def _exported(graph: Graph, *, optimize: bool = True) -> Any:
         program = torch.export.export(
             _AnyNumber(graph.module), graph.examples("usual"), dynamic_shapes=(dynamic,), strict=False
         )
-        # With examples at hand, torch 2.9 writes checks of them into the graph that it cannot run itself.
+        # Given examples, torch 2.9 writes checks of them into the graph that it cannot run itself.
         program.example_inputs = None
         return torch.onnx.export(
             program,
@@ -107,7 +106,7 @@ def _exported(graph: Graph, *, optimize: bool = True) -> Any:
 
 @contextlib.contextmanager
 def _reporting(graph: Graph) -> Iterator[None]:
-    """Quiet, and with errors that name the graph."""
+    """Suppress the exporter's output, and raise errors that name the graph."""
     try:
         with _quiet():
             yield
@@ -120,10 +119,10 @@ def _reporting(graph: Graph) -> Iterator[None]:
 
 
 class _AnyNumber(nn.Module):
-    """A module with all its arguments in one tuple, so that their shapes are declared in one way."""
+    """A module with all arguments in one tuple, so that their shapes are declared uniformly."""
 
     CHILD = "module"
-    """What the exporter puts before the names of weights."""
+    """The exporter's prefix of weight names."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -134,9 +133,9 @@ class _AnyNumber(nn.Module):
 
 
 def check_onnx(graph: Graph, file: Path) -> float | None:
-    """Run a file and the module on the least and the usual size; the largest difference, as a share of the
-    largest value, None in bfloat16, which onnxruntime has not. Raises ExecutorError where they differ by more
-    than the graph allows."""
+    """Run a file and the module on the least and the usual size; returns the largest difference, relative to
+    the largest value, None in bfloat16, which onnxruntime lacks. Raises ExecutorError if they differ by more
+    than the graph's tolerance."""
     if any(spec.dtype == torch.bfloat16 for spec in graph.inputs):
         return None
     runner, worst = OnnxRunner(graph, file), 0.0
@@ -150,7 +149,7 @@ def check_onnx(graph: Graph, file: Path) -> float | None:
 
 
 def times_against_torch(graph: Graph, file: Path, repeats: int = 10) -> tuple[float, float]:
-    """Median milliseconds of the usual size: the graph in torch, where it is, and onnxruntime with as many
+    """Median milliseconds of the usual size: the graph in torch on its device, and onnxruntime with as many
     threads on the CPU."""
     inputs = graph.examples("usual")
     runner = OnnxRunner(graph, file, torch.get_num_threads())
@@ -162,7 +161,7 @@ def times_against_torch(graph: Graph, file: Path, repeats: int = 10) -> tuple[fl
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's own progress and its remarks on packages that are not there."""
+    """Suppress the exporter's progress and its remarks on missing packages."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,8 +1,8 @@
-"""What an exported part of the codec is: a module, and the names, number formats and sizes of its tensors.
+"""Description of an exported part of the codec: a module, and the names, dtypes and sizes of its tensors.
 
-In: a module whose arguments and results are tensors. Out: one description that the export, the optimization
-profile of an engine, the check of a loaded engine and the checks of every call read, so that no size is
-written down twice. A size is a number, or a sum of multiples of axes that may change from call to call.
+In: a module whose arguments and results are tensors. Out: a single description for the export, the
+optimization profile, the check of a loaded engine and the checks of every call. A size is a number, or a sum
+of multiples of variable axes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from engine_runtime.errors import ExecutorError
 
 Extent = Literal["least", "usual", "most"]
 Runner = Callable[..., tuple[Tensor, ...]]
-"""Runs a graph: takes its inputs and gives its outputs, in the order of the description."""
+"""Runs a graph: maps inputs to outputs, in the order of the description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """constant + the sum of factor * axis. The axes must be larger than zero: an engine takes no tensor
-    without values."""
+    """constant + the sum of factor * axis. The axes must be larger than zero, since an engine does not accept
+    empty tensors."""
 
     terms: tuple[tuple[Axis, int], ...] = ()
     constant: int = 0
@@ -39,13 +39,13 @@ class Size:
         return Size(tuple((axis, own * factor) for axis, own in self.terms), self.constant * factor)
 
     def at(self, extent: Extent) -> int:
-        """The number, every axis being at its least, usual or most."""
+        """The value with every axis at its least, usual or most."""
         return self.constant + sum(factor * axis.at(extent) for axis, factor in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A number that changes from call to call, and its range."""
+    """A variable size and its range."""
 
     name: str
     least: int
@@ -53,7 +53,7 @@ class Axis:
     most: int
 
     def at(self, extent: Extent) -> int:
-        """The number at one end or in the usual case."""
+        """The value at one end or in the usual case."""
         return {"least": self.least, "usual": self.usual, "most": self.most}[extent]
 
     def __mul__(self, factor: int) -> Size:
@@ -66,8 +66,8 @@ class Axis:
 
 
 def packet_axis(sizes: Sequence[int], before: int = 0) -> tuple[int, int, int]:
-    """Least, usual and most frames of packets of these sizes. With `before` frames from earlier; where all
-    packets are alike, up to twice their size, so that the axis stays one."""
+    """Least, usual and most frames of packets of these sizes, plus `before` earlier frames; if all packets
+    have one size, up to twice that, so that the axis stays dynamic."""
     ordered = sorted(sizes)
     usual, most = ordered[len(ordered) // 2], max(ordered[-1], 2 * ordered[0])
     return ordered[0] + before, usual + before, most + before
@@ -87,17 +87,17 @@ class TensorSpec:
 
     @property
     def dynamic(self) -> dict[int, Size]:
-        """The dimensions that change, by their place."""
+        """The variable dimensions, by index."""
         return {place: _size(size) for place, size in enumerate(self.shape) if not isinstance(size, int)}
 
     @property
     def engine_shape(self) -> tuple[int, ...]:
-        """As an engine states it: -1 where a dimension changes."""
+        """The shape as an engine reports it: -1 for a variable dimension."""
         return tuple(size if isinstance(size, int) else -1 for size in self.shape)
 
     def agrees(self, shape: tuple[int, ...], is_output: bool) -> bool:
-        """Whether an engine may state this shape. Of outputs it may leave open (-1) what is a number here: a
-        parser does not always find out, and the number is looked at after every call."""
+        """Whether an engine may report this shape. A fixed dimension of an output may be reported as -1,
+        since parsers do not always infer it; it is checked after every call."""
         return len(shape) == len(self.shape) and all(
             stated == own or (is_output and stated == -1)
             for stated, own in zip(shape, self.engine_shape, strict=True)
@@ -108,7 +108,7 @@ class TensorSpec:
         return tuple(size if isinstance(size, int) else _size(size).at(extent) for size in self.shape)
 
     def fits(self, value: Tensor) -> bool:
-        """Whether a tensor is of this format and within the range."""
+        """Whether a tensor has this dtype and is within the range."""
         least, most = self.at("least"), self.at("most")
         return (
             value.dtype == self.dtype
@@ -119,8 +119,8 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A part of the codec. `name` is that of its files. `tolerance`: how far another implementation in
-    float32 may be from the module, as a share of the largest value."""
+    """A part of the codec. `name` is that of its files. `tolerance`: allowed difference of another float32
+    implementation from the module, relative to the largest value."""
 
     name: str
     module: nn.Module
@@ -128,18 +128,18 @@ class Graph:
     outputs: tuple[TensorSpec, ...]
     tolerance: float = 1e-3
     device: torch.device = torch.device("cpu")  # noqa: RUF009
-    """Where the module's weights are."""
+    """Device of the module's weights."""
     example_values: dict[str, Callable[[tuple[int, ...]], Tensor]] = field(default_factory=dict)
-    """For inputs that cannot be any number: makes one of a shape."""
+    """For inputs with constrained values: creates one of a given shape."""
 
     @property
     def axes(self) -> dict[str, Axis]:
-        """What changes from call to call, by name."""
+        """The variable axes, by name."""
         sizes = [size for spec in self.inputs for size in spec.dynamic.values()]
         return {axis.name: axis for size in sizes for axis, _ in size.terms}
 
     def examples(self, extent: Extent = "usual", seed: int = 0) -> tuple[Tensor, ...]:
-        """Inputs of a size on the graph's device, the same every time."""
+        """Deterministic inputs of a size on the graph's device."""
         generator = torch.Generator().manual_seed(seed)
         return tuple(self._example(spec, extent, generator).to(self.device) for spec in self.inputs)
 
@@ -150,36 +150,36 @@ class Graph:
         return torch.randn(shape, generator=generator).to(spec.dtype)
 
     def check_inputs(self, values: Sequence[Tensor]) -> None:
-        """Raise ExecutorError unless these tensors fit the description and its range."""
+        """Raise ExecutorError unless these tensors match the description and its range."""
         if len(values) != len(self.inputs):
             raise ExecutorError(f"{self.name} takes {len(self.inputs)} tensors, got {len(values)}.")
         for spec, value in zip(self.inputs, values, strict=True):
             if not spec.fits(value):
                 raise ExecutorError(
-                    f"{self.name}: input {spec.name} is {value.dtype} {list(value.shape)}, and the engine "
+                    f"{self.name}: input {spec.name} is {value.dtype} {list(value.shape)}, but the engine "
                     f"was built for {spec.dtype} {list(spec.at('least'))} to {list(spec.at('most'))}. "
                     "Run without --trt-codec."
                 )
 
     def fits(self, values: Sequence[Tensor]) -> bool:
-        """Whether these inputs are of a size and format that an engine of this graph takes."""
+        """Whether an engine of this graph accepts the sizes and dtypes of these inputs."""
         return all(spec.fits(value) for spec, value in zip(self.inputs, values, strict=True))
 
     def try_out(self, runner: Callable[..., Sequence[Tensor]]) -> float:
-        """Run a runner of this graph once; how far it is from torch. Raises ExecutorError as `check_outputs`
-        does."""
+        """Run a runner of this graph once; returns its difference from torch. Raises ExecutorError as
+        `check_outputs` does."""
         inputs = self.examples("usual")
         with torch.inference_mode():
             return self.check_outputs(runner(*inputs), self.module(*inputs))
 
     def check_outputs(self, got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
-        """The largest difference as a share of the largest value. Raises ExecutorError naming the first
-        output that has another shape, is not finite, or differs by more than the tolerance."""
+        """The largest difference relative to the largest value. Raises ExecutorError naming the first output
+        with a wrong shape, values that are not finite, or a difference above the tolerance."""
         worst = 0.0
         for spec, value, reference in zip(self.outputs, got, want, strict=True):
             if value.shape != reference.shape:
                 raise ExecutorError(
-                    f"{self.name}: output {spec.name} is {list(value.shape)}, torch makes "
+                    f"{self.name}: output {spec.name} is {list(value.shape)}, torch returns "
                     f"{list(reference.shape)}."
                 )
             difference = (value.double() - reference.double()).abs().max()
@@ -194,6 +194,6 @@ class Graph:
 
     @property
     def allowed(self) -> float:
-        """`tolerance` in the number format of the graph."""
+        """`tolerance` scaled to the dtype of the graph."""
         widest = {torch.float32: 1.0, torch.float16: 30.0, torch.bfloat16: 100.0}
         return self.tolerance * max(widest.get(spec.dtype, 1.0) for spec in self.inputs)

@@ -1,7 +1,7 @@
-"""An exported part of the codec on onnxruntime, on the CPU.
+"""Runs an exported part of the codec on onnxruntime, on the CPU.
 
 In: a `Graph` and its ONNX model, with its weights or without. Out: a `Runner`. Runs in the thread of its
-caller, with one thread by default, as the codec runs beside the language model.
+caller, with one thread by default, since the codec runs beside the language model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class OnnxRunner:
         purpose: str = "check an exported codec",
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`weights` are those of a model that was written without them, on the CPU; they are not copied.
-        Raises what `create_session` raises."""
+        """`weights`, on the CPU, are for a model file without weights; they are not copied. Raises as
+        `create_session` does."""
         self._graph = graph
         self._weights = {name: value.detach().numpy() for name, value in (weights or {}).items()}
         self._session = create_session(model, purpose=purpose, threads=threads, initializers=self._weights)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See `Runner`. Raises ExecutorError for inputs that fit neither the graph nor the model."""
+        """See `Runner`. Raises ExecutorError for inputs that do not match the graph or the model."""
         self._graph.check_inputs(inputs)
         named = {
             spec.name: value.cpu().contiguous().numpy()

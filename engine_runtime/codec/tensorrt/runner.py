@@ -1,9 +1,9 @@
-"""An engine, run on torch's tensors.
+"""Runs an engine on torch tensors.
 
-In: an engine as bytes, and tensors on its device. Out: new tensors, computed on the stream that is current
-there. Nothing is taken on trust: the engine's tensors are compared with the graph when it is loaded, every
-shape and address is set for every call, and every answer of the library is looked at; what fails becomes an
-ExecutorError that names the tensor. The host never waits. One runner belongs to one thread.
+In: an engine as bytes, and tensors on its device. Out: new tensors, computed on the device's current stream.
+Every step is checked: the engine's tensors are compared with the graph at load, every shape and address is
+set for every call, and every return value of the library is checked; a failure becomes an ExecutorError that
+names the tensor. The host never waits. One runner belongs to one thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 class EngineRunner:
     """Implements `Runner` with an execution context of TensorRT or TensorRT for RTX.
 
-    `compiled` is what `compiled` of an earlier runner gave (RTX only): without it, the first call of a shape
-    compiles. Raises TensorRTError where the engine cannot be loaded or is not that of the graph.
+    `compiled` is the value of `compiled` of an earlier runner (RTX only): without it, the first call of a
+    shape compiles. Raises TensorRTError if the engine cannot be loaded or does not match the graph.
     """
 
     def __init__(
@@ -42,18 +42,18 @@ class EngineRunner:
         self._graph, self._library, self._device = graph, library, device
         self._log = logger(library)
         with _on(device):
-            # kept: an engine must not outlive its runtime, nor a context its engine
+            # kept alive: an engine must not outlive its runtime, nor a context its engine
             self._runtime = self._require(library.module.Runtime(self._log), "starting the library")
             self._engine = self._require(self._runtime.deserialize_cuda_engine(plan), "loading the engine")
             self._check_engine()
             self._compiled: Any = None
             self._context = self._new_context(compiled)
-            # work on the default stream would make the library wait for the device at every call
+            # on the default stream the library would synchronize with the device at every call
             self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See `Runner`. Raises ExecutorError for inputs that do not fit, and for whatever the library
-        refuses."""
+        """See `Runner`. Raises ExecutorError for mismatched inputs, and for everything that the library
+        rejects."""
         graph = self._graph
         graph.check_inputs(inputs)
         strangers = [
@@ -63,7 +63,7 @@ class EngineRunner:
         ]
         if strangers:
             raise ExecutorError(f"{graph.name}: input {strangers[0]} is not on {self._device}.")
-        held = [value.contiguous() for value in inputs]  # an engine knows no strides
+        held = [value.contiguous() for value in inputs]  # an engine does not support strides
         with _on(self._device):
             for spec, value in zip(graph.inputs, held, strict=True):
                 self._set(spec.name, value, with_shape=bool(spec.dynamic))
@@ -80,17 +80,19 @@ class EngineRunner:
         return tuple(outputs)
 
     def compiled(self) -> bytes | None:
-        """What was compiled for this GPU so far, to be kept; None where the library compiles nothing."""
+        """Kernels compiled for this GPU so far, to be cached; None if the library does not compile at run
+        time."""
         return None if self._compiled is None else bytes(self._compiled.serialize())
 
     def _set(self, name: str, value: Tensor, with_shape: bool = False) -> None:
         if with_shape and not self._context.set_input_shape(name, tuple(value.shape)):
-            raise self._failure(f"shape {list(value.shape)} of {name} was refused")
+            raise self._failure(f"shape {list(value.shape)} of {name} was rejected")
         if not self._context.set_tensor_address(name, value.data_ptr()):
-            raise self._failure(f"the address of {name} was refused")
+            raise self._failure(f"the address of {name} was rejected")
 
     def _execute(self) -> None:
-        """Queue the work on the current stream; a default stream is led through one of our own."""
+        """Enqueue the work on the current stream; for the default stream, on a separate stream that it waits
+        for."""
         if self._stream is None:
             done = self._context.execute_async_v3(0)
         else:
@@ -102,7 +104,7 @@ class EngineRunner:
             else:
                 done = self._context.execute_async_v3(current.cuda_stream)
         if not done:
-            raise self._failure("the work was refused")
+            raise self._failure("the work was rejected")
 
     def _new_context(self, compiled: bytes | None) -> Any:
         if not self._library.is_rtx:
@@ -110,13 +112,13 @@ class EngineRunner:
         config = self._require(self._engine.create_runtime_config(), "making a configuration")
         self._compiled = self._require(config.create_runtime_cache(), "making a cache")
         if compiled and not self._compiled.deserialize(compiled):
-            _log.info("%s: what was compiled before is of another driver or GPU", self._graph.name)
+            _log.info("%s: the cached kernels were compiled for another driver or GPU", self._graph.name)
         if config.set_runtime_cache(self._compiled) is False:
-            raise self._failure("the cache of compiled kernels was refused")
+            raise self._failure("the cache of compiled kernels was rejected")
         return self._require(self._engine.create_execution_context(config), "making a context")
 
     def _check_engine(self) -> None:
-        """Raise TensorRTError unless the engine has the graph's tensors, all on the device, and takes the
+        """Raise TensorRTError unless the engine has the graph's tensors, all on the device, and supports the
         graph's sizes."""
         engine, graph, trt = self._engine, self._graph, self._library.module
         names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
@@ -125,7 +127,7 @@ class EngineRunner:
         if strange := names ^ {spec.name for spec, _ in specs}:
             raise TensorRTError(
                 f"{graph.name}: the engine and the graph do not both have {', '.join(sorted(strange))}. "
-                "Delete the kept engine, or run without --trt-codec."
+                "Delete the cached engine, or run without --trt-codec."
             )
         for spec, mode in specs:
             check_tensor(
@@ -136,17 +138,19 @@ class EngineRunner:
                 self._library,
             )
             if engine.get_tensor_mode(spec.name) != mode:
-                raise TensorRTError(f"{graph.name}: tensor {spec.name} is no {mode}. Delete the kept engine.")
+                raise TensorRTError(
+                    f"{graph.name}: tensor {spec.name} is not an {mode}. Delete the cached engine."
+                )
             if engine.get_tensor_location(spec.name) != trt.TensorLocation.DEVICE:
                 raise TensorRTError(
-                    f"{graph.name}: tensor {spec.name} is read on the host. Delete the kept engine."
+                    f"{graph.name}: tensor {spec.name} is read on the host. Delete the cached engine."
                 )
             if mode == trt.TensorIOMode.INPUT and spec.dynamic:
                 least, _, most = (tuple(shape) for shape in engine.get_tensor_profile_shape(spec.name, 0))
                 if (least, most) != (spec.at("least"), spec.at("most")):
                     raise TensorRTError(
                         f"{graph.name}: the engine takes {spec.name} from {list(least)} to {list(most)}, not "
-                        f"{list(spec.at('least'))} to {list(spec.at('most'))}. Delete the kept engine."
+                        f"{list(spec.at('least'))} to {list(spec.at('most'))}. Delete the cached engine."
                     )
 
     def _require(self, made: Any, what: str) -> Any:
@@ -166,13 +170,13 @@ class EngineRunner:
 
 
 def _opened(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with -1 where the description leaves a dimension open."""
+    """The shape with -1 for variable dimensions."""
     return tuple(-1 if place in spec.dynamic else size for place, size in enumerate(shape))
 
 
 @contextlib.contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """The device that the library takes for its own: the current one."""
+    """Make `device` current, since the library uses the current device."""
     if device.type != "cuda":
         yield
         return

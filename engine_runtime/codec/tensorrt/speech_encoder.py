@@ -1,8 +1,8 @@
 """The speech encoder as a graph: the next codes of a segment, caches in and out.
 
-In: the encoder network. Out: its `Graph`, and `EngineSpeechEncoder`, which continues an `EncoderState` with
-what a runner computes. The nearest entry of the codebook is looked for in torch: it is a product and a
-minimum, and a distance that is rounded picks another code. Always float32. Runs in the thread of its caller.
+In: the encoder network. Out: its `Graph`, and `EngineSpeechEncoder`, which continues an `EncoderState` with a
+runner. The codebook search stays in torch: it is a product and a minimum, and a rounded distance may select
+another code. Always float32. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec
 from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderLayer, EncoderState, WhisperVQ
 
 PAST_BUCKET = 128
-"""The past is handed over in multiples of so many positions, so that an engine sees few shapes."""
+"""The past is padded to a multiple of this number of positions, so that an engine gets few shapes."""
 
 
 class SpeechEncoderStep(nn.Module):
-    """`WhisperVQ.step_hidden` with all its state in the arguments."""
+    """`WhisperVQ.step_hidden` with all state as arguments."""
 
     def __init__(self, model: WhisperVQ) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SpeechEncoderStep(nn.Module):
 
 
 def speech_encoder_graph(model: WhisperVQ) -> Graph:
-    """The graph of an encoder for one code up to a whole segment at once."""
+    """The graph of an encoder for one code up to a full segment per call."""
     config, keep = model.config, CONV_KERNEL - 1
     codes = Axis("codes", 1, 2, config.max_positions // config.pool)
     bucket = min(PAST_BUCKET, config.max_positions)
@@ -91,13 +91,13 @@ def speech_encoder_graph(model: WhisperVQ) -> Graph:
 
 
 def weights_of_graph(graph: Graph) -> dict[str, Tensor]:
-    """What the step multiplies with, by name: all of the encoder but its codebook."""
+    """Weights of the step, by name: all of the encoder except its codebook."""
     state = graph.module.state_dict()
     return {name: value for name, value in state.items() if ".codebook." not in name}
 
 
 class EngineSpeechEncoder:
-    """Does what `WhisperVQ.step_hidden` does, with a runner of `speech_encoder_graph`."""
+    """Implements `WhisperVQ.step_hidden` with a runner of `speech_encoder_graph`."""
 
     def __init__(self, model: WhisperVQ, runner: Runner) -> None:
         self._config, self._runner = model.config, runner

@@ -1,9 +1,9 @@
-"""Engines that were built, kept in a folder of the user's cache.
+"""Cache of built engines in a folder of the user's cache directory.
 
-In: what decides an engine's content. Out: the engine, if exactly that one was built before. The name of the
-files holds a hash of the weights, the sizes and ranges of all tensors, the library with its version and the
-GPU, so an engine is never used for something else; what is not used any more may be deleted at any time. Any
-thread; several programs may share the folder.
+In: everything that determines an engine. Out: the engine, if it was built before. File names contain a hash
+of the weights, the sizes and ranges of all tensors, the library with its version and the GPU, so an engine is
+never used for anything else; unused files may be deleted at any time. Any thread; several programs may share
+the folder.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
 from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
 
 VERSION = 1
-"""Raised when the same description is exported as another graph."""
+"""Incremented when the same description is exported to a different graph."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What is known of a built engine. `difference` is that of the ONNX file, run by onnxruntime, from torch,
-    as a share of the largest value; None where it was not run."""
+    """A built engine. `difference` is that of the ONNX file, run by onnxruntime, from torch, relative to the
+    largest value; None if it was not run."""
 
     name: str
     library: str
@@ -41,13 +41,13 @@ class EngineReport:
 
 
 class EngineStore:
-    """A folder of engines; None keeps nothing."""
+    """A folder of engines; None disables the cache."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def load(self, key: str) -> tuple[bytes, EngineReport] | None:
-        """The engine of a key, None where it is not there or damaged."""
+        """The engine of a key, None if it is missing or damaged."""
         if self._folder is None:
             return None
         try:
@@ -56,20 +56,21 @@ class EngineStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            _log.warning("the kept engine %s cannot be read and is built anew: %s", key, error)
+            _log.warning("the cached engine %s cannot be read and is rebuilt: %s", key, error)
             return None
         if hashlib.sha256(plan).hexdigest() != report.plan_sha256:
-            _log.warning("the kept engine %s is damaged and is built anew", key)
+            _log.warning("the cached engine %s is damaged and is rebuilt", key)
             return None
         return plan, report
 
     def save(self, key: str, plan: bytes, report: EngineReport) -> None:
-        """Keep an engine. A folder that cannot be written is logged: the engine is built again next time."""
+        """Store an engine. If the folder cannot be written, that is logged and the engine is rebuilt next
+        time."""
         self._write(key, ".plan", plan)
         self._write(key, ".json", json.dumps(asdict(report), indent=1).encode())
 
     def load_compiled(self, key: str) -> bytes | None:
-        """What TensorRT for RTX compiled on this machine for an engine."""
+        """Kernels that TensorRT for RTX compiled on this machine for an engine."""
         if self._folder is None:
             return None
         try:
@@ -78,7 +79,7 @@ class EngineStore:
             return None
 
     def save_compiled(self, key: str, compiled: bytes) -> None:
-        """Keep it, as `save`."""
+        """Store them, as `save` does."""
         self._write(key, ".jit", compiled)
 
     def _file(self, key: str, suffix: str) -> Path:
@@ -97,12 +98,12 @@ class EngineStore:
         except OSError as error:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
-            _log.warning("the engine cannot be kept in %s: %s", self._folder, error)
+            _log.warning("the engine cannot be cached in %s: %s", self._folder, error)
 
 
 def engine_key(graph: Graph, weights: str, library: RuntimeLibrary, capability: str) -> str:
-    """Name of an engine: that of its graph, and a hash of all that decides what it computes and where it
-    runs. `weights` stands for the weights and the configuration of the bundle's codec."""
+    """Key of an engine: the name of its graph, and a hash of everything that determines its results and its
+    platform. `weights` identifies the weights and the configuration of the bundle's codec."""
     described = {
         "version": VERSION,
         "weights": weights,

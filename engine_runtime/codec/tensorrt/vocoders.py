@@ -1,10 +1,10 @@
 """The vocoders as graphs: BigVGAN on a window of mel, HiFT between excitation and spectrum.
 
-In: a vocoder's network. Out: its graphs, and what a stream calls in the place of the network. BigVGAN has two
-graphs, for the first window of a reply, where the signal begins, and for those after it; the window at the
-end of a reply, which is short and of any size, stays in torch. Of HiFT the excitation (a running sum in
-float64), both Fourier transforms and the cross-fade stay in torch, around all layers of the decoder. Windows
-of sizes that no engine was built for run in torch as well. Runs in the thread of its caller.
+In: a vocoder's network. Out: its graphs, and replacements of the network for streams. BigVGAN has two graphs,
+for the first window of a reply, at the start of the signal, and for later ones; the last window of a reply,
+which is short and of any size, stays in torch. Of HiFT the excitation (a running sum in float64), both
+Fourier transforms and the cross-fade stay in torch; the graph holds all layers of the decoder. Windows of
+sizes without an engine also run in torch. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from engine_runtime.models.hift import HiFT, HiFTConfig
 
 
 class BigVGANWindow(nn.Module):
-    """A window that ends before the signal does: samples of all frames between its contexts."""
+    """A window before the end of the signal: samples of all frames between its contexts."""
 
     def __init__(
         self, windows: BigVGANWindows, context: tuple[int, int], at_start: bool, frames: int
     ) -> None:
-        """`frames` is the length of one such window. What is cut off on both sides depends on the contexts
-        alone, not on the frames between them."""
+        """`frames` is the length of one such window. The crops on both sides depend on the contexts only, not
+        on the frames between them."""
         super().__init__()
         left, right = context
         self._windows = windows
@@ -43,7 +43,7 @@ def bigvgan_graphs(
 
     def graph(name: str, at_start: bool) -> Graph:
         least, usual, most = packet_axis(packet_frames, 0 if at_start else left + right)
-        # a reply's beginning is in the window until more than its left context is done
+        # a window contains the start of the reply until more frames than the left context are done
         least, most = max(least, right + 1), most + (left + right if at_start else 0)
         frames = Axis("frames", least, max(usual, least), most)
         module = BigVGANWindow(windows, context, at_start, frames.usual)
@@ -60,7 +60,7 @@ def bigvgan_graphs(
 
 
 class EngineWindows:
-    """Does what `BigVGANWindows` does, with runners of its graphs where the window is theirs."""
+    """Implements `BigVGANWindows` with runners of its graphs for windows that they support."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class HiFTDecoder(nn.Module):
 
 
 def hift_graph(network: HiFT, overlap: int, packet_frames: list[int], like: Tensor) -> Graph:
-    """The graph of a HiFT for packets of these sizes, alone or behind the frames of the overlap."""
+    """The graph of a HiFT for packets of these sizes, alone or after the frames of the overlap."""
     config = network.config
     (least, _, _), (_, usual, most) = packet_axis(packet_frames), packet_axis(packet_frames, overlap)
     frames = Axis("frames", least, usual, most)
@@ -116,7 +116,7 @@ def hift_graph(network: HiFT, overlap: int, packet_frames: list[int], like: Tens
 
 
 class EngineHiFT:
-    """Does what a stream asks of `HiFT`, with a runner of its graph where the size fits."""
+    """Implements the `HiFT` interface of a stream, with a runner of its graph for supported sizes."""
 
     def __init__(self, network: HiFT, graph: Graph, runner: Runner) -> None:
         self._network, self._graph, self._runner = network, graph, runner

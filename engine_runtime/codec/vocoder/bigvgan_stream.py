@@ -1,9 +1,9 @@
-"""BigVGAN on windows of the mel: seamless chunks without state inside the network.
+"""Streaming BigVGAN on windows of the mel: seamless chunks without state in the network.
 
-In: mel chunks. Out: the samples of every frame whose right context is there. A window is cut down after
-every stage to what the wanted samples still depend on (`stage_intervals`), so that the expensive late
-stages work on the new frames alone. With the structural context the result is that of one call over the
-whole mel; at the true start and end of the signal nothing is padded. Runs in the thread of its caller.
+In: mel chunks. Out: the samples of every frame whose right context has arrived. After every stage a window is
+cropped to what the requested samples depend on (`stage_intervals`), so that the expensive late stages run on
+the new frames only. With the full receptive field the result equals one call over the complete mel; no
+context is invented beyond the true start and end of the signal. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBl
 from engine_runtime.types import Mel, Pcm
 
 EDGE = 8
-"""Samples of an activation that the mirroring of its filters at an end of the signal reaches (6, rounded
+"""Samples of an activation affected by the edge padding of its filters at an end of the signal (6, rounded
 up)."""
 
 
 class _Activation:
-    """An anti-aliased activation without copies for padding: up by two, snake, down by two.
+    """An anti-aliased activation without padding copies: upsample by two, snake, downsample by two.
 
-    The package repeats the edge samples before both filters. Here the filters see zeros instead, and the
-    few samples that this changes are made as the package makes them, if they are an end of the signal; else
-    they are cut off later.
+    The package replicates the edge samples before both filters. Here the filters use zero padding; the few
+    samples that this changes are recomputed as in the package at an end of the signal, and cropped later
+    elsewhere.
     """
 
     def __init__(self, module: Activation1d) -> None:
@@ -56,7 +56,7 @@ class _Activation:
         y = F.conv1d(y, self._down, stride=2, padding=self._pad, groups=self._channels)
         if at_start:
             start = self._plain(x[:, :, : 3 * EDGE])[:, :, :EDGE]
-            if torch.compiler.is_exporting():  # a graph holds no assignment
+            if torch.compiler.is_exporting():  # an exported graph supports no in-place assignment
                 return torch.cat((start, y[:, :, EDGE:]), dim=2)
             y[:, :, :EDGE] = start
         if at_end:
@@ -65,8 +65,8 @@ class _Activation:
 
 
 class _Block:
-    """An AMP block of either kind: pairs of activation and convolution, summed with the input after one or
-    two."""
+    """An AMP block of either kind: pairs of activation and convolution, with a residual connection after one
+    or two."""
 
     def __init__(self, block: AMPBlock1 | AMPBlock2) -> None:
         activations = [_Activation(module) for module in block.activations]
@@ -88,17 +88,17 @@ class _Block:
 
 
 class Windows(Protocol):
-    """What a stream calls."""
+    """The network as a stream calls it."""
 
     def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
         """Samples [(end - first) * hop] of the frames [first, end) of the window mel [1, n_mels, frames].
 
-        `at_start` and `at_end` say whether the window starts or ends where the signal does.
+        `at_start` and `at_end`: whether the window starts or ends with the signal.
         """
 
 
 class BigVGANWindows:
-    """The network with its final weights, run on a window for a part of its frames. No state of a stream."""
+    """The network with folded weights, run on a window for some of its frames. Holds no stream state."""
 
     def __init__(self, network: BigVGAN) -> None:
         self._network, self._config = network, dict(network.h)
@@ -115,7 +115,7 @@ class BigVGANWindows:
         return self.run(mel, self.cuts(mel.shape[2], first, end, at_start, at_end))
 
     def run(self, mel: Tensor, cuts: Sequence[Cut]) -> Tensor:
-        """Samples of a window that is cut level by level."""
+        """Samples of a window that is cropped level by level."""
         network, (before, *levels, after) = self._network, cuts
         x = network.conv_pre(before.of(mel))
         for stage, (before_up, behind_up) in enumerate(zip(levels[:-1:2], levels[1:-1:2], strict=True)):
@@ -130,11 +130,11 @@ class BigVGANWindows:
         return after.of(x)[0, 0]
 
     def cuts(self, frames: int, first: int, end: int, at_start: bool, at_end: bool) -> list[Cut]:
-        """What a window of so many frames loses on its way: at every level of `stage_intervals` all but what
-        the samples of the frames [first, end) depend on, as far as it is there, and behind the network all
-        but these samples."""
+        """The crops of a window of `frames` frames: at every level of `stage_intervals` to the part that the
+        samples of the frames [first, end) depend on, limited to the window, and after the network to these
+        samples."""
         mel, *levels = stage_intervals(self._config, first, end)
-        # the signal behind a transposed convolution is `rate` times as long
+        # a transposed convolution makes the signal `rate` times as long
         factors = [1, *(factor for rate in self._rates for factor in (1, rate)), 1, 1]
         samples = (first * self.hop, end * self.hop - 1)
         offset, length, cuts = 0, frames, []
@@ -149,8 +149,8 @@ class BigVGANWindows:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How much of a level's signal is dropped on both sides, and whether what is left starts or ends where
-    the signal does."""
+    """Number of values dropped at both sides of a level's signal, and whether the rest starts or ends with
+    the signal."""
 
     left: int
     right: int
@@ -163,7 +163,7 @@ class Cut:
 
 
 class BigVGANStream:
-    """One reply. Keeps the frames that are context of what comes next."""
+    """The stream of one reply. Keeps the frames that are context of later ones."""
 
     def __init__(
         self,
@@ -180,22 +180,22 @@ class BigVGANStream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the next frame is the first of a signal."""
+        """Clear the state: the next frame is the first of a signal."""
         self._frames = self._empty
-        self._done = 0  # frames of `_frames` whose samples are out
+        self._done = 0  # frames of `_frames` whose samples were returned
         self._dropped = False  # whether `_frames` no longer starts with the signal
 
     def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
+        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
         return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
 
     def finish(self) -> Pcm:
-        """The samples that were held back for their right context; the stream is as new afterwards."""
+        """Return the samples held back for their right context; the stream is reset afterwards."""
         return self.finish_tensor().cpu().numpy()
 
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        """As `push`, but returns float32 tensors on the device without waiting for them."""
         self._check(mel)
         self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
         return self._emit(self._frames.shape[2] - self._right, at_end=False, pushed=mel.shape[1])

@@ -1,10 +1,9 @@
-"""BigVGAN for CPUs: the function of the package's network, in half of its time.
+"""BigVGAN for CPUs: the same function as the package's network, in half the time.
 
-In: rows of mel. Out: rows of one sample. The network is a chain of levels, each of which makes rows of rows
-and states which of its input it depends on, so that a stream (`cpu_bigvgan_stream`) works on every row once.
-Rows of channels are what the convolutions read as they are (`cpu_convolution`). Of the anti-aliased
-activation NumPy does the sine, which takes it half the time that torch takes. No state of a stream. Runs in
-the thread of its caller.
+In: rows of mel. Out: rows of one sample. The network is a chain of levels, each of which maps rows to rows
+and declares its receptive field, so that a stream (`cpu_bigvgan_stream`) computes every row once. The
+convolutions read rows of channels without a copy (`cpu_convolution`). NumPy computes the sine of the
+anti-aliased activation, in half of torch's time. Holds no stream state. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -32,30 +31,28 @@ from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBl
 ACTIVATION_REACH = FILTER_KERNEL // 2 - 1
 """Rows on either side that an anti-aliased activation depends on."""
 LEAST_FREQUENCY = 1e-6
-"""Of a snake. Below, it is the identity in float32."""
+"""Smallest alpha of a snake; below it the snake is the identity in float32."""
 
 Run = Callable[[Tensor, bool, bool], Tensor]
-"""Makes rows [T', out] of rows [T, in]; whether these start and end where the signal does."""
+"""(rows [T, in], whether they start and end with the signal) -> rows [T', out]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A part of the network. Of T rows inside of a signal it makes rate * (T - context)."""
+    """A level of the network. It maps T rows inside a signal to rate * (T - context) rows."""
 
     run: Run
     rate: int
-    """Rows that come out for each that goes in."""
+    """Output rows per input row."""
     context: int
-    """Rows that the next ones depend on, too."""
+    """Past rows that the next output rows depend on."""
     delay: int
-    """Rows that come out later than those they were made of, and so at the end of the signal alone."""
+    """Delayed output rows, which appear only at the end of the signal."""
 
 
 class CpuBigVGAN:
-    """The network with its final weights.
-
-    `dtype` is the number format of the factors of the dense convolutions; all the rest, sums included, is
-    float32.
+    """The network with folded weights. `dtype` is that of the factors of the dense convolutions; everything
+    else, including sums, is float32.
     """
 
     def __init__(self, network: BigVGAN, dtype: torch.dtype = torch.float32) -> None:
@@ -63,7 +60,7 @@ class CpuBigVGAN:
         first = convolution(network.conv_pre.weight, network.conv_pre.bias, 1, dtype)
         levels = [_level(first, first.reach)]
         for index, ups in enumerate(network.ups):
-            # the mean over the blocks of a stage: whatever follows their sum divides
+            # the mean over the blocks of a stage: the division is folded into the next layer
             levels.append(_Upsampling(ups[0], 1 / kinds if index else 1.0, dtype).level)
             stage = _Stage(blocks[index * kinds : (index + 1) * kinds])
             levels.append(_level(stage, stage.reach))
@@ -74,13 +71,13 @@ class CpuBigVGAN:
 
 
 def _level(run: Run, reach: int) -> Level:
-    """A level that makes a row of every row, from it and `reach` on either side."""
+    """A level of rate 1; each row depends on `reach` rows on either side."""
     return Level(run, rate=1, context=2 * reach, delay=reach)
 
 
 class _Activation:
-    """An anti-aliased activation: up by two, snake, down by two. The frequency of the sine is in the filters,
-    and so is a factor that the input wants."""
+    """An anti-aliased activation: upsample by two, snake, downsample by two. The frequency of the sine and a
+    factor of the input are folded into the filters."""
 
     def __init__(self, module: Activation1d, factor: float = 1.0) -> None:
         act = module.act
@@ -110,15 +107,15 @@ class _Activation:
             theta[:reach] = theta[reach]
         if at_end:
             theta[-reach:] = theta[-reach - 1]
-        with np.errstate(invalid="ignore"):  # who takes the samples looks whether they are finite
+        with np.errstate(invalid="ignore"):  # the consumer of the samples checks that they are finite
             sine = torch.from_numpy(np.sin(theta.numpy()))
         theta.addcmul_(sine.square_(), self._gain)
         return rows_of(F.conv2d(image(theta), self._down, stride=(1, 2), groups=self._channels))
 
 
 class _Block:
-    """An AMP block of either kind: pairs of activation and convolution, summed with the input after one or
-    two."""
+    """An AMP block of either kind: pairs of activation and convolution, with a residual connection after one
+    or two."""
 
     def __init__(self, block: AMPBlock1 | AMPBlock2, dtype: torch.dtype) -> None:
         if isinstance(block, AMPBlock1):
@@ -145,7 +142,7 @@ class _Block:
 
 
 class _Stage:
-    """The sum of blocks side by side."""
+    """The sum of parallel blocks."""
 
     def __init__(self, blocks: list[_Block]) -> None:
         self._blocks, self.reach = blocks, max(block.reach for block in blocks)
@@ -164,14 +161,14 @@ class _Stage:
 
 
 class _Upsampling:
-    """A transposed convolution as one product: a window of rows makes `rate` rows side by side."""
+    """A transposed convolution as one product: a window of rows yields `rate` concatenated rows."""
 
     def __init__(self, conv: nn.ConvTranspose1d, factor: float, dtype: torch.dtype) -> None:
         weight = conv.weight.detach() * factor  # [in, out, kernel]
         self._rate, self._delay = conv.stride[0], int(conv.padding[0])
         self._window = -(-weight.shape[2] // self._rate)
         weight = F.pad(weight, (0, self._window * self._rate - weight.shape[2]))
-        # the first taps meet the last row of the window
+        # the first taps apply to the last row of the window
         phases = weight.unflatten(2, (self._window, self._rate)).flip(2).permute(3, 1, 2, 0)
         self._channels = phases.shape[1]
         self._weight = phases.reshape(self._rate * self._channels, -1).to(dtype)
@@ -192,7 +189,7 @@ class _Upsampling:
 
 
 class _Last:
-    """What makes samples of the last stage."""
+    """The last layers: rows of the last stage to samples."""
 
     def __init__(self, network: BigVGAN, factor: float) -> None:
         self._activation = _Activation(network.activation_post, factor)

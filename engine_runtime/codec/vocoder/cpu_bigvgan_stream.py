@@ -1,8 +1,8 @@
-"""BigVGAN on a CPU with state: every level of the network keeps the rows that its next ones depend on.
+"""Stateful BigVGAN on a CPU: every level of the network keeps the rows that its next output depends on.
 
-In: mel chunks. Out: the samples that are final, which no later frame changes; a row that was computed is not
-computed again, but for the few at the borders of a residual block. Equal to one call over the whole mel. Runs
-in the thread of its caller; streams do not share state.
+In: mel chunks. Out: final samples, which later frames cannot change; every row is computed once, except a few
+at the borders of a residual block. Equal to one call over the complete mel. Runs in the thread of its caller;
+streams do not share state.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class CpuBigVGANStream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the next frame is the first of a signal."""
+        """Clear the state: the next frame is the first of a signal."""
         self._levels = [_LevelState(level) for level in self._network.levels]
 
     def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
+        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
         return self.push_tensor(torch.as_tensor(mel)).numpy()
 
     def finish(self) -> Pcm:
-        """The samples that were held back for their right context; the stream is as new afterwards."""
+        """Return the samples held back for their right context; the stream is reset afterwards."""
         return self.finish_tensor().numpy()
 
     @torch.inference_mode()
@@ -60,11 +60,12 @@ class _LevelState:
     def __init__(self, level: Level) -> None:
         self._level = level
         self._rows: Tensor | None = None
-        self._start = 0  # which row of the signal is the first of them
-        self._done = 0  # rows that came out
+        self._start = 0  # index in the signal of the first kept row
+        self._done = 0  # rows that were returned
 
     def push(self, rows: Tensor | None, at_end: bool) -> Tensor | None:
-        """Add rows [T, in]; the rows [T', out] that are final now, or None. `at_end`: no others follow."""
+        """Add rows [T, in]; returns the rows [T', out] that are final now, or None. `at_end`: these are the
+        last rows."""
         level = self._level
         if self._rows is not None:
             rows = self._rows if rows is None else torch.cat((self._rows, rows))

@@ -1,9 +1,9 @@
-"""Dense convolutions of stride 1 on a CPU, over rows of channels, in few multiplications.
+"""Dense convolutions of stride 1 on a CPU, over rows of channels, with few multiplications.
 
-In: rows [T, C] contiguous, C numbers for each moment. Out: rows of the moments whose neighbours are there:
-nothing is padded but the true start and end of a signal. oneDNN reads this order ("channels last") as it is;
-where there are many channels, Winograd's algorithm needs half of the multiplications or less. No state. Runs
-in the thread of its caller.
+In: rows [T, C] contiguous, one row of C channels per time step. Out: the rows of all time steps with complete
+context: only the true start and end of a signal are padded. oneDNN reads this layout ("channels last")
+without a copy; with many channels, Winograd's algorithm needs at most half of the multiplications. No state.
+Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LEAST_CHANNELS = 128
-"""From here on Winograd's transforms, whose cost does not depend on it, take less than they save."""
+"""Minimum number of input and output channels for Winograd's algorithm: with fewer, its transforms cost more
+than they save."""
 POINTS = {3: (2 / 3, 3 / 2), 5: (0.5, 1.0, 2.0), 7: (0.4, 0.8, 1.25, 2.5)}
-"""For each number of taps the points, with both signs, at which polynomials are multiplied, besides 0 and
-infinity. Those that round the least, of a grid."""
+"""For each number of taps the evaluation points of the polynomials, with both signs, besides 0 and infinity;
+chosen on a grid for the smallest rounding error."""
 TILE = 4
-"""Rows that come out of one multiplication of polynomials."""
+"""Output rows per polynomial product."""
 
 
 def image(rows: Tensor) -> Tensor:
@@ -34,13 +35,13 @@ def rows_of(image: Tensor) -> Tensor:
 
 
 def without(rows: Tensor, before: int, behind: int) -> Tensor:
-    """All rows but so many at either end."""
+    """All rows except `count` at either end."""
     return rows[before : rows.shape[0] - behind]
 
 
 class DirectConvolution:
-    """A convolution as oneDNN does it. A number format other than float32 is that of its factors alone: rows
-    are float32 before and after it."""
+    """A convolution by oneDNN. A dtype other than float32 applies to its factors only: input and output rows
+    are float32."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, dilation: int = 1, dtype: torch.dtype = torch.float32
@@ -61,10 +62,10 @@ class DirectConvolution:
 
 
 class WinogradConvolution:
-    """A convolution as products of polynomials, each done by values at `TILE + taps - 1` points."""
+    """A convolution as polynomial products, each evaluated at `TILE + taps - 1` points."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int = 1) -> None:
-        """`weight` [out, in, taps], of a number of taps that `POINTS` has."""
+        """`weight` [out, in, taps]; the number of taps must be a key of `POINTS`."""
         self._taps, self._dilation = weight.shape[2], dilation
         self.reach = self._taps // 2 * dilation
         to_values, taps_to_values, to_rows = _transforms(self._taps)
@@ -82,7 +83,7 @@ class WinogradConvolution:
         tiles = -(-length // (TILE * dilation))
         wanted = (tiles * TILE + self._taps - 1) * dilation
         rows = F.pad(rows, (0, 0, before, wanted - before - rows.shape[0]))
-        # rows that one tap skips lie side by side, as if they were channels
+        # dilation: the rows between two taps are treated as channels
         width = dilation * channels
         windows = rows.as_strided((tiles, points, width), (TILE * width, width, 1))
         values = torch.bmm(self._to_values.expand(tiles, -1, -1), windows)
@@ -98,7 +99,7 @@ Convolution = DirectConvolution | WinogradConvolution
 
 
 def convolution(weight: Tensor, bias: Tensor, dilation: int, dtype: torch.dtype) -> Convolution:
-    """The faster kind for a weight [out, in, taps]."""
+    """The faster implementation for a weight [out, in, taps]."""
     out_channels, channels, taps = weight.shape
     if dtype == torch.float32 and min(out_channels, channels) >= LEAST_CHANNELS and taps in POINTS:
         return WinogradConvolution(weight, bias, dilation)
@@ -106,8 +107,8 @@ def convolution(weight: Tensor, bias: Tensor, dilation: int, dtype: torch.dtype)
 
 
 def _transforms(taps: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """The matrices of Winograd's algorithm: from a window of rows to values, from taps to values, from
-    products of values to rows.
+    """The transform matrices of Winograd's algorithm: window of rows to values, taps to values, products of
+    values to rows.
 
     They are those of a product of polynomials (values of both factors, then interpolation), transposed.
     """
@@ -120,7 +121,7 @@ def _transforms(taps: int) -> tuple[NDArray[np.float64], NDArray[np.float64], ND
         return np.vstack((powers, np.eye(coefficients)[-1]))  # the last row is the value at infinity
 
     to_values, taps_to_values, to_rows = np.linalg.inv(values(size)).T, values(taps), values(TILE).T
-    # alike in size, so that nothing is large between; powers of two round nothing
+    # balance the magnitudes, so that no intermediate value is large; powers of two are exact
     for_taps = 2.0 ** np.round(np.log2(np.linalg.norm(taps_to_values, axis=1)))
     for_rows = 2.0 ** np.round(np.log2(np.linalg.norm(to_values, axis=1) * for_taps))
     return (

@@ -1,10 +1,10 @@
-"""HiFT chunk by chunk, after the protocol of the released codec (CosyVoice 2).
+"""Streaming HiFT, following the protocol of the released codec (CosyVoice 2).
 
-In: mel chunks. Out: samples, the last ones of each chunk held back for a cross-fade. Every call repeats the
-last frames with the excitation that they had, and fades from the samples made without what follows to those
-made with it. In two points it differs from upstream, where a seam can be heard: the phases of the sines go on
-where those of the last call ended, instead of starting anew; and the two weights of the fade add up to one (a
-raised cosine), where upstream's Hamming window adds up to 1.08. Runs in the thread of its caller.
+In: mel chunks. Out: samples; the last ones of each chunk are held back for a cross-fade. Every call
+recomputes the last frames with the same excitation, and fades from the samples computed without right context
+to those computed with it. It differs from upstream, where a seam is audible, in two points: the phases of the
+sines continue from the last call instead of restarting; and the two weights of the fade sum to one (raised
+cosine), while upstream's Hamming window sums to 1.08. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ call."""
 
 
 class HiFTNetwork(Protocol):
-    """What a stream calls; see `HiFT` for both."""
+    """The network as a stream calls it; see `HiFT` for both methods."""
 
     @property
     def config(self) -> HiFTConfig:
@@ -34,15 +34,16 @@ class HiFTNetwork(Protocol):
 
     @property
     def continued_source(self) -> Callable[[Tensor, Tensor, int, Tensor], tuple[Tensor, Tensor]]:
-        """Excitation of mel and noise with given phases at a frame, and the phases at the last frame."""
+        """Excitation from mel and noise with given phases at a frame, and the phases at the last frame."""
 
     @property
     def decode(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Wave of mel and excitation."""
+        """Waveform from mel and excitation."""
 
 
 class HiFTStream:
-    """One reply. `overlap` frames are worked on twice and faded; the same number is held back."""
+    """The stream of one reply. `overlap` frames are computed twice and cross-faded; the same number is held
+    back."""
 
     def __init__(
         self,
@@ -59,28 +60,28 @@ class HiFTStream:
         self._empty = torch.zeros((1, network.config.in_channels, 0), device=like.device)
         samples = overlap * network.config.hop
         self._fade_in, self._fade_out = (weights.to(like.device) for weights in fade_weights(samples))
-        # the phase is exact up to the centre of the last frame of a call, and stands still behind it
+        # the phase is exact up to the centre of the last frame of a call, and constant after it
         self._unsettled = network.config.hop // 2
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything and start the noise anew."""
+        """Clear the state and restart the noise."""
         self._frames = self._empty
         self._source = self._speech = self._fade_in[:0]
         self._phase = self._source.double()
         self._noise = self._new_noise()
 
     def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
+        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
         return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
 
     def finish(self) -> Pcm:
-        """The samples that were held back; the stream is as new afterwards."""
+        """Return the samples held back; the stream is reset afterwards."""
         return self.finish_tensor().cpu().numpy()
 
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        """As `push`, but returns float32 tensors on the device without waiting for them."""
         self._check(mel)
         if mel.shape[1] == 0:
             return self._fade_in[:0]
@@ -103,7 +104,7 @@ class HiFTStream:
         return pcm
 
     def _run(self, pushed: int) -> Tensor:
-        """Samples of the kept frames, faded in over what was held back before. Keeps the excitation."""
+        """Samples of the kept frames, cross-faded with the samples held back before. Keeps the excitation."""
         frames = self._frames
         inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._phase, self._speech)
         if self._calls is not None and pushed in self._calls.frames:
@@ -118,8 +119,7 @@ class HiFTStream:
         self, frames: Tensor, noise: Tensor, before: Tensor, phase: Tensor, held: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Samples of the frames, the end of their excitation and its phases. `before`, `phase` and `held` are
-        the excitation, its phases and the samples that the last call had where this one begins (or
-        nothing)."""
+        excitation, phases and samples of the last call for the overlap with this one (empty at the start)."""
         excitation, phase = self._network.continued_source(frames, noise, self._overlap - 1, phase)
         source = excitation[0]
         source[: len(before)] = before
@@ -131,7 +131,7 @@ class HiFTStream:
 
 
 def fade_weights(samples: int) -> tuple[Tensor, Tensor]:
-    """Weights of what comes and of what goes, float32 [samples] each, whose sums are exactly one."""
+    """Fade-in and fade-out weights, float32 [samples] each, that sum to exactly one."""
     turns = (torch.arange(samples, dtype=torch.float64) + 0.5) / (4 * samples)
     fade_out = 1.0 - torch.sin(2.0 * math.pi * turns).square().float()
     # NOTE: the second difference is exact in float32 where the first was rounded

@@ -1,7 +1,8 @@
 """The residual blocks of HiFT with a Triton kernel between their convolutions.
 
-In: a folded HiFT. Out: the same one; a block then takes a convolution and one pass over memory in turn, where
-Snake alone would be six. `ResidualBlock.forward` is the plain twin. Imported only where Triton is there.
+In: a folded HiFT. Out: the same network, modified in place: a block then alternates between a convolution and
+a single pass over memory, where Snake alone would take six passes. `ResidualBlock.forward` is the reference
+implementation. Imported only if Triton is available.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BLOCK = 1024
 
 
 def use_kernels(network: HiFT) -> None:
-    """Let the residual blocks of a network whose weights are folded use the kernel."""
+    """Make the residual blocks of a network with folded weights use the kernel."""
     for module in network.modules():
         if isinstance(module, ResidualBlock):
             module.faster = residual
@@ -54,12 +55,12 @@ def _passed(
     snake: nn.Module | None = None,
     total: Tensor | None = None,
 ) -> Tensor:
-    """x + bias of conv + residual, to `total` if that is there, and its Snake or, without one, itself."""
+    """x + bias of conv + residual, to `total` if given; returns its Snake or, without one, the sum itself."""
     out = torch.empty_like(x)
     bias = conv.bias if isinstance(conv, nn.Conv1d) else None
     alpha = snake.alpha if isinstance(snake, Snake) else None
     kept = out if alpha is None else total
-    # Pointers that a flag switches off are never read or written; any tensor may stand in for them.
+    # Pointers disabled by a flag are never accessed; any tensor serves as a placeholder.
     snake_values[(triton.cdiv(x.numel(), _BLOCK),)](
         x, x if residual is None else residual, x if bias is None else bias, x if alpha is None else alpha,
         out if kept is None else kept, out, x.numel(), x.shape[2], CHANNELS=x.shape[1],

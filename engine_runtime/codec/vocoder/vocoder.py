@@ -1,9 +1,9 @@
-"""Vocoder: mel to 24 kHz (the bundle's rate) PCM, whole or in chunks that join without a seam.
+"""Vocoder: mel to 24 kHz (the bundle's rate) PCM, one-shot or in seamless chunks.
 
 In: log-mel [n_mels, frames] of exactly the `MelSpec` the network was trained on. Out: mono float32 PCM,
 `mel.hop` samples per frame. Two kinds: BigVGAN (windows with context, or levels with state; equal to the
-one-shot call within 1e-5) and HiFT (a cross-fade after the released codec's). Holds no state of a reply; a
-`VocoderStream` does. Runs in the thread of its caller.
+one-shot call within 1e-5) and HiFT (a cross-fade as in the released codec). Stateless; a `VocoderStream`
+holds the state of a reply. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ from engine_runtime.types import Mel, MelSpec, Pcm
 
 
 class VocoderStream(Protocol):
-    """One reply. `finish` gives the rest and leaves the stream as new."""
+    """The stream of one reply. `finish` returns the rest and resets the stream."""
 
     def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, maybe none."""
+        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
 
     def finish(self) -> Pcm:
-        """The samples that were held back; nothing follows."""
+        """Return the samples held back, at the end of the mel."""
 
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but float32 tensors on the device, which it does not wait for."""
+        """As `push`, but returns float32 tensors on the device without waiting for them."""
 
     def finish_tensor(self) -> Tensor:
         """As `finish`, but a tensor on the device."""
 
     def reset(self) -> None:
-        """Forget the frames and samples that are held."""
+        """Drop the frames and samples held back."""
 
 
 class Vocoder:
-    """A vocoder network and the mel it wants.
+    """A vocoder network and its mel.
 
-    `left_context_frames` and `right_context_frames` default to what the kind needs: BigVGAN's receptive
-    field, HiFT's overlap. Less than BigVGAN's receptive field sounds earlier and is no longer exact
-    (`is_exact`). `seed` is that of HiFT's noise; every stream starts from it. `graphed` tells which chunks
-    are captured, if any; `triton` lets HiFT use a kernel; `keep_state` lets the streams of an exact BigVGAN
-    keep the state of its levels (`cpu_bigvgan`), on a CPU. Raises BundleError where network and mel do not
-    fit.
+    `left_context_frames` and `right_context_frames` default to the needs of the kind: BigVGAN's receptive
+    field, HiFT's overlap. Less than BigVGAN's receptive field lowers latency but is not exact (`is_exact`).
+    `seed` is that of HiFT's noise; every stream starts from it. `graphed` selects the chunk sizes to capture,
+    if any; `triton` enables a kernel in HiFT; `keep_state` makes the streams of an exact BigVGAN keep the
+    state of its levels (`cpu_bigvgan`), on a CPU. Raises BundleError if network and mel do not match.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Vocoder:
         network = network.to(device).eval()
         self._graphed = graphed
         self.like = torch.zeros(0, dtype=dtype, device=device)
-        """Has the number format and the device of the network."""
+        """A tensor with the dtype and device of the network."""
         if isinstance(network, HiFT):
             stated = {"in_channels": mel.n_mels, "sampling_rate": mel.sample_rate, "hop": mel.hop}
             _check_network({key: getattr(network.config, key) for key in stated}, stated)
@@ -92,7 +91,7 @@ class Vocoder:
         self.right_context_frames = right if right_context_frames is None else right_context_frames
         if self.kind == "hift" and self.left_context_frames != self.right_context_frames:
             raise BundleError(
-                "a HiFT vocoder repeats as many frames as it holds back: make left_context_frames and "
+                "a HiFT vocoder recomputes as many frames as it holds back: make left_context_frames and "
                 "right_context_frames of [vocoder] equal"
             )
         self.is_exact = self.kind == "bigvgan" and (
@@ -100,7 +99,7 @@ class Vocoder:
         )
         self._whole: BigVGAN | HiFT
         self.network: Windows | CpuBigVGAN | HiFTNetwork
-        """What streams call; engines may take its place, `vocode` does not use them."""
+        """The network that streams call; engines may replace it, but `vocode` does not use them."""
         if isinstance(network, HiFT):
             self._whole = network.fold().lower(dtype)
             if triton:
@@ -130,7 +129,7 @@ class Vocoder:
 
     @torch.inference_mode()
     def vocode(self, mel: Mel) -> Pcm:
-        """PCM [frames * hop] of a whole mel [n_mels, frames], in one call. Raises as `check` does."""
+        """PCM [frames * hop] of a complete mel [n_mels, frames], in one call. Raises as `check` does."""
         self.check(torch.as_tensor(mel))
         if mel.shape[1] == 0:
             return np.zeros(0, dtype=np.float32)
@@ -153,7 +152,8 @@ class Vocoder:
         return BigVGANStream(windows, self.mel.n_mels, (left, right), self.check, self.like, self._graphed)
 
     def warm_up(self, frames: Sequence[int]) -> None:
-        """Make a stream of packets of so many frames, for what it captures and for the libraries' choices."""
+        """Run a stream with packets of these sizes in frames, to capture graphs and to let libraries choose
+        algorithms."""
         stream = self.stream()
         for size in frames:
             stream.push_tensor(torch.zeros((self.mel.n_mels, size), device=self.like.device))
@@ -162,18 +162,18 @@ class Vocoder:
     def check(self, mel: Tensor) -> None:
         """Raise MelMismatchError for a wrong number of bands, ExecutorError for values that are not finite.
 
-        The values are looked at on the CPU only: elsewhere that would wait for the device. `ReplyVoice` looks
-        at the samples.
+        Values are checked on the CPU only, since elsewhere that would synchronize with the device.
+        `ReplyVoice` checks the samples.
         """
         if mel.ndim != 2 or mel.shape[0] != self.mel.n_mels:
             raise MelMismatchError(
-                f"the vocoder wants a mel of {self.mel.n_mels} bands x frames, got {list(mel.shape)}; "
+                f"the vocoder needs a mel of {self.mel.n_mels} bands x frames, got {list(mel.shape)}; "
                 "use the flow and the vocoder of one bundle"
             )
         if mel.device.type == "cpu" and not bool(torch.isfinite(mel).all()):
             frame = int((~torch.isfinite(mel).all(dim=0)).nonzero()[0])
             raise ExecutorError(
-                f"the mel for the vocoder holds values that are not finite (first in frame {frame} of "
+                f"the mel for the vocoder contains values that are not finite (first in frame {frame} of "
                 f"{mel.shape[1]}); run the flow in float32 or check its weights"
             )
 
@@ -198,11 +198,11 @@ def _bigvgan_names(mel: MelSpec) -> dict[str, float]:
 
 
 def _check_network(config: Mapping[str, Any], wanted: Mapping[str, float]) -> None:
-    """Raise MelMismatchError if what a network says of its mel is not what is wanted; None says nothing."""
+    """Raise MelMismatchError if a network's mel differs from the expected one; None means unspecified."""
     wrong = [key for key, value in wanted.items() if config.get(key, value) not in (value, None)]
     if wrong:
         built, stated = ({key: values[key] for key in wrong} for values in (config, wanted))
         raise MelMismatchError(
-            f"the vocoder network and its mel do not fit.\n  network:  {built}\n  manifest: {stated}\n"
+            f"the vocoder network and its mel do not match.\n  network:  {built}\n  manifest: {stated}\n"
             "Correct [vocoder.config] or [vocoder.mel]."
         )

@@ -1,12 +1,12 @@
-"""Voice prompt: a recording that the user chose, as what the flow needs to speak in its voice.
+"""Voice prompt: the flow's conditioning on a recording chosen by the user.
 
-In: mono PCM at any rate. Out: its codes, its mel and its x-vector, cut to whole chunks of the flow so that
-the first chunk of a reply starts at a chunk border. Silence before and after the speech is left out. Made
-once a recording and bundle and kept in a folder under a hash of all it depends on. Runs when an engine is
-loaded, in its thread.
+In: mono PCM at any rate. Out: its codes, its mel and its x-vector, truncated to complete chunks of the flow
+so that the first chunk of a reply starts at a chunk boundary. Silence before and after the speech is removed.
+Computed once per recording and bundle, and cached in a folder under a hash of everything it depends on. Runs
+when an engine is loaded, in its thread.
 
 The rates are those of the released codec: codes from the recording at the speech encoder's rate, mel at the
-flow's, x-vector from the latter once more resampled.
+flow's, x-vector from the latter, resampled again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from engine_runtime.types import Pcm, VoicePrompt
 
 _log = logging.getLogger(__name__)
 _VERSION = 1
-"""Of the way from a recording to a prompt; a change makes what is kept void."""
+"""Version of the computation of a prompt; a change invalidates cached prompts."""
 
 
 def make_voice_prompt(source: VoiceSource, bundle: Bundle, tokenizer: SpeechTokenizer) -> VoicePrompt:
-    """The prompt of a recording, from the cache where it is there.
+    """The prompt of a recording, from the cache if it is there.
 
     Raises BundleError for a bundle without a speaker encoder, AudioInputError for a recording that is silent
     or too short.
@@ -71,19 +71,19 @@ def _make(
     wanted = bundle.flow.config.get("xvector_dim", xvector.size)
     if xvector.size != wanted:
         raise BundleError(
-            f"{section.speaker_encoder} gives x-vectors of {xvector.size} values, and the flow takes "
+            f"{section.speaker_encoder} returns x-vectors of {xvector.size} values, but the flow takes "
             f"{wanted}. Use the parts of one model."
         )
     return VoicePrompt(codes, frames, xvector)
 
 
 def _exactly(pcm: Pcm, size: int) -> Pcm:
-    """Rounding of rates may have left a sample too many or too few."""
+    """Trim or pad to `size`: rounding of rates may leave a sample too many or too few."""
     return np.pad(pcm, (0, max(0, size - pcm.size)))[:size]
 
 
 def _key(source: VoiceSource, bundle: Bundle, section: VoiceSection) -> str:
-    """Hash of everything that the prompt depends on."""
+    """Hash of all inputs of the prompt."""
 
     def hashes(files: tuple[Path, ...]) -> list[str]:
         return [bundle.files[file.relative_to(bundle.path).as_posix()].sha256 for file in files]
@@ -110,19 +110,19 @@ def _key(source: VoiceSource, bundle: Bundle, section: VoiceSection) -> str:
 
 
 def _read(file: Path) -> VoicePrompt | None:
-    """What was kept, or None; a file that cannot be used is made anew."""
+    """The cached prompt, or None; an unusable file is recomputed."""
     try:
         kept = safetensors.numpy.load_file(file)
         return VoicePrompt(kept["codes"], kept["mel"], kept["xvector"])
     except FileNotFoundError:
         return None
     except (OSError, KeyError, safetensors.SafetensorError) as error:
-        _log.warning("the kept voice %s cannot be used and is made anew: %s", file, error)
+        _log.warning("the cached voice %s cannot be used and is computed again: %s", file, error)
         return None
 
 
 def _keep(prompt: VoicePrompt, file: Path) -> None:
-    """Write it whole or not at all; without room for it, it is made again the next time."""
+    """Write the file atomically; if the disk is full, the prompt is computed again the next time."""
     assert prompt.xvector is not None
     unfinished = file.with_suffix(f".{os.getpid()}")
     try:
@@ -135,4 +135,4 @@ def _keep(prompt: VoicePrompt, file: Path) -> None:
         safetensors.numpy.save_file(tensors, unfinished)
         unfinished.replace(file)
     except (OSError, safetensors.SafetensorError) as error:
-        _log.warning("the voice cannot be kept in %s: %s", file.parent, error)
+        _log.warning("the voice cannot be cached in %s: %s", file.parent, error)

@@ -1,7 +1,8 @@
-"""Voice recording: what of a recording the user chose becomes the voice to speak with.
+"""Voice recording: selects the part of the user's recording that becomes the voice prompt.
 
-In: mono PCM at any rate, and a bundle. Out: its speech, cut to whole chunks of the flow, or an error that
-says why it is no use. Numpy only, so that a choice can be checked before anything is loaded. Any thread.
+In: mono PCM at any rate, and a bundle. Out: its speech, truncated to complete chunks of the flow, or an error
+with the reason why it cannot be used. Numpy only, so that a recording can be checked before anything is
+loaded. Any thread.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from engine_runtime.errors import AudioInputError, BundleError
 from engine_runtime.types import Pcm
 
 SEARCHED_S = 60.0
-"""The beginning of a recording in which speech is looked for: what comes later need not be read."""
+"""Length of the beginning of a recording that is searched for speech; the rest need not be read."""
 _SILENCE_RMS = 0.003
-"""About -50 dB of full scale: quieter than any speech, louder than the noise of a fair microphone."""
+"""About -50 dB of full scale: quieter than any speech, louder than the noise of a decent microphone."""
 _FRAME_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceSource:
-    """Speech of the voice to speak with, and the folder in which what is made of it is kept, if in any."""
+    """Speech of the voice, and the cache folder for its prompt, if any."""
 
     pcm: Pcm
     sample_rate: int
@@ -33,7 +34,7 @@ class VoiceSource:
 
 
 def voice_section(bundle: Bundle) -> VoiceSection:
-    """What the bundle says of voices. BundleError for one that speaks with its own only."""
+    """The bundle's section on voices. BundleError for a bundle with a fixed voice."""
     if bundle.voice is None:
         raise BundleError(
             f"Bundle {bundle.name} has no speaker encoder, so it has one voice only. "
@@ -43,7 +44,7 @@ def voice_section(bundle: Bundle) -> VoiceSection:
 
 
 def cut_speech(source: VoiceSource, bundle: Bundle) -> Pcm:
-    """The piece of speech that becomes the prompt: whole chunks, no silence at its ends.
+    """The speech that becomes the prompt: complete chunks, no silence at the ends.
 
     Raises BundleError for a bundle without a speaker encoder, AudioInputError for a recording that is silent
     or too short.
@@ -51,7 +52,7 @@ def cut_speech(source: VoiceSource, bundle: Bundle) -> Pcm:
     section, rate = voice_section(bundle), source.sample_rate
     pcm = _without_silence(source.pcm, rate)
     chunk_s = bundle.flow.chunk_codes * bundle.samples_per_code / bundle.flow.mel.sample_rate
-    # What a limit in seconds means in chunks; the slack is for 3.2 / 0.4 and its like.
+    # Limits in chunks; the slack covers rounding in quotients such as 3.2 / 0.4.
     least = ceil(section.least_s / chunk_s - 1e-6)
     most = max(least, int(section.most_s / chunk_s + 1e-6))
     chunks = min(most, int(pcm.size / rate / chunk_s + 1e-6))
@@ -66,7 +67,7 @@ def cut_speech(source: VoiceSource, bundle: Bundle) -> Pcm:
 
 
 def _without_silence(pcm: Pcm, rate: int) -> Pcm:
-    """From the first to the last frame that is not silent; empty if all are."""
+    """From the first to the last frame that is not silent; empty if all are silent."""
     width = max(1, round(_FRAME_S * rate))
     frames = np.pad(pcm, (0, -pcm.size % width)).reshape(-1, width)
     loud = np.flatnonzero(np.sqrt(np.square(frames, dtype=np.float64).mean(axis=1)) > _SILENCE_RMS)

@@ -1,8 +1,8 @@
-"""Speaker encoder: a piece of speech to its x-vector, by CAM++ on onnxruntime.
+"""Speaker encoder: speech to its x-vector, by CAM++ on onnxruntime.
 
-In: mono PCM at `sample_rate`. Out: one vector that tells whose voice it is. The features are Kaldi's filter
-banks (25 ms windows every 10 ms, Povey window, no dither, samples in [-1, 1] as in torchaudio) with their
-mean over time taken away, as the released codec computes them. Runs on the CPU, once a voice; any thread.
+In: mono PCM at `sample_rate`. Out: one speaker embedding. The features are Kaldi's filter banks (25 ms
+windows every 10 ms, Povey window, no dither, samples in [-1, 1] as in torchaudio) with their mean over time
+subtracted, as the released codec computes them. Runs on the CPU, once per voice. Any thread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ class SpeakerEncoder:
     """The network of `file` with its features."""
 
     def __init__(self, file: Path, sample_rate: int, n_mels: int) -> None:
-        """Raises BundleError if the file is no network with one input and one output of vectors."""
+        """Raises BundleError if the file is not a network with one input and one output of vectors."""
         self.sample_rate, self.n_mels, self._file = sample_rate, n_mels, file
         try:
             self._session: Any = create_session(file, purpose="choose a voice")
         except OnnxModelError as error:
             raise BundleError(
-                f"{file} is no speaker encoder that can be loaded: {error}. "
-                "Copy or download the bundle again."
+                f"{file} is not a valid speaker encoder: {error}. Copy or download the bundle again."
             ) from error
 
     def xvector(self, pcm: Pcm) -> NDArray[np.float32]:
@@ -40,11 +39,11 @@ class SpeakerEncoder:
             vector = np.asarray(self._session.run(None, {name: features[None]})[0], dtype=np.float32).ravel()
         except Exception as error:
             raise BundleError(
-                f"{self._file} did not take features of {self.n_mels} bands: {error}. "
+                f"{self._file} does not accept features of {self.n_mels} bands: {error}. "
                 "Use the speaker encoder of the same release as the flow."
             ) from error
         if not np.isfinite(vector).all():
-            raise BundleError(f"{self._file} gave values that are not finite. Download the bundle again.")
+            raise BundleError(f"{self._file} returned values that are not finite. Download the bundle again.")
         return vector
 
     def features(self, pcm: Pcm) -> NDArray[np.float32]:

@@ -73,19 +73,19 @@ def test_an_engine_that_is_not_the_graphs_is_refused(
 
 
 def test_a_refused_cache_of_kernels_is_an_error(graph: Graph, plan: bytes) -> None:
-    with pytest.raises(ExecutorError, match="cache of compiled kernels was refused"):
+    with pytest.raises(ExecutorError, match="cache of compiled kernels was rejected"):
         EngineRunner(graph, plan, double_library(Faults({"runtime cache"})), CPU)
 
 
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("shape of past", r"shape \[4, 4\] of past was refused"),
-        ("address of x", "the address of x was refused"),
-        ("address of kept", "the address of kept was refused"),
+        ("shape of past", r"shape \[4, 4\] of past was rejected"),
+        ("address of x", "the address of x was rejected"),
+        ("address of kept", "the address of kept was rejected"),
         ("infer", "shapes of mask are not known"),
         ("odd output", r"output y would have the shape \[0"),
-        ("execute", r"the work was refused \(illegal memory access\)"),
+        ("execute", r"the work was rejected \(illegal memory access\)"),
     ],
 )
 def test_every_answer_of_a_call_is_looked_at(graph: Graph, plan: bytes, fault: str, text: str) -> None:

@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
     (tmp_path / "file").write_text("in the way")
     store = EngineStore(tmp_path / "file")
     store.save("key", PLAN, REPORT)
-    assert "cannot be kept" in caplog.text
+    assert "cannot be cached" in caplog.text
     nothing = EngineStore(None)
     nothing.save("key", PLAN, REPORT)
     nothing.save_compiled("key", PLAN)

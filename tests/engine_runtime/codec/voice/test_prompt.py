@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     source = VoiceSource(_speech(4.0, 16000), 16000, tmp_path / "file" / "voices")
     with caplog.at_level(logging.WARNING):
         assert make_voice_prompt(source, bundle, tokenizer).codes.size == 50
-    assert "cannot be kept" in caplog.text
+    assert "cannot be cached" in caplog.text
 
 
 @pytest.mark.slow

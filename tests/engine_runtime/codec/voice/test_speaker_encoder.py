@@ -64,7 +64,7 @@ def test_files_that_are_no_speaker_encoder(tmp_path: Path, network: Path) -> Non
     broken.write_bytes(network.read_bytes()[:200])
     with pytest.raises(BundleError, match="no speaker encoder that can be loaded"):
         SpeakerEncoder(broken, RATE, MELS)
-    with pytest.raises(BundleError, match="did not take features of 40 bands"):
+    with pytest.raises(BundleError, match="does not accept features of 40 bands"):
         SpeakerEncoder(network, RATE, 40).xvector(_tone(1.0))
 
 
