@@ -1,1 +1,1 @@
-"""What only a CUDA device has: kernels, captured graphs, weight formats. It can be imported anywhere."""
+"""CUDA-specific parts: kernels, captured graphs, memory limits. Importable on any machine."""

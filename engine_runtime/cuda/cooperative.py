@@ -1,8 +1,8 @@
-"""A CUDA C++ kernel whose blocks wait for each other: compiled when it is needed, launched as one.
+"""A CUDA C++ kernel whose blocks wait for each other: compiled at run time, launched cooperatively.
 
 In: source, sizes as macros, tensors and numbers. Out: a launch on the current stream, which can be captured
-in a CUDA graph. A cooperative launch starts when all blocks have room and not before, so that two such
-kernels never hold up each other. Engine thread.
+in a CUDA graph. A cooperative launch starts only when all blocks fit on the device, so that two such kernels
+never deadlock. Engine thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from engine_runtime.cuda.nvrtc import compile_program
 
 
 class CooperativeKernel:
-    """See the module. Raises RuntimeError, ImportError or OSError where it cannot be compiled or loaded."""
+    """See the module docstring. Raises RuntimeError, ImportError or OSError if it cannot be compiled or
+    loaded."""
 
     def __init__(
         self, source: str, name: str, macros: Mapping[str, int | str], shared_bytes: int, device: torch.device
@@ -28,7 +29,7 @@ class CooperativeKernel:
         major, minor = torch.cuda.get_device_capability(device)
         program, _ = compile_program(defines + source, f"sm_{major}{minor}")
         with torch.cuda.device(device):
-            # NOTE: torch has no public name for this (as of 2.13).
+            # NOTE: torch has no public API for this (as of 2.13).
             loaded: Any = torch.cuda._utils._cuda_load_module(program, [name])
             self._kernel = loaded[name]
             self._kernel.set_shared_memory_config(shared_bytes)
@@ -36,7 +37,7 @@ class CooperativeKernel:
         self._name, self._shared_bytes = name, shared_bytes
 
     def launch(self, blocks: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
-        """Start it on the current stream; a tensor goes down as its address, a number as an int."""
+        """Launch on the current stream; a tensor is passed as its address, a number as an int."""
         values = [
             ctypes.c_void_p(value.data_ptr()) if isinstance(value, Tensor) else ctypes.c_int(value)
             for value in arguments

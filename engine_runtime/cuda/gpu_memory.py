@@ -1,8 +1,8 @@
-"""How much GPU memory a way to run the model needs, from shapes alone, and whether there is as much.
+"""GPU memory requirements of a configuration, computed from shapes, and the check that the GPU has as much.
 
-In: the sizes of the network, the options, what the codec's weights take. Out: bytes, or an AcceleratorError
-that says what each weight format needs. Called once, before anything is loaded; and where torch found too
-little later on, to say what would fit.
+In: the sizes of the network, the options, the size of the codec's weights. Out: bytes, or an AcceleratorError
+with the requirements of each weight format. Called once, before loading; and after an out-of-memory error of
+torch, to report what would fit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from engine_runtime.quantization import bytes_of
 T = TypeVar("T")
 
 _RESERVE = 1_350_000_000
-"""Bytes for what has no shape of its own: the encoder's stream, activations, captured graphs, gaps between
-blocks. So much did the released shape need on an H200 whose memory was bound tighter and tighter."""
+"""Bytes for memory not derived from shapes: the encoder's stream, activations, captured graphs,
+fragmentation. Measured for the released shape on an H200, by lowering the memory limit step by step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is to be held, apart from the weight format. Sizes of one number in bytes."""
+    """Memory demand, apart from the weight format. Element sizes in bytes."""
 
     config: MossLMConfig
     native_bytes: int
@@ -39,10 +39,10 @@ class Demand:
     codec_bytes: int
     rounds_tails: bool = False
     multiplies_fp8: bool = False
-    """Whether weights in fp8 are multiplied as they are, and need no room to be made dense in."""
+    """Whether fp8 weights are multiplied directly, without a buffer for dequantized weights."""
 
     def bytes(self, weight_format: WeightFormat) -> int:
-        """Everything, with the trunk in this format."""
+        """Total bytes with the trunk in this format."""
         config, native = self.config, self.native_bytes
 
         def layer(stored: WeightFormat) -> int:
@@ -68,7 +68,7 @@ def demand_of(
     *,
     multiplies_fp8: bool = False,
 ) -> Demand:
-    """What a language model with these options takes, beside a codec of `codec_bytes`."""
+    """Demand of a language model with these options, plus a codec of `codec_bytes`."""
     native = getattr(torch, options.lm_dtype).itemsize
     return Demand(
         config=config,
@@ -90,8 +90,8 @@ def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:
 
 
 def require(demand: Demand, weight_format: WeightFormat, available: int) -> None:
-    """Raise AcceleratorError if the GPU has not enough; it names the first way that would fit, before all one
-    with the same weight format."""
+    """Raise AcceleratorError if the GPU has too little memory; it suggests the first configuration that fits,
+    preferably with the same weight format."""
     if demand.bytes(weight_format) <= available:
         return
     smaller = replace(demand, rounds_tails=True, kv_bytes=1)
@@ -100,32 +100,32 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
         needs[form] = demand.bytes(form)
         if smaller.bytes(form) < needs[form]:
             needs[form + (" --kv fp8" if form == "native" else " --tails --kv fp8")] = smaller.bytes(form)
-    # Rounded up, so that what is shown will do.
+    # Round up so that the reported size is sufficient.
     needed = {way: f"{ceil(need / 1e8) / 10:.1f} GB" for way, need in needs.items()}
     table = ", ".join(f"{way} {need}" for way, need in needed.items())
     fitting = [way for way, need in needs.items() if need <= available]
     advice = (
         f"Use --weights {max(fitting, key=lambda way: way.startswith(weight_format))}."
         if fitting
-        else "None of them fits: free memory, give fewer KV blocks, or use another device."
+        else "None of them fits: free memory, reduce the number of KV blocks, or use another device."
     )
     raise AcceleratorError(
         f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
-        f"{needed[weight_format]}. {advice} (All of it together: {table}.)"
+        f"{needed[weight_format]}. {advice} (Total memory needs: {table}.)"
     )
 
 
 def explain_out_of_memory(run: Callable[[], T], section: LMSection, options: EngineOptions) -> T:
-    """What `run` gives; AcceleratorError, with what takes less, where it needs more memory than the GPU, or
-    the computer, has.
+    """Return the result of `run`; AcceleratorError, with smaller alternatives, if the GPU or the computer
+    runs out of memory.
 
-    Nothing that `run` held is kept alive by that error, so that something smaller can be tried.
+    That error keeps no reference to the memory of `run`, so that a smaller configuration can be tried.
     """
     try:
         return run()
     except torch.OutOfMemoryError as error:
         explained = too_little_memory(error, section, options)
-    except RuntimeError as error:  # has no class of its own for the memory of the computer
+    except RuntimeError as error:  # torch has no exception class for host memory
         if "DefaultCPUAllocator: can't allocate memory" not in str(error):
             raise
         kv_blocks = options.kv_blocks or section.kv_blocks
@@ -141,12 +141,12 @@ def explain_out_of_memory(run: Callable[[], T], section: LMSection, options: Eng
 def too_little_memory(
     error: torch.OutOfMemoryError, section: LMSection, options: EngineOptions
 ) -> AcceleratorError:
-    """What to tell a user in its place."""
-    # The two sentences before torch tells how its allocator is doing.
+    """The user-facing error in its place."""
+    # The first two sentences; the rest is the state of torch's allocator.
     reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
     if options.engine is not None:
         return AcceleratorError(
-            f"The GPU has too little memory beside this engine ({reason}). Build one in 8 or 4 bits "
+            f"The GPU has too little memory for this engine ({reason}). Build one in 8 or 4 bits "
             "(`moss-voice trt quantize`), use --codec-dtype float16, or free memory."
         )
     demand = demand_of(section, MossLMConfig.from_dict(section.config), options, codec_bytes=0)
@@ -158,27 +158,25 @@ def too_little_memory(
     )
     advice = "No weight format is smaller: use --kv fp8 or --codec-dtype float16, or free memory."
     if smaller:
-        advice = f"Use --weights with a smaller format (less by: {', '.join(smaller)})."
+        advice = f"Use --weights with a smaller format (it saves: {', '.join(smaller)})."
     if saved_by_tails > 0:
-        advice += f" With --tails it is {saved_by_tails / 1e9:.1f} GB less."
+        advice += f" --tails saves {saved_by_tails / 1e9:.1f} GB."
     return AcceleratorError(
         f"The GPU has too little memory with --weights {options.weight_format} ({reason}). {advice}"
     )
 
 
 def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
-    """Let torch take at most `gpu_memory_gb` (None: all there is); returns the bytes that can be had now.
+    """Limit torch to `gpu_memory_gb` (None: no limit); returns the bytes available now.
 
-    What is left of an engine before this one goes first: parts of it refer to each other.
+    Frees the remains of an earlier engine first, whose parts form reference cycles.
     """
     gc.collect()
     torch.cuda.empty_cache()
     index = _index(device)
     free, total = torch.cuda.mem_get_info(device)
     if gpu_memory_gb is None:
-        torch.cuda.set_per_process_memory_fraction(
-            1.0, index
-        )  # an engine before this one may have had a bound
+        torch.cuda.set_per_process_memory_fraction(1.0, index)  # an earlier engine may have set a limit
         return free
     limit = int(gpu_memory_gb * 1e9)
     if limit <= 0:
@@ -188,8 +186,8 @@ def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
 
 
 def memory_of(device: torch.device) -> tuple[int, int]:
-    """Bytes that torch can still have on this GPU in one piece, and all that it may have, within the bound
-    that is set. What torch holds without a use is given back first."""
+    """Bytes that torch can still allocate on this GPU at once, and its total, within the limit. Frees torch's
+    cached memory first."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     allowed = int(total * torch.cuda.get_per_process_memory_fraction(_index(device)))
@@ -197,5 +195,5 @@ def memory_of(device: torch.device) -> tuple[int, int]:
 
 
 def _index(device: torch.device) -> int:
-    """The number of the GPU; the calls about a process's share take no plain "cuda"."""
+    """Index of the GPU; the memory-fraction calls do not accept plain "cuda"."""
     return torch.cuda.current_device() if device.index is None else device.index

@@ -1,15 +1,14 @@
-"""CUDA graphs of functions whose tensors always have the same shapes. Elsewhere: the functions themselves.
+"""CUDA graphs of functions with fixed tensor shapes. On other devices: the functions themselves.
 
-In: a key, a function and its tensors. Out: what the function returns. The first call with a key captures the
+In: a key, a function and its tensors. Out: the function's result. The first call with a key captures the
 function, later ones copy their tensors into the buffers of the graph and replay it: one launch instead of
-thousands. A function may change buffers of its own in place (caches); it must not read a tensor back to the
+thousands. A function may modify its own buffers in place (caches); it must not read a tensor back to the
 host, nor depend on a Python value that is not part of the key.
 
-One `GraphedCalls` belongs to one strand of work: its graphs share one memory pool and one cuBLAS workspace,
-so only one of them may run at a time. Calls from another stream wait for the last one. Work that shall
-overlap (language model, codec) needs a `GraphedCalls` with a stream of its own for each. A capture takes
-memory of its own; where the device has none left for it, the function itself runs. Runs in the thread of its
-caller.
+The graphs of one `GraphedCalls` share a memory pool and a cuBLAS workspace, so only one of them may run at a
+time. Calls from another stream wait for the last one. Overlapping work (language model, codec) needs one
+`GraphedCalls` with its own stream each. A capture allocates memory; if the device has too little, the
+function runs eagerly. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ _log = logging.getLogger(__name__)
 Outputs = TypeVar("Outputs")
 
 _WARM_UP_RUNS = 2
-"""Runs before a capture: libraries choose algorithms and allocate workspaces, which it must not do."""
+"""Runs before a capture: libraries choose algorithms and allocate workspaces, which a capture must not
+contain."""
 
 _capture_lock = threading.Lock()
 
@@ -39,16 +39,16 @@ _capture_lock = threading.Lock()
 def captured(
     graph: torch.cuda.CUDAGraph, pool: Any = None, stream: torch.cuda.Stream | None = None
 ) -> Iterator[None]:
-    """What is launched inside becomes `graph`.
+    """Capture the work launched inside into `graph`.
 
-    The garbage collector waits: the graphs of an engine that is gone could be among what it finds, and
-    destroying one invalidates the capture under way.
+    The garbage collector is disabled meanwhile: it could destroy graphs of an earlier engine, which
+    invalidates the current capture.
     """
     with _capture_lock:
         collects = gc.isenabled()
         gc.disable()
         try:
-            # thread_local: another thread (a second engine, a profiler) may use the device meanwhile
+            # thread_local: another thread (a second engine, a profiler) may use the device concurrently
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 yield
         finally:
@@ -60,7 +60,7 @@ def captured(
 class _CapturedGraph:
     graph: torch.cuda.CUDAGraph
     function: Callable[..., Any]
-    """Kept, since what it refers to is read at its old place at every replay."""
+    """Kept alive, since every replay reads its tensors at their captured addresses."""
     inputs: tuple[Tensor, ...]
     outputs: Any
 
@@ -71,19 +71,18 @@ class GraphedCalls:
     def __init__(
         self, device: torch.device | str, *, enabled: bool = True, stream: torch.cuda.Stream | None = None
     ) -> None:
-        """`stream` is where graphs are captured, by default one of their own; not `enabled`: none is
-        captured."""
+        """`stream` is the capture stream, by default a new one; without `enabled`, nothing is captured."""
         self.device = torch.device(device)
         self.is_capturing = enabled and self.device.type == "cuda"
         self._graphs_by_key: dict[Hashable, _CapturedGraph | None] = {}
-        """None for what there was no memory to capture."""
+        """None for a key whose capture ran out of memory."""
         self._pool: Any = None
         self._stream = stream
         self._last: torch.cuda.Stream | None = None
 
     @property
     def num_captured(self) -> int:
-        """Graphs captured so far."""
+        """Number of captured graphs."""
         return sum(graph is not None for graph in self._graphs_by_key.values())
 
     def run(
@@ -93,14 +92,13 @@ class GraphedCalls:
         *inputs: Tensor,
         changes: Sequence[Tensor] = (),
     ) -> Outputs:
-        """function(*inputs), these on the device. The outputs of a captured graph are its buffers: valid
-        until the key's next call.
+        """function(*inputs), with inputs on the device. The outputs of a captured graph are its buffers:
+        valid until the key's next call.
 
-        The first function of a key stays: `key` must name whatever it refers to, weights included.
+        The first function of a key is kept: `key` must identify everything it refers to, weights included.
 
-        `changes` are the buffers that the function changes in such a way that running it twice is not as
-        running it once (a running state, not a cache entry at a given place); they are put back after the
-        warm-up runs.
+        `changes` are the buffers that the function modifies non-idempotently (a running state, not a cache
+        entry at a fixed position); they are restored after the warm-up runs.
         """
         if not self.is_capturing:
             return self._launched(function, inputs)
@@ -130,12 +128,11 @@ class GraphedCalls:
         return function(*(value.to(self.device, non_blocking=True) for value in inputs))
 
     def clear(self) -> None:
-        """Forget all captured graphs, and with them what they keep."""
+        """Drop all captured graphs and their memory."""
         self._graphs_by_key.clear()
 
     def forget(self, concerns: Callable[[Hashable], bool]) -> None:
-        """Forget the captured graphs whose key is meant, and with them what they keep. Waits for the
-        device."""
+        """Drop the captured graphs with matching keys and their memory. Synchronizes with the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # one of them may still run
         for key in [key for key in self._graphs_by_key if concerns(key)]:
@@ -148,7 +145,7 @@ class GraphedCalls:
         try:
             return self._capture_graph(function, inputs, changes, before)
         except torch.OutOfMemoryError:
-            _log.info("Work is launched piece by piece: there is no memory to capture another graph")
+            _log.info("Too little memory to capture another CUDA graph; kernels are launched one by one")
         torch.cuda.empty_cache()
         if self._stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
@@ -163,7 +160,7 @@ class GraphedCalls:
         changes: Sequence[Tensor],
         before: Sequence[Tensor],
     ) -> _CapturedGraph:
-        """`before` is what `changes` hold."""
+        """`before` holds the original content of `changes`."""
         current = torch.cuda.current_stream(self.device)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()

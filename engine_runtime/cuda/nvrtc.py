@@ -1,7 +1,7 @@
-"""Compiles CUDA C++ when the program runs, with the NVRTC that torch's packages for CUDA bring along.
+"""Compiles CUDA C++ at run time, with the NVRTC of torch's CUDA packages.
 
-In: source, the architecture of a GPU. Out: a program for that GPU, and what the compiler said. No GPU is
-needed, and neither a CUDA toolkit nor a host compiler. Any thread.
+In: source, the architecture of a GPU. Out: a cubin for that GPU, and the compiler's log. Needs no GPU, CUDA
+toolkit or host compiler. Any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 def compile_program(source: str, architecture: str, *options: str) -> tuple[bytes, str]:
     """The program (a cubin) and the compiler's log, for an architecture such as sm_90.
 
-    Raises OSError where NVRTC is missing, RuntimeError with the log where the source does not compile.
+    Raises OSError if NVRTC is missing, RuntimeError with the log if the source does not compile.
     """
     library, program, size = _library(), ctypes.c_void_p(), ctypes.c_size_t()
     given = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in options)]
@@ -53,8 +53,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _names() -> Iterator[str]:
-    """Where it may be: in its package, of torch's version of CUDA if that is known, then where the system
-    looks."""
+    """Candidate paths: in its package, for torch's CUDA version if known, then the system's search path."""
     major = torch.version.cuda.split(".")[0] if torch.version.cuda else "*"
     is_windows = sys.platform == "win32"
     pattern = f"**/nvrtc64_{major}*_0.dll" if is_windows else f"**/libnvrtc.so.{major}"

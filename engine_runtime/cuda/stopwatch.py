@@ -1,7 +1,7 @@
-"""Times of repeated work on a device, and summaries of them.
+"""Times repeated work on a device, and summarizes the times.
 
-In: a function. Out: milliseconds of each call, taken on the host's clock with the device idle before and
-after, as the engine sees them. In the thread of the caller.
+In: a function. Out: milliseconds of each call on the host's clock, synchronized before and after, as the
+engine sees them. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 
 
 def wait_for(device: torch.device) -> None:
-    """Until everything that was started on the device is done."""
+    """Wait for all work on the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def times_ms(run: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 1) -> list[float]:
-    """Milliseconds of each of `repeats` calls, after `warm_up` that do not count."""
+    """Milliseconds of each of `repeats` calls, after `warm_up` unmeasured ones."""
     for _ in range(warm_up):
         run()
     times = []

@@ -1,8 +1,8 @@
-"""The one door to TensorRT and TensorRT for RTX: which of them is here, and what they share.
+"""Single access point to TensorRT and TensorRT for RTX: detection and common helpers.
 
-In: nothing. Out: the modules `tensorrt` and `tensorrt_rtx`, imported when they are asked for, or one sentence
-that tells how to get them. Their Python interfaces have the same names for all that is used here. Both are
-large and for Linux on NVIDIA GPUs only, so nothing else may need them. Any thread.
+In: nothing. Out: the modules `tensorrt` and `tensorrt_rtx`, imported on demand, or a message with install
+instructions. Their Python APIs have the same names for everything used here. Both are large and for Linux
+with NVIDIA GPUs only, so no other module may require them. Any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class TensorRTError(MossVoiceError):
-    """TensorRT is missing, or refused what was asked of it."""
+    """TensorRT is missing or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,23 @@ class RuntimeLibrary:
 
     @property
     def label(self) -> str:
-        """Name and version, for reports and for the keys of kept engines."""
+        """Name and version, for reports and for the keys of cached engines."""
         name = "TensorRT for RTX" if self.is_rtx else "TensorRT"
         return f"{name} {self.module.__version__}"
 
 
 def tensorrt() -> Any:
-    """The module `tensorrt`. Raises TensorRTError where it is missing or cannot be loaded."""
+    """The module `tensorrt`. Raises TensorRTError if it is missing or cannot be loaded."""
     return _module("tensorrt")
 
 
 def tensorrt_rtx() -> Any:
-    """The module `tensorrt_rtx`. Raises TensorRTError where it is missing or cannot be loaded."""
+    """The module `tensorrt_rtx`. Raises TensorRTError if it is missing or cannot be loaded."""
     return _module("tensorrt_rtx")
 
 
 def runtime_library() -> RuntimeLibrary:
-    """TensorRT for RTX if it is here, as the library that NVIDIA means for desktop programs, else TensorRT.
+    """TensorRT for RTX if installed, since NVIDIA recommends it for desktop programs, otherwise TensorRT.
 
     Raises TensorRTError with the reasons of both.
     """
@@ -77,32 +77,33 @@ def _module(name: LibraryName) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise TensorRTError(
-                f"{name} is installed but not whole ({error}). Install it again: {_HOW_TO_GET[name]}"
+                f"The installation of {name} is incomplete ({error}). Install it again: {_HOW_TO_GET[name]}"
             ) from None
         raise TensorRTError(_HOW_TO_GET[name]) from None
     except (ImportError, OSError, RuntimeError) as error:
         raise TensorRTError(
-            f"{name} is installed and cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
-            "libraries of its own version; `moss-voice doctor` lists what is there."
+            f"{name} is installed but cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
+            "libraries of its own version; `moss-voice doctor` lists the installed ones."
         ) from None
 
 
 def first_line(words: str) -> str:
-    """What a library said, as part of a sentence: it may print whole tensors."""
+    """The first line of a library's message, shortened for use in a sentence: it may print complete
+    tensors."""
     line = (words.strip().splitlines() or ["no reason given"])[0]
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "..."
 
 
 @cache
 def logger(library: RuntimeLibrary) -> Any:
-    """The one logger of a library: its words go to the log file, and the last error is kept in `last_error`.
+    """The logger of a library: forwards messages to the log file, and keeps the last error in `last_error`.
 
-    TensorRT takes the first logger of a process for all its objects.
+    TensorRT uses the first logger of a process for all its objects.
     """
     trt = library.module
 
     class Logger(trt.ILogger):  # type: ignore[name-defined]
-        """Passes on to `logging`."""
+        """Forwards to `logging`."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)

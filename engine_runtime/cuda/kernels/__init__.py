@@ -1,1 +1,2 @@
-"""Triton kernels of the language model. Imported only where Triton is there (cuda/availability.py)."""
+"""Triton and CUDA kernels. The Triton modules are imported only if Triton is available
+(cuda/availability.py)."""

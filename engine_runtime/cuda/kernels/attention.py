@@ -1,10 +1,10 @@
-"""Attention of one row, or of a few, over the paged pool, cut into pieces that work side by side.
+"""Split-KV attention of one row, or of a few, over the paged pool.
 
-In: q, k and v of the row as the projection gave them. Out: k (normed and turned) and v in the pool, and the
-heads' outputs. A program does one K/V head with its query heads over one piece of the sequence; the program
-that comes to its end last joins the pieces. So one kernel does all that lies between two projections. Of a
-few rows (`attend_small_batch`) q is turned and k and v lie in the pool already; another kernel joins the
-pieces.
+In: q, k and v of the row from the projection. Out: k (normalized, with RoPE) and v in the pool, and the
+heads' outputs. A program computes one K/V head with its query heads over one split-KV partition; the last
+program to finish combines the partitions. So one kernel does everything between two projections. For a few
+rows (`attend_small_batch`) q already has RoPE and k and v are in the pool; another kernel combines the
+partitions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _turned(plain, other, norm, cos, sin, eps, DIM: tl.constexpr):
-    """rms_norm(x) * norm, then RoPE, of rows [.., DIM]; `other` holds them turned by half.
+    """rms_norm(x) * norm, then RoPE, of rows [.., DIM]; `other` holds them rotated by half.
 
     The sign of the rotation is in sin."""
     dims = tl.arange(0, DIM)
@@ -27,7 +27,7 @@ def _turned(plain, other, norm, cos, sin, eps, DIM: tl.constexpr):
 
 @triton.jit
 def to_stored(x, dtype: tl.constexpr):
-    """x as the pool holds it; fp8 takes its largest number for what is larger."""
+    """x in the dtype of the pool; saturates for fp8."""
     if dtype == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x.to(tl.float32), -448.0), 448.0)
     return x.to(dtype)
@@ -35,7 +35,7 @@ def to_stored(x, dtype: tl.constexpr):
 
 @triton.jit
 def _as_dtype(x, dtype: tl.constexpr):
-    """By way of float32, since sm_89 cannot turn fp8 into bf16 in one step."""
+    """Convert via float32, since sm_89 cannot convert fp8 to bf16 directly."""
     if x.dtype == dtype:
         return x
     return x.to(tl.float32).to(dtype)
@@ -44,22 +44,22 @@ def _as_dtype(x, dtype: tl.constexpr):
 @triton.jit
 def _tile_of(pool, table, layer_offset, head, first, last_row, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
              TOKENS: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
-    """K and V [TILE, DIM] of the rows from `first` on, and which of them lie before `last_row` [TILE]."""
+    """K and V [TILE, DIM] of the rows from `first` on, and the mask of rows before `last_row` [TILE]."""
     rows = first + tl.arange(0, TILE)
     is_old = rows < last_row
     block = tl.load(table + rows // TOKENS, mask=is_old, other=0).to(tl.int64) + layer_offset
     row = (block * KV_HEADS + head) * TOKENS + rows % TOKENS
     place = pool + row[:, None] * DIM + tl.arange(0, DIM)[None, :]
     k = tl.load(place, mask=is_old[:, None], other=0.0)
-    v_offset = KV_HEADS * TOKENS * DIM  # the V block lies right behind the K block
+    v_offset = KV_HEADS * TOKENS * DIM  # the V block follows the K block
     return k, tl.load(place + v_offset, mask=is_old[:, None], other=0.0), is_old
 
 
 @triton.jit
 def _fold(q, k, v, is_seen, top, total, sums, softmax_scale):
-    """Take a tile of rows into the highest scores, the sums of weights and the weighted sums so far.
+    """Online softmax: add a tile of rows to the running maxima, sums of weights and weighted sums.
 
-    is_seen [.., TILE]: by which query."""
+    is_seen [.., TILE]: mask per query."""
     keys, values = _as_dtype(k, q.dtype), _as_dtype(v, q.dtype)
     scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * softmax_scale
     scores = tl.where(is_seen, scores, -1e30)
@@ -71,7 +71,7 @@ def _fold(q, k, v, is_seen, top, total, sums, softmax_scale):
     return new_top, total, sums
 
 
-# A layer's offset would otherwise be compiled for again and again, by what divides it.
+# Without this, Triton would recompile for the divisibility of every layer's offset.
 @triton.jit(do_not_specialize=["layer_offset"])
 def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, tops, totals, arrived, out,
                layer_offset, eps, softmax_scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
@@ -80,15 +80,15 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
     """Grid (KV_HEADS, PIECES). qkv [(HEADS + 2 KV_HEADS) * DIM], pool [.., KV_HEADS, TOKENS, DIM] in blocks
     (K, then V), table: K block of each block of rows for layer 0. partial [PIECES, HEADS, DIM], tops and
     totals [PIECES, HEADS] float32, arrived [KV_HEADS] int32 (zeros, and zeros again afterwards). HAS_MORE:
-    pieces may be longer than a TILE. Short code matters: between other kernels it is fetched anew every
-    time."""
+    partitions may be longer than a TILE. Short code matters: between other kernels the instructions are
+    fetched again every time."""
     head, piece = tl.program_id(0), tl.program_id(1)
     dims = tl.arange(0, DIM)
     across = (dims + DIM // 2) % DIM
     members = tl.arange(0, GROUP_TILE)
     heads = head * GROUP + members
     is_member = members < GROUP
-    # All loads come first: most of the time here is waiting for memory, and once is enough.
+    # All loads come first, so that the kernel waits for memory latency only once.
     plain_q = tl.load(qkv + heads[:, None] * DIM + dims[None, :], mask=is_member[:, None], other=0.0)
     other_q = tl.load(qkv + heads[:, None] * DIM + across[None, :], mask=is_member[:, None], other=0.0)
     last_row = tl.load(position)
@@ -107,7 +107,7 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
     total = tl.zeros((GROUP_TILE,), tl.float32)
     sums = tl.zeros((GROUP_TILE, DIM), tl.float32)
     if piece == num_pieces - 1:
-        # The new row: its K and V go to the pool, and count here as they are stored.
+        # The new row: its K and V go to the pool, and are used here as stored.
         at = qkv + (HEADS + head) * DIM + tl.zeros((1, 1), tl.int32)
         plain_k = tl.load(at + dims[None, :]).to(tl.float32)
         other_k = tl.load(at + across[None, :]).to(tl.float32)
@@ -137,7 +137,7 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
     tl.store(partial + mine[:, None] * DIM + dims[None, :], sums, mask=is_member[:, None])
     tl.store(tops + mine, top, mask=is_member)
     tl.store(totals + mine, total, mask=is_member)
-    tl.debug_barrier()  # all of this program's parts are stored before it counts itself as arrived
+    tl.debug_barrier()  # this program's results are stored before it increments the arrival counter
     if tl.atomic_add(arrived + head, 1, sem="acq_rel") == num_pieces - 1:
         _join(partial, tops, totals, out, head, num_pieces, HEADS, DIM, GROUP, PIECES)
         tl.store(arrived + head, 0)
@@ -145,7 +145,7 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
 
 @triton.jit
 def _joined(tops, totals, parts):
-    """Outputs of the pieces [pieces, DIM] as one; a piece without a row has a total of 0."""
+    """Combine the outputs of the partitions [partitions, DIM]; an empty partition has a total of 0."""
     shares = tl.exp(tops - tl.max(tops, axis=0))
     return tl.sum(parts * shares[:, None], axis=0) / tl.sum(totals * shares, axis=0)
 
@@ -153,7 +153,7 @@ def _joined(tops, totals, parts):
 @triton.jit
 def _join(partial, tops, totals, out, head, num_pieces, HEADS: tl.constexpr, DIM: tl.constexpr,
           GROUP: tl.constexpr, PIECES: tl.constexpr):  # fmt: skip
-    """Join the pieces of one K/V head. Reads past the first cache (.cg): other programs wrote them."""
+    """Combine the partitions of one K/V head. Bypasses L1 (.cg), since other programs wrote them."""
     dims = tl.arange(0, DIM)
     pieces = tl.arange(0, PIECES)
     for member in range(GROUP):
@@ -173,9 +173,9 @@ def attend_small_batch(q, pool, table, positions, partial, tops, totals, out, nu
                     GROUP: tl.constexpr, GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr, TILE: tl.constexpr,
                     PIECES: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     """Grid (KV_HEADS, PIECES, tiles of ROWS rows). q [num_rows, HEADS, DIM]; positions [num_rows] int64,
-    below 0 for a row that is not there (what comes out for it means nothing). Each row sees the rows of the
-    pool up to itself. One piece: out [num_rows, HEADS, DIM]; else partial [PIECES, num_rows, HEADS, DIM],
-    tops and totals [PIECES, num_rows, HEADS] float32, for `join_small_batch`."""
+    below 0 for a padding row (its output is undefined). Each row attends to the rows of the pool up to
+    itself. One partition: out [num_rows, HEADS, DIM]; otherwise partial [PIECES, num_rows, HEADS, DIM], tops
+    and totals [PIECES, num_rows, HEADS] float32, for `join_small_batch`."""
     head, piece = tl.program_id(0), tl.program_id(1)
     dims, queries = tl.arange(0, DIM), tl.arange(0, ROWS * GROUP_TILE)
     rows, member = tl.program_id(2) * ROWS + queries // GROUP_TILE, queries % GROUP_TILE
@@ -207,8 +207,8 @@ def attend_small_batch(q, pool, table, positions, partial, tops, totals, out, nu
 
 @triton.jit(do_not_specialize=["num_outputs"])
 def join_small_batch(partial, tops, totals, out, num_outputs, DIM: tl.constexpr, PIECES: tl.constexpr):
-    """Grid (num_outputs): the rows' heads. Joins what `attend_small_batch` left; a piece may have seen
-    nothing."""
+    """Grid (num_outputs): the rows' heads. Combines the partitions of `attend_small_batch`, which may be
+    empty."""
     dims = tl.arange(0, DIM)
     at = tl.arange(0, PIECES) * num_outputs + tl.program_id(0)
     parts = tl.load(partial + at[:, None] * DIM + dims[None, :])

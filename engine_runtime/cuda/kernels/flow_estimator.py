@@ -1,14 +1,14 @@
-"""What lies between two points of the flow's estimator where every row of a packet has to be known: one
-kernel each.
+"""Kernels of the flow's estimator, one for each section between two points that need every row of a packet.
 
 In: rows [batch * count, channels], batch after batch, frames in order. Out: rows. Five kernels make a
 transformer block (`project_rows`, `attend_rows`, `linear_add_rows`, `inner_rows`, `linear_add_rows`), three a
 residual block (`conv_rows` twice, `skip_rows`), and `step_rows` ends an Euler step. A product of a few dozen
-rows is over before a launch is, so whatever is not a product (norms, activations, convolution state, cache
-writes, residuals) is done by the product beside it, if need be by every program anew. Sums are float32.
+rows takes less time than a launch, so everything else (norms, activations, convolution state, cache writes,
+residuals) is fused into the adjacent product, repeated in every program if necessary. Accumulation is in
+float32.
 
-Not a number of rows nor of keys is compiled in: packets of all sizes share their kernels.
-Weights are loaded before the kernel in front is through (see pdl.py).
+Numbers of rows and keys are run-time arguments: packets of all sizes share the compiled kernels. Weights are
+loaded before the preceding kernel has finished (see pdl.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _normed(value, norm, norm_bias, columns, is_column, eps, WIDTH: tl.constexpr
 
 @triton.jit
 def _mish(x):
-    """x tanh(log(1 + e^x)), where the hyperbolic tangent is a quotient of polynomials in e^x."""
+    """x tanh(log(1 + e^x)), with the hyperbolic tangent as a quotient of polynomials in e^x."""
     power = tl.exp(tl.minimum(x, 20.0))
     up = power * (power + 2.0)
     return x * (up / (up + 2.0))
@@ -65,7 +65,7 @@ def _vector(x, columns, is_column):
 
 @triton.jit
 def _tile_of(num_rows, OUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """This program's rows and outputs, and which of them there are."""
+    """This program's rows and outputs, and their masks."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     return rows, rows < num_rows, outputs, outputs < OUT
@@ -84,7 +84,7 @@ def _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT: tl.conste
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-# Numbers that differ between packets would otherwise be compiled for, by what divides them.
+# Without this, Triton would recompile for the divisibility of numbers that differ between packets.
 @triton.jit(do_not_specialize=["num_rows", "count", "capacity"])
 def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows, count, capacity, eps,
                  IN: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, QUERIES: tl.constexpr,
@@ -120,9 +120,9 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
                 softmax_scale, HEADS: tl.constexpr, DIM: tl.constexpr, HAS_DISTANCES: tl.constexpr,
                 DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
                 USES_PDL: tl.constexpr):  # fmt: skip
-    """Grid (batch * HEADS, row tiles of count). q and out [batch * count, HEADS DIM]; cache as above, whose
-    first `bucket` slots are looked at; seen [count, bucket] is added to the scores, and so is distances
-    [batch * HEADS, count, num_distances] at the places distance_of [count, bucket]."""
+    """Grid (batch * HEADS, row tiles of count). q and out [batch * count, HEADS DIM]; cache as above, of
+    which the first `bucket` slots are read; seen [count, bucket] is added to the scores, and so is distances
+    [batch * HEADS, count, num_distances] at the indices distance_of [count, bucket]."""
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, DIM_TILE)
@@ -152,7 +152,7 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
             from_row = distances + (tl.program_id(0) * count + rows)[:, None] * num_distances
             scores += tl.load(from_row + far, mask=known, other=0.0).to(tl.float32)
         new_top = tl.maximum(top, tl.max(scores, axis=1))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)  # nothing seen so far
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)  # no valid key so far
         shrink = tl.exp(top - base)
         shares = tl.exp(scores - base[:, None])
         total = total * shrink + tl.sum(shares, axis=1)
@@ -191,7 +191,7 @@ def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, 
 def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.constexpr, OUT: tl.constexpr,
                IS_GELU: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
                COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
-    """Grid (row tiles, tiles of OUT). Exact GELU, else SiLU, of layer_norm(x) @ weight.T + bias."""
+    """Grid (row tiles, tiles of OUT). Exact GELU, or SiLU, of layer_norm(x) @ weight.T + bias."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
@@ -218,8 +218,8 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
     """Grid (row tiles, tiles of OUT). Causal convolution of the channels of x, then (PARTS 2) of other; past
     [batch, TAPS - 1, PARTS IN] are the rows before the first, new_past those before the next packet.
 
-    HAS_NORM: the rows are mish(layer_norm(x)) + time. IS_SHARED: x and past are those of all of the batch.
-    bias [OUT], add [num_rows, OUT]."""
+    HAS_NORM: the rows are mish(layer_norm(x)) + time. IS_SHARED: x and past are shared by the batch. bias
+    [OUT], add [num_rows, OUT]."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
@@ -229,7 +229,7 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
     else:
         sources, pasts, keeps = rows, batch, batch >= 0
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # each piece of the weights is asked for before the one in front of it is needed
+    # prefetch each tile of the weights before the previous one is used
     piece = _piece(weight, outputs, is_output, columns, is_column, 0, TAPS * PARTS * IN)
     pdl_wait(USES_PDL)
     for tap in tl.static_range(TAPS):
@@ -308,7 +308,7 @@ def step_rows(h, norm, norm_bias, weight, bias, x, out, count, eps, guidance, dt
         if BATCH == 1:
             share = 1.0
         velocity += share * _product(value, piece)
-    velocity += _vector(bias, outputs, is_output)  # the shares add up to one
+    velocity += _vector(bias, outputs, is_output)  # the weights of both velocities sum to one
     at = rows[:, None] * OUT + outputs[None, :]
     inside = is_row[:, None] & is_output[None, :]
     tl.store(out + at, tl.load(x + at, mask=inside, other=0.0) + dt * velocity, mask=inside)

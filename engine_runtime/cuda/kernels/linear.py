@@ -1,15 +1,15 @@
-"""One row times a weight [out, in], with what comes before and after it in the same kernel.
+"""One row times a weight [out, in], with prologue and epilogue fused.
 
 In: a row x, a Matrix in any format. Out: norm_linear, norm_gate_up or linear_add of
-executors/cuda/operations.py. A few programs a multiprocessor share out the output rows, so that x is made
-ready once for many of them, and the weights of the rows to come are copied to shared memory while those of
-the last ones are multiplied. Weights are read once, in order, and nothing has to be added up between
-programs. The root mean square of x comes
-last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
+executors/cuda/operations.py. A few programs per multiprocessor share the output rows, so that each prepares x
+once for many rows, and the weights of the next rows are copied to shared memory while the current ones are
+multiplied. Weights are read once, sequentially, and no reduction across programs is needed. The root mean
+square of x is applied last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
 
 Native and fp8 weights are multiplied as float32. int8 and int4 weights come as int32 words of four and eight;
-x is rounded to 16 bits of its largest number and taken as two bytes, so that one instruction multiplies four
-weights and sums are exact integers; what a weight of 8 bits loses is far more than that rounding.
+x is quantized to 16 bits relative to its largest magnitude and split into two bytes, so that one instruction
+multiplies four weights and sums are exact integers; the error of an 8-bit weight is far larger than that of
+this rounding.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import triton
 import triton.language as tl
 
 BITS_UNIT = tl.constexpr(2.0**120)
-"""What the numbers have to be multiplied with that `_as_float` makes of bytes."""
+"""Scale that corrects the exponent bias of `_as_float`."""
 
 
 @triton.jit
 def _as_float(weight, FP8_BITS: tl.constexpr):
-    """A tile in float32. FP8_BITS: e4m3 as bytes, for GPUs without that type, BITS_UNIT times too small."""
+    """A tile in float32. FP8_BITS: e4m3 as bytes, for GPUs without that type; the result lacks the factor
+    BITS_UNIT."""
     if FP8_BITS:
         wide = weight.to(tl.int32)
         return (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(tl.float32, bitcast=True)
@@ -70,7 +71,7 @@ def row_linear(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl
     ):
         row = tile_index * ROWS + rows
         at = tl.minimum(row, num_rows - 1)[:, None] * COLUMNS + columns[None, :]
-        # A mask that is always true would still be looked at.
+        # Omit a mask that is always true, since it would still be evaluated.
         mask = None if COLUMNS == WIDTH else inside[None, :] & (rows >= 0)[:, None]
         other = None if COLUMNS == WIDTH else 0.0
         tile = tl.load(weight + at, mask=mask, other=other)
@@ -96,7 +97,7 @@ def _dot_bytes(a, b, c, HAS_ASM: tl.constexpr):
 
 @triton.jit
 def _load_four(pointer, at, limit):
-    """Four numbers in a row from `at` on, each as a tensor of its own, in float32; 0 from `limit` on."""
+    """Four consecutive values from `at` on, each as a separate tensor, in float32; 0 from `limit` on."""
     a = tl.load(pointer + at, mask=at < limit, other=0.0).to(tl.float32)
     b = tl.load(pointer + at + 1, mask=at + 1 < limit, other=0.0).to(tl.float32)
     c = tl.load(pointer + at + 2, mask=at + 2 < limit, other=0.0).to(tl.float32)
@@ -116,7 +117,7 @@ def _word(a, b, c, d):
 
 @triton.jit
 def _planes(a, b, c, d, step):
-    """Numbers -> words of the high and of the low (signed) bytes of round(number / step); and their sums."""
+    """Values -> words of the high and of the low (signed) bytes of round(value / step), and their sums."""
     a = tl.floor(a / step + 0.5).to(tl.int32)
     b = tl.floor(b / step + 0.5).to(tl.int32)
     c = tl.floor(c / step + 0.5).to(tl.int32)
@@ -127,7 +128,7 @@ def _planes(a, b, c, d, step):
 
 
 LARGEST_WHOLE = tl.constexpr(32000.0)
-"""What the largest number of x is rounded to: the low byte's carry still fits into the high byte."""
+"""Quantized value of the largest x: the low byte's carry still fits into the high byte."""
 
 
 @triton.jit
@@ -193,7 +194,7 @@ def row_linear_int4(x, norm, weight, scale, residual, out, num_rows, eps, COLUMN
     """int4 weights as words [num_rows or 2 num_rows, NUM_GROUPS * 16] int32, scale [.., NUM_GROUPS] float16.
 
     WIDTH: NUM_GROUPS * 128 up to a power of two. Byte b of word w of a group holds the columns 4 w + b (low
-    half) and 64 + 4 w + b, both plus 8; columns from COLUMNS on count nothing, since x is 0 there.
+    half) and 64 + 4 w + b, both plus 8; columns from COLUMNS on have no effect, since x is 0 there.
     """
     WORDS: tl.constexpr = NUM_GROUPS * 16
     words = tl.arange(0, WIDTH // 8)

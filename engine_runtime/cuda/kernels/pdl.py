@@ -1,9 +1,9 @@
-"""Kernels that are launched while the one before them still runs (programmatic dependent launch).
+"""Programmatic dependent launch (PDL) for chains of small kernels.
 
-In: nothing. Out: arguments for the launch, and what such a kernel does before it reads what others wrote:
-until then it may load weights, and nothing else. For chains of thousands of small kernels, of whose time a
-fourth is the way from the end of one to the beginning of the next. Where reading weights is most of the work,
-it is slower: what waits takes room from what runs.
+Provides launch arguments and the device-side wait. Before `pdl_wait` a kernel may load weights only, no
+results of earlier kernels. Useful for chains of thousands of small kernels, where a quarter of the time is
+the gap between the end of one and the start of the next. Slower where reading weights dominates: waiting
+programs occupy resources of running ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _OLDEST_DRIVER = 12030
-"""CUDA version of the first driver that captures such launches in a graph."""
+"""CUDA version of the first driver that captures PDL launches in a graph."""
 
 
 @triton.jit
 def pdl_wait(USES_PDL: tl.constexpr):
-    """Wait for all that earlier kernels wrote; from here on the next one may begin."""
+    """Wait for the results of earlier kernels, and allow the next kernel to start."""
     if USES_PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -30,7 +30,7 @@ def pdl_wait(USES_PDL: tl.constexpr):
 
 @cache
 def pdl_launch_args(device: torch.device) -> dict[str, bool]:
-    """Arguments with which a kernel that calls `pdl_wait` is launched on a device."""
+    """Launch arguments, on a device, of a kernel that calls `pdl_wait`."""
     uses_pdl = (
         device.type == "cuda"
         and torch.cuda.get_device_capability(device) >= (9, 0)
@@ -40,7 +40,7 @@ def pdl_launch_args(device: torch.device) -> dict[str, bool]:
 
 
 def _driver_version() -> int:
-    """CUDA version of the driver, 12030 for 12.3; 0 if it does not say. For Linux, as Triton is."""
+    """CUDA version of the driver, 12030 for 12.3; 0 if unknown. Linux only, as Triton."""
     version = ctypes.c_int(0)
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))

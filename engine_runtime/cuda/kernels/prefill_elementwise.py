@@ -1,7 +1,7 @@
-"""What lies between the matrix products when many rows are run at once.
+"""Elementwise kernels between the matrix products of a prefill.
 
-In: rows as a product gave them. Out: the operations of executors/cuda/prefill.py's RowOperations, each in one
-pass over memory. Sums are float32. And what a step begins with: its inputs, from host memory (`take_slots`).
+In: rows from a product. Out: the operations of executors/cuda/prefill.py's RowOperations, each in one pass
+over memory. Accumulation is in float32. `take_slots` copies a step's inputs from host memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def apply_rope_and_write_kv(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, p
                         TOKENS: tl.constexpr, HEAD_TILE: tl.constexpr):  # fmt: skip
     """Grid (n). qkv [n, HEADS + 2 KV_HEADS, DIM] -> q_out [n, HEADS, DIM]; k and v to the pool.
 
-    A row at a position below 0 is not there: its k and v go nowhere."""
+    A row at a position below 0 is padding: its k and v are not written."""
     row = tl.program_id(0).to(tl.int64)
     found = tl.load(positions + row)
     position = tl.maximum(found, 0)
@@ -53,7 +53,7 @@ def apply_rope_and_write_kv(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, p
 
 @triton.jit
 def gate_rows(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Grid (n, pieces of WIDTH). gate_up [n, 2 WIDTH] -> silu(gate) * up [n, WIDTH]."""
+    """Grid (n, tiles of WIDTH). gate_up [n, 2 WIDTH] -> silu(gate) * up [n, WIDTH]."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH
@@ -89,7 +89,7 @@ def fp8_rows(x, out, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def dense_rows(weight, scale, out, WIDTH: tl.constexpr, FP8_BITS: tl.constexpr, BLOCK: tl.constexpr):
-    """Grid (out, pieces of WIDTH). fp8 or int8 weights [out, WIDTH] with a scale per row -> plain numbers."""
+    """Grid (out, tiles of WIDTH). Dequantize fp8 or int8 weights [out, WIDTH] with a scale per row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH
@@ -100,7 +100,7 @@ def dense_rows(weight, scale, out, WIDTH: tl.constexpr, FP8_BITS: tl.constexpr, 
 
 @triton.jit
 def dense_rows_int4(weight, scale, out, WIDTH: tl.constexpr, NUM_GROUPS: tl.constexpr, GROUPS: tl.constexpr):
-    """Grid (out, pieces of NUM_GROUPS). int4 weights as quantization.py packs them -> plain numbers."""
+    """Grid (out, tiles of NUM_GROUPS). Dequantize int4 weights as packed by quantization.py."""
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     is_group = (groups < NUM_GROUPS)[:, None]
@@ -117,6 +117,6 @@ def dense_rows_int4(weight, scale, out, WIDTH: tl.constexpr, NUM_GROUPS: tl.cons
 
 @triton.jit
 def take_slots(host, device, SLOTS: tl.constexpr):
-    """Grid (1). host, device [SLOTS] int64; `host` lies in the memory of the host, who changes it."""
+    """Grid (1). host, device [SLOTS] int64; `host` is pinned host memory, which the host modifies."""
     slots = tl.arange(0, SLOTS)
     tl.store(device + slots, tl.load(host + slots, volatile=True))

@@ -1,9 +1,8 @@
-"""Samples an id from logits in two launches: the best of each tile of the vocabulary, then one of those.
+"""Samples an id from logits in two launches: the top scores of each vocabulary tile, then one id of those.
 
-In: logits [vocab] float32 and the numbers of executors/cuda/inputs.py. Out: one id, by the rules of
-lm/sampler.py, in the result of executors/cuda/sampler.py, whose plain torch is the twin. Nothing is sorted: a
-border is found by halving that parts the highest scores from the rest, and those few are compared with each
-other.
+In: logits [vocab] float32 and the slots of executors/cuda/inputs.py. Out: one id, by the rules of
+lm/sampler.py, in the result of executors/cuda/sampler.py, whose plain torch is the reference implementation.
+No sort: a bisection finds the threshold of the top scores, and only those are compared with each other.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ import triton
 import triton.language as tl
 
 MOST = tl.constexpr(64)
-"""Scores that are looked at, of a stretch and in the end: MAX_TOP_K of lm/sampling_metadata.py."""
+"""Number of top scores kept, per vocabulary tile and in the end: MAX_TOP_K of lm/sampling_metadata.py."""
 
 
 @triton.jit
 def _ordered(scores):
-    """float32 as uint32 of the same order."""
+    """float32 mapped to uint32 of the same order."""
     bits = scores.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
 
 
 @triton.jit
 def _border(keys):
-    """The largest number that at least MOST of the keys are not below."""
+    """The largest threshold that at least MOST keys reach."""
     border = tl.zeros((), tl.uint32)
     for place in tl.static_range(32):
         higher = border | (1 << (31 - place))
@@ -34,7 +33,8 @@ def _border(keys):
 
 @triton.jit
 def _keep_highest(scores, ids, to_scores, to_ids):
-    """Write the MOST highest scores and their ids, in the order of the ids but for those at the border."""
+    """Write the MOST highest scores and their ids, in the order of the ids, those equal to the threshold
+    last."""
     keys = _ordered(scores)
     border = _border(keys)
     is_above, is_at = keys > border, keys == border
@@ -49,7 +49,7 @@ def _keep_highest(scores, ids, to_scores, to_ids):
 @triton.jit
 def _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB: tl.constexpr,
                IS_AUDIO: tl.constexpr):  # fmt: skip
-    """Logits of the ids (-inf beyond the vocabulary), and as scores; remembers `seen_id`."""
+    """Logits of the ids (-inf beyond the vocabulary), and their scores; marks `seen_id` as seen."""
     inside = ids < VOCAB
     plain = tl.load(logits + ids, mask=inside, other=float("-inf"))
     new_id = tl.load(seen_id)
@@ -68,8 +68,8 @@ def _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, pe
 def best_of_tile(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids, tops,
                     top_ids, sums, VOCAB: tl.constexpr, STRETCH: tl.constexpr, IS_AUDIO: tl.constexpr,
                     DO_SAMPLE: tl.constexpr):  # fmt: skip
-    """Grid (stretches). best, best_ids [stretches, MOST]: the highest scores (if DO_SAMPLE; else the highest
-    one, in the first place); tops, top_ids: the highest plain logit; sums: of their sizes."""
+    """Grid (vocabulary tiles). best, best_ids [tiles, MOST]: the highest scores (if DO_SAMPLE; otherwise the
+    highest one, at index 0); tops, top_ids: the highest raw logit; sums: of absolute logits."""
     stretch = tl.program_id(0)
     ids = stretch * STRETCH + tl.arange(0, STRETCH)
     plain, scores = _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB,
@@ -90,11 +90,12 @@ def best_of_tile(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penal
 def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
              ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, STRETCHES: tl.constexpr,
              STRETCH_TILE: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
-    """Grid (1). Puts the id, the id of the highest plain logit and the sum of sizes into `result` float64 at
-    the places ID, TOP (none if negative) and MAGNITUDE. last, last_ids [MOST]: room for the candidates."""
+    """Grid (1). Writes the id, the id of the highest raw logit and the sum of absolute logits to `result`
+    float64 at the indices ID, TOP (none if negative) and MAGNITUDE. last, last_ids [MOST]: buffer for the
+    candidates."""
     stretches = tl.arange(0, STRETCH_TILE)
     is_stretch = stretches < STRETCHES
-    # One at a time and in float64, so that the sum is the same at every run and none is lost.
+    # Sequential and in float64, so that the sum is deterministic and loses no value.
     parts = tl.load(sums + stretches, mask=is_stretch, other=0.0).to(tl.float64)
     tl.store(result + MAGNITUDE, tl.sum(parts))
     if TOP >= 0:
@@ -129,7 +130,8 @@ def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p
     kept = tl.where(is_kept, weights, 0.0).to(tl.float64)
     kept = kept / tl.sum(kept)
     up_to = tl.sum(tl.where(ids[:, None] <= ids[None, :], kept[:, None], 0.0), axis=0)
-    # NOTE: rounding may leave the last sum a hair below 1; a draw above it means the last id that is kept.
+    # NOTE: rounding may leave the last sum slightly below 1; a larger uniform sample selects the last kept
+    # id.
     highest = tl.max(tl.where(is_kept, ids, -1))
     passed = tl.min(tl.where(is_kept & (up_to > tl.load(draw)), ids, 0x7FFFFFFF))
     tl.store(result + ID, tl.minimum(passed, highest).to(tl.float64))

@@ -1,9 +1,9 @@
-"""A few rows times a rounded weight [out, in] that is read as it is stored.
+"""Small-M GEMM: a few rows times a quantized weight [out, in], read in its stored format.
 
-In: rows x, a Matrix in fp8, int8 or int4. Out: x @ weight^T, plus a residual. Up to some dozens of rows the
-time is that of reading the weight; making it dense first (executors/cuda/prefill.py) would move it three
-times, twice in full size. A number of 8 or 4 bits is exact in the numbers of x, so that the matrix units
-multiply it as it is; scales come behind the sums, which are float32.
+In: rows x, a Matrix in fp8, int8 or int4. Out: x @ weight^T, plus a residual. Up to a few dozen rows the time
+is dominated by reading the weight; dequantizing it first (executors/cuda/prefill.py) would move it three
+times, twice in full size. 8-bit and 4-bit values are exact in the dtype of x, so that tensor cores multiply
+them directly; scales are applied to the float32 sums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def small_batch_linear(x, weight, scale, residual, out, num_rows, OUT: tl.conste
     for start in range(0, COLUMNS, BLOCK):
         column = start + columns
         is_column = column < COLUMNS
-        # Beyond the last column some number, since 0 times what is no number would not be 0.
+        # Load finite values beyond the last column, since 0 x NaN is not 0.
         piece = tl.load(from_output + (column if COLUMNS % BLOCK == 0 else tl.minimum(column, COLUMNS - 1)))
         value = tl.load(x + rows[:, None] * COLUMNS + column[None, :],
                         mask=is_row[:, None] & is_column[None, :], other=0.0)  # fmt: skip

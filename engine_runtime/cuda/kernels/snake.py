@@ -1,4 +1,4 @@
-"""What lies between two convolutions of HiFT, in one pass over memory.
+"""The operations between two convolutions of HiFT, in one pass over memory.
 
 In: the result of a convolution without its bias. Out: the residual sum, or its Snake activation, or both.
 """
@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 
 
-# `size` may be compiled for: what divides it says how wide a load can be, and channels divide it.
+# Specializing on `size` is useful: its divisibility determines the load width, and the channels divide it.
 @triton.jit(do_not_specialize=["length"])
 def snake_values(x, residual, bias, alpha, total_out, out, size, length, CHANNELS: tl.constexpr,
                  HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_TOTAL: tl.constexpr,
                  HAS_SNAKE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Grid (pieces of size). x [batch, CHANNELS, length] of `size` values, likewise residual. total_out = x +
+    """Grid (tiles of size). x [batch, CHANNELS, length] of `size` values, likewise residual. total_out = x +
     bias [CHANNELS] + residual; out = total + sin(alpha total)^2 / alpha, alpha [CHANNELS]."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size

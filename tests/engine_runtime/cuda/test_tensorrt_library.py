@@ -58,7 +58,7 @@ def test_rtx_comes_first(absent: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ModuleNotFoundError("No module named 'tensorrt_libs'", name="tensorrt_libs"), "not whole"),
+        (ModuleNotFoundError("No module named 'tensorrt_libs'", name="tensorrt_libs"), "incomplete"),
         (OSError("libnvinfer.so.10: cannot open shared object file"), "cannot be loaded: libnvinfer"),
     ],
 )

@@ -5,18 +5,18 @@
 #else
 #define KV_BYTES 2
 #endif
-#define BLOCK_BYTES ((u64)KV_HEADS * TOKENS * DIM * KV_BYTES)  // K or V of one block; V lies right behind K
+#define BLOCK_BYTES ((u64)KV_HEADS * TOKENS * DIM * KV_BYTES)  // K or V of one block; V follows K
 #define ROW_BYTES (DIM * KV_BYTES)                             // of K or of V, for one head
-#define TILES_A_STAGE 2  // tiles of 16 rows that lie one behind the other in a stage of the ring, each K, V
+#define TILES_A_STAGE 2  // consecutive tiles of 16 rows in a pipeline stage, each K, V
 #define TILE_BYTES (TILE_ROWS * ROW_BYTES)
 
-// K of a row for a head; V lies BLOCK_BYTES behind it.
+// K of a row for a head; V follows at an offset of BLOCK_BYTES.
 __device__ __forceinline__ const char* k_row(const char* pool, const int* table, u32 offset, u32 head, u32 row) {
   u64 block = (u64)(__ldg(table + row / TOKENS) + (int)offset);
   return pool + block * BLOCK_BYTES + ((u64)head * TOKENS + row % TOKENS) * ROW_BYTES;
 }
 
-// Tiles of rows in the pool that a block looks at, for one head.
+// The split-KV partition of a block: tiles of rows in the pool, for one head.
 struct Share {
   u32 head, piece, pieces, first, last;
 };
@@ -36,7 +36,8 @@ __device__ __forceinline__ u32 rows_of(u32 tile, u32 old) {
   return old - tile * TILE_ROWS < TILE_ROWS ? old - tile * TILE_ROWS : TILE_ROWS;
 }
 
-// K and V of this block's share into the ring; each copying warp takes some of the tiles. Earlier launches wrote them.
+// Copy K and V of this block's partition to the ring; each producer warp takes some tiles. Earlier launches
+// wrote them.
 __device__ void copy_rows(const Phase& phase, u32 base, u32 ring, u32 number, Copier& copier, const char* pool,
                           const int* table, u32 old) {
   if (blockIdx.x >= KV_HEADS * PIECES) return;
@@ -72,7 +73,7 @@ __device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
 }
 
 struct AttentionShared {
-  u16 q[GROUP][Q_STRIDE / 2];  // as K is multiplied with it: bfloat16, or float16 beside fp8
+  u16 q[GROUP][Q_STRIDE / 2];  // in the dtype of the product with K: bfloat16, or float16 with fp8
   float wide_q[GROUP][DIM];
   float k[DIM], v[DIM];
   float4 scores[WARPS][16];
@@ -81,7 +82,7 @@ struct AttentionShared {
   float sums[WARPS][GROUP][DIM];
 };
 
-// rms_norm(x) * norm, then RoPE, of one head; a lane has dims 2 lane, 2 lane + 1 and those 64 further on.
+// rms_norm(x) * norm, then RoPE, of one head; a lane holds dims 2 lane, 2 lane + 1 and both plus 64.
 __device__ __forceinline__ void turn(const char* x, u32 flag, const u16* norm, const u16* cosine, const u16* sine,
                                      float* out, u32 lane) {
   float weight[4], turns[4], back[4];
@@ -115,8 +116,8 @@ __device__ __forceinline__ float stored(float v) {
 
 __device__ __forceinline__ float& part(float4& v, int i) { return ((float*)&v)[i]; }
 
-// Scores of a tile, of which `rows` are there, their weights, and the weighted sums of V. tile: its first K in the
-// ring. A lane has dims 4 lane.. of all four heads.
+// Scores of a tile with `rows` valid rows, their softmax weights, and the weighted sums of V. tile: its first
+// K in the ring. A lane holds dims 4 lane.. of all four heads.
 __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane, float (&top)[2],
                                      float (&total)[2], float (&sums)[4][4]) {
   u32 g = lane / 4, t = lane % 4;
@@ -152,7 +153,7 @@ __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows
     ((float2*)&shared.scores[warp][g + 8])[t] = make_float2(dot[2], dot[3]);
   }
   __syncwarp();
-  // A lane has a row's weights of two heads.
+  // A lane holds a row's weights of two heads.
   bool is_there = lane / 2 < rows;
   float2* mine = (float2*)&shared.scores[warp][lane / 2] + lane % 2;
   float2 score = *mine;
@@ -181,7 +182,7 @@ __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows
     for (int d = 0; d < 4; ++d) sums[h][d] *= part(less, h);
 #pragma unroll
   for (int r = 0; r < TILE_ROWS; ++r) {
-    if (r >= rows) break;  // what lies there is no number
+    if (r >= rows) break;  // padding rows may hold NaN
     float4 weights = shared.scores[warp][r];
     u32 at = tile + TILE_BYTES + r * ROW_BYTES + lane * 4 * KV_BYTES;
     float v[4];
@@ -227,7 +228,7 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
 #endif
       }
     }
-    bool is_new = share.piece == 0;  // takes the new row, too
+    bool is_new = share.piece == 0;  // also handles the new row
     if (is_new && warp == GROUP) {
       turn(in.qkv + (HEADS + share.head) * DIM * 4, awaited, (const u16*)phase.norm, cosine, sine, shared.k, lane);
       char* k = (char*)k_row(in.pool, in.table, phase.extra, share.head, in.position);
@@ -273,7 +274,7 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
     for (int h = 0; h < 4; ++h)
       *(float4*)&shared.sums[warp][h][4 * lane] = make_float4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
     workers_sync();
-    // A thread joins two dims of one head.
+    // A thread combines two dims of one head.
     u32 h = tid / 64, d = tid % 64 * 2;
     float score = -1e30f;
     if (is_new) {
@@ -281,7 +282,7 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
       score = q[d] * shared.k[d] + q[d + 1] * shared.k[d + 1];
 #pragma unroll
       for (int s = 16; s; s >>= 1) score += __shfl_xor_sync(~0u, score, s);
-      float* halves = (float*)shared.scores;  // the two warps of a head
+      float* halves = (float*)shared.scores;  // partial sums of the two warps of a head
       if (lane == 0) halves[warp] = score;
       workers_sync();
       score = (halves[2 * h] + halves[2 * h + 1]) * SOFTMAX_SCALE;
@@ -303,7 +304,8 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
     store_flagged(in.partial + (at * DIM + d) * 8, a, b, flag);
     if (d == 0) store_flagged(heights + at * 16, highest, whole, flag);
   }
-  // Each of the head's blocks joins the pieces of a part of the dims: neighbouring threads have the pieces of two.
+  // Each block of the head combines the partitions for a slice of the dims: adjacent threads hold the
+  // partitions of two dims.
   u32 piece = tid % PIECES, flat = share.piece * (GROUP * DIM / PIECES) + tid / PIECES * 2;
   u32 head = share.head * GROUP + flat / DIM, d = flat % DIM;
   float a = 0.0f, b = 0.0f, highest = -1e30f, whole = 0.0f, mine = -1e30f;
@@ -329,5 +331,5 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
     whole += __shfl_xor_sync(~0u, whole, s);
   }
   if (piece == 0) store_word(in.attended + (head * DIM + d) * 4, pack_bf16(a / whole, b / whole), flag);
-  workers_sync();  // what comes next writes over the shared memory
+  workers_sync();  // the next op overwrites the shared memory
 }

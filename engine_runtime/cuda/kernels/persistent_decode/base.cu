@@ -1,23 +1,19 @@
-// A decode step of the language model in one launch: one row through all layers and heads.
-//
-// In: a list of phases (linear layers and attentions, in order), the row's inputs on the device. Out: K and V of
-// the row in the pool, logits. Compiled at run time, with the sizes as macros (see
-// executors/cuda/persistent_decode.py), from base.cu (this file: memory and messages), attention.cu, linear.cu and
-// step.cu (the kernel), in this order.
-//
-// One block a multiprocessor. Its last warps copy the weights of all phases, and between them the keys and values
-// of earlier rows, one after the other into a ring in shared memory and never wait for anything but room, so that
-// device memory is read without a pause while the other warps wait for each other between phases. A copy takes the
-// copy engine some 45 cycles however small it is: they are few and large. The other warps multiply with the matrix
-// units: a tile is 16 output rows; x stands in all columns (native, fp8), or its high and low bytes take turns
-// (int8, int4). Where weights are rounded, x is taken relative to its largest number: as float16 beside fp8, in 16
-// bits beside int8 and int4. The root mean square of x comes last: rms_norm(x) * norm @ W^T is
-// ((x * norm) @ W^T) / rms(x).
-//
-// Nothing but data goes between blocks: every eight bytes hold two numbers in bfloat16 (or one in float32) and a
-// flag, which tells the phase and the launch that wrote them; a reader reads until it finds the flag it waits for.
-// A fence and a counter would each be a way through a memory that is busy with weights. That no block overwrites
-// what another still reads follows from each phase needing something of every block (grid <= tiles of any phase).
+// Persistent decode kernel: one row through all layers and heads of the language model in one launch. In: the
+// op list (linear layers and attentions, in order), the row's inputs on the device. Out: K and V of the row
+// in the pool, logits. Compiled at run time, with sizes as macros (see executors/cuda/persistent_decode.py),
+// from base.cu (this file: memory and flagged exchange), attention.cu, linear.cu and step.cu (the kernel), in
+// this order. One block per multiprocessor. Its producer warps copy the weights of all ops, and between them
+// the keys and values of earlier rows, into the pipeline stages of a ring in shared memory. They wait for
+// free stages only, so that device memory is read continuously while the other warps synchronize between ops.
+// A bulk copy costs about 45 cycles whatever its size, so copies are few and large. The compute warps use
+// tensor cores: a tile is 16 output rows; x is in all columns (native, fp8), or its high and low bytes
+// alternate (int8, int4). With quantized weights, x is scaled by its largest magnitude: to float16 with fp8,
+// to 16-bit integers with int8 and int4. The root mean square of x is applied last: rms_norm(x) * norm @ W^T
+// is ((x * norm) @ W^T) / rms(x). Blocks exchange flagged data only: every eight bytes hold two bfloat16
+// values (or one float32) and a flag that identifies the op and the launch that wrote them; a reader polls
+// until it finds the expected flag. A fence or a counter would each add a round trip to memory that is busy
+// with weights. No block overwrites data that another still reads, since each op needs data from every block
+// (grid <= tiles of any op).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -29,25 +25,25 @@ typedef unsigned long long u64;
 #define INT8 2
 #define INT4 3
 
-#define WARPS 8  // that compute; then one that finishes sums, then COPIERS that copy
+#define WARPS 8  // compute warps; then one epilogue warp, then COPIERS producer warps
 #define THREADS (32 * WARPS)
 #define TILE_ROWS 16
 #define ROWS_EACH (TILE_ROWS / COPIERS)
-#define PIECE 1024                 // bytes of a row that are copied at once
-#define IN_FLIGHT 3                // pieces asked for at once; with more, messages between blocks wait in line
-#define ROW_STRIDE (PIECE + 64)    // neighbouring rows lie in different banks; a scale each stands in the gap
-#define PIECE_SCALES (PIECE / 32)  // bytes of a row's int4 scales for a piece, float16 for each 64 bytes
+#define PIECE 1024                 // bytes of a row per pipeline stage
+#define IN_FLIGHT 3                // stages in flight per producer warp; more would delay the exchange between blocks
+#define ROW_STRIDE (PIECE + 64)    // adjacent rows start in different banks; the gap holds the row's scale
+#define PIECE_SCALES (PIECE / 32)  // bytes of a row's int4 scales per stage, one float16 per 64 bytes
 #define SCALES_BEHIND (TILE_ROWS * ROW_STRIDE)
 #define STAGE (SCALES_BEHIND + TILE_ROWS * PIECE_SCALES)
 #define MAX_WIDTH \
   (HIDDEN > INNER ? (HIDDEN > HEADS * DIM ? HIDDEN : HEADS * DIM) : (INNER > HEADS * DIM ? INNER : HEADS * DIM))
 #define LOADS ((MAX_WIDTH + THREADS * 8 - 1) / (THREADS * 8))
-#define TOGETHER 3                                               // of LOADS, asked for at once
-#define NORM_LOADS ((HIDDEN + THREADS * 8 - 1) / (THREADS * 8))  // a norm stands before HIDDEN inputs only
+#define TOGETHER 3                                               // of LOADS, issued together
+#define NORM_LOADS ((HIDDEN + THREADS * 8 - 1) / (THREADS * 8))  // only inputs of width HIDDEN have a norm
 #define GROUP (HEADS / KV_HEADS)                                 // 4
-#define LARGEST_WHOLE 32000.0f  // what the largest number of x becomes in 16 bits; the low byte's carry fits
+#define LARGEST_WHOLE 32000.0f  // value of the largest x in 16 bits; the low byte's carry does not overflow
 #define Q_STRIDE (DIM * 2 + 64)
-#define MOST_TRIES (1u << 23)  // some seconds; whoever waits longer waits for what never comes
+#define MOST_TRIES (1u << 23)  // watchdog: trap on deadlock after a few seconds
 
 // Shared memory, in bytes from its start.
 #define AT_BARS 0
@@ -59,14 +55,14 @@ typedef unsigned long long u64;
 #define AT_SUMS (AT_PARTS + NUM_PARTS * WARPS * TILE_ROWS * 4)  // int [MAX_WIDTH / 128][2]
 #define AT_X (AT_SUMS + ((MAX_WIDTH / 128 * 8 + 127) / 128) * 128)
 #define ATTENTION_BYTES (GROUP * (Q_STRIDE + DIM * 4) + 2 * DIM * 4 + WARPS * (16 * 16 + 16 + 2 * 16 + GROUP * DIM * 4))
-#define PLANE (MAX_WIDTH + 64)  // high bytes, then low bytes of x, in other banks
+#define PLANE (MAX_WIDTH + 64)  // high bytes, then low bytes of x, in different banks
 #define X_BYTES (2 * PLANE > ATTENTION_BYTES ? 2 * PLANE : ATTENTION_BYTES)
 #define AT_PHASES (AT_X + (X_BYTES + 127) / 128 * 128)
 #define AT_RING(phases) ((AT_PHASES + (phases) * 64 + 127) / 128 * 128)
 
 struct Phase {
   u64 weight, scale, norm, x, residual, out;
-  u16 kind, source;    // source: the phase that x comes from
+  u16 kind, source;    // source: the op that wrote x
   u32 blocks;          // tiles of output rows
   u32 columns, extra;  // columns: width of x; extra: rows of `gate`, or the layer's offset in the block table
 };
@@ -74,10 +70,10 @@ struct Phase {
 #define NORMED 2
 #define GATED 4
 #define ADDS 8
-#define WIDE 16        // plain float32 out
-#define ROUNDED 32     // weight in FORMAT, else native
-#define FROM_TABLE 64  // x (or residual) is a table of plain numbers, to be read at the token
-#define KEEPS 128      // out is wanted in the kept outputs of the trunk, too
+#define WIDE 16        // unflagged float32 out
+#define ROUNDED 32     // weight in FORMAT, otherwise native
+#define FROM_TABLE 64  // x (or residual) is an unflagged table, indexed by the token
+#define KEEPS 128      // also write out to the kept outputs of the trunk
 
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -163,7 +159,7 @@ __device__ __forceinline__ uint4 load_plain(const void* p) {
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-// Two numbers with their flags: {a, flag, b, flag}. Past the first cache, since another multiprocessor wrote them.
+// Two values with their flags: {a, flag, b, flag}. Bypasses L1, since another multiprocessor wrote them.
 __device__ __forceinline__ uint4 load_flagged(const void* p) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -224,7 +220,7 @@ __device__ __forceinline__ u32 row_bytes(u32 columns) {
   return F == NATIVE ? 2 * columns : F == INT4 ? columns / 2 : columns;
 }
 
-// Where the ring stands, for whoever fills or empties it.
+// Position in the ring of a producer or consumer.
 struct Place {
   u32 stage = 0, parity = 0;
   __device__ __forceinline__ void next(u32 count = STAGES) {
@@ -235,11 +231,11 @@ struct Place {
   }
 };
 
-// Where a copying warp stands: what it fills next, and the oldest piece that it has asked for.
+// State of a producer warp: the next stage to fill, and its oldest copy in flight.
 struct Copier {
   Place place, landed;
   u32 flying = 0;
-  // Until the next stage may be filled. Gives the barrier to be told of what will be there.
+  // Wait until the next stage may be filled; returns the barrier that the copies signal.
   __device__ __forceinline__ u32 wait_for_room(u32 base) {
     u32 full = base + AT_BARS + 16 * place.stage;
     bar_wait(full + 8, place.parity ^ 1);

@@ -1,8 +1,9 @@
-// A row times the weights: who copies, who multiplies, who finishes.
+// A row times the weights: producer warps, compute warps, epilogue warp.
 
-// ---- the copying warps
+// ---- producer warps
 
-// Each copies a few rows of every tile; one thread does, so that addresses are the same for the whole warp.
+// Each copies a few rows of every tile; one thread issues the copies, so that addresses are uniform in the
+// warp.
 template <int F>
 __device__ void copy_phase(const Phase& phase, u32 base, u32 ring, u32 number, Copier& copier) {
   const u32 rows = ROWS_EACH;
@@ -11,11 +12,12 @@ __device__ void copy_phase(const Phase& phase, u32 base, u32 ring, u32 number, C
   for (u32 block = blockIdx.x; block < phase.blocks; block += gridDim.x) {
     u32 row = block * TILE_ROWS + number * rows;
     if (phase.kind & GATED) {
-      row = block * 8 + number * rows;  // rows 0 to 7 of a tile are gates, 8 to 15 their twins
+      row = block * 8 + number * rows;  // rows 0 to 7 of a tile are gates, 8 to 15 the matching up rows
       if (number * rows >= 8) row += phase.extra - 8;
     }
     u64 from = phase.weight + (u64)row * bytes;
-    // int4: two bytes for each 64, in the order of tiles, pieces and rows; else four bytes a row
+    // int4: two bytes per group of 64 bytes, in the order of tiles, stages and rows; otherwise four bytes per
+    // row
     u64 scale = F == INT4 ? phase.scale + (u64)block * TILE_ROWS * pieces * PIECE_SCALES + number * rows * PIECE_SCALES
                           : phase.scale + (u64)row * 4;
     const bool per_row = F == FP8 || F == INT8;
@@ -35,9 +37,10 @@ __device__ void copy_phase(const Phase& phase, u32 base, u32 ring, u32 number, C
   }
 }
 
-// ---- the computing warps
+// ---- compute warps
 
-// x (times its norm) into shared memory as FORMAT needs it, with what unit_of needs.
+// Load x (times its norm) to shared memory in the layout of FORMAT, with the partial results that unit_of
+// needs.
 template <int F>
 __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const Inputs& in, u32 tid) {
   float* reduce = (float*)(shared + AT_REDUCE);
@@ -59,7 +62,7 @@ __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const I
     if (is_plain && at < phase.columns) raw[i] = load_plain((const char*)phase.x + in.embedding_row + 2 * at);
   }
   if (!is_plain) {
-    // A few at a time, asked for together, and again only where a flag is missing.
+    // Issue a few loads together, and repeat only those whose flag is missing.
 #pragma unroll
     for (int first = 0; first < LOADS; first += TOGETHER) {
       uint4 found[TOGETHER][2] = {};
@@ -175,7 +178,7 @@ __device__ __forceinline__ void load_x(const Phase& phase, char* shared, const I
   workers_sync();
 }
 
-// What the sums of a phase are multiplied by, once x is loaded.
+// The factor of an op's sums, after x is loaded.
 template <int F>
 __device__ __forceinline__ float unit_of(const Phase& phase, const char* shared) {
   const float* reduce = (const float*)(shared + AT_REDUCE);
@@ -195,7 +198,7 @@ __device__ __forceinline__ float unit_of(const Phase& phase, const char* shared)
   return unit;
 }
 
-// One warp's share of a piece, in registers: 64 bytes of each of 16 rows, STEPS times, and x beside it.
+// One warp's part of a stage, in registers: 64 bytes of each of 16 rows, STEPS times, with the matching x.
 #define STEPS (PIECE / WARPS / 64)  // 2
 template <int F>
 struct Loaded {
@@ -239,7 +242,7 @@ __device__ __forceinline__ void load_piece(Loaded<F>& to, u32 base, u32 tile, u3
   }
 }
 
-// `acc` (`whole` for int8) are sums of rows g and g + 8.
+// `acc` (`whole` for int8) holds the sums of rows g and g + 8.
 template <int F>
 __device__ __forceinline__ void multiply(const Loaded<F>& from, float (&acc)[2][4], int (&whole)[2][4]) {
 #pragma unroll
@@ -322,18 +325,18 @@ __device__ void linear_phase(const Phase& phase, u32 index, char* shared, u32 ba
     if (lane == 0) bar_arrive(full);
     parts.next(NUM_PARTS);
   }
-  workers_sync();  // what comes next writes over x
+  workers_sync();  // the next op overwrites x
 }
 
-// ---- the finishing warp
+// ---- epilogue warp
 
-// Adds up the sums of the computing warps, and what stands behind the product.
+// Reduces the sums of the compute warps, and applies the epilogue of the op.
 __device__ void finish_phase(const Phase& phase, u32 index, char* shared, u32 base, const Inputs& in, u32 lane,
                              Place& parts) {
   bool gated = phase.kind & GATED;
   for (u32 block = blockIdx.x; block < phase.blocks; block += gridDim.x) {
     u32 out_row = block * (gated ? 8 : TILE_ROWS) + lane % TILE_ROWS;
-    // Asked for before the sums are there; this very warp wrote it (all of these phases are cut alike).
+    // Loaded before the sums are ready; this warp wrote it itself (all these ops have the same tiling).
     u16 before = 0;
     if (phase.kind & ADDS) {
       const char* p = (const char*)phase.residual;

@@ -1,8 +1,6 @@
-// The kernel: who does what.
-//
-// phases: struct Phase [num_records], the last one empty. token, position, trunk_row: of the row. trunk: kept
-// outputs [rows, HIDDEN]. qkv, attended, partial: messages. counters: [0] number of the launch (from 1 on),
-// [32] blocks that are done.
+// The kernel: warp roles and the loop over the op list. phases: struct Phase [num_records], the last one
+// empty. token, position, trunk_row: of the row. trunk: kept outputs [rows, HIDDEN]. qkv, attended, partial:
+// flagged buffers. counters: [0] launch number (from 1), [32] finished blocks.
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1 + COPIERS), 1)
     persistent_decode(const uint4* phases, const long long* token, const long long* position,
@@ -70,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1 + COPIERS), 1)
       linear_phase<NATIVE>(phase, index, shared, base, in, tid, place, parts);
   }
   workers_sync();
-  if (tid == 0 && atomicAdd(counters + 32, 1) + 1 == gridDim.x) {  // all have read the number of the launch
+  if (tid == 0 && atomicAdd(counters + 32, 1) + 1 == gridDim.x) {  // all blocks have read the launch number
     counters[32] = 0;
     counters[0] = in.epoch + 1;
   }
