@@ -67,7 +67,7 @@ def test_without_memory_for_a_capture_the_function_itself_runs(
         outputs = [calls.run("add", add, torch.ones(2), changes=(total,)) for _ in range(3)]
     assert [output.tolist() for output in outputs] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
     assert (len(tried), calls.num_captured) == (1, 0)
-    assert "piece by piece" in caplog.text
+    assert "one by one" in caplog.text
 
 
 @pytest.mark.parametrize("collects", [False, True])

@@ -1,19 +1,21 @@
-// Persistent decode kernel: one row through all layers and heads of the language model in one launch. In: the
-// op list (linear layers and attentions, in order), the row's inputs on the device. Out: K and V of the row
-// in the pool, logits. Compiled at run time, with sizes as macros (see executors/cuda/persistent_decode.py),
-// from base.cu (this file: memory and flagged exchange), attention.cu, linear.cu and step.cu (the kernel), in
-// this order. One block per multiprocessor. Its producer warps copy the weights of all ops, and between them
-// the keys and values of earlier rows, into the pipeline stages of a ring in shared memory. They wait for
-// free stages only, so that device memory is read continuously while the other warps synchronize between ops.
-// A bulk copy costs about 45 cycles whatever its size, so copies are few and large. The compute warps use
-// tensor cores: a tile is 16 output rows; x is in all columns (native, fp8), or its high and low bytes
-// alternate (int8, int4). With quantized weights, x is scaled by its largest magnitude: to float16 with fp8,
-// to 16-bit integers with int8 and int4. The root mean square of x is applied last: rms_norm(x) * norm @ W^T
-// is ((x * norm) @ W^T) / rms(x). Blocks exchange flagged data only: every eight bytes hold two bfloat16
-// values (or one float32) and a flag that identifies the op and the launch that wrote them; a reader polls
-// until it finds the expected flag. A fence or a counter would each add a round trip to memory that is busy
-// with weights. No block overwrites data that another still reads, since each op needs data from every block
-// (grid <= tiles of any op).
+// Persistent decode kernel: one row through all layers and heads of the language model in one launch.
+//
+// In: the op list (linear layers and attentions, in order), the row's inputs on the device. Out: K and V of the row
+// in the pool, logits. Compiled at run time, with sizes as macros (see executors/cuda/persistent_decode.py), from
+// base.cu (this file: memory and flagged exchange), attention.cu, linear.cu and step.cu (the kernel), in this order.
+//
+// One block per multiprocessor. Its producer warps copy the weights of all ops, and between them the keys and values
+// of earlier rows, into the pipeline stages of a ring in shared memory. They wait for free stages only, so that
+// device memory is read continuously while the other warps synchronize between ops. A bulk copy costs about 45 cycles
+// whatever its size, so copies are few and large. The compute warps use tensor cores: a tile is 16 output rows; x is
+// in all columns (native, fp8), or its high and low bytes alternate (int8, int4). With quantized weights, x is scaled
+// by its largest magnitude: to float16 with fp8, to 16-bit integers with int8 and int4. The root mean square of x is
+// applied last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
+//
+// Blocks exchange flagged data only: every eight bytes hold two bfloat16 values (or one float32) and a flag that
+// identifies the op and the launch that wrote them; a reader polls until it finds the expected flag. A fence or a
+// counter would each add a round trip to memory that is busy with weights. No block overwrites data that another
+// still reads, since each op needs data from every block (grid <= tiles of any op).
 
 typedef unsigned char u8;
 typedef unsigned short u16;

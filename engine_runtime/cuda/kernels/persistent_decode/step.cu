@@ -1,6 +1,8 @@
-// The kernel: warp roles and the loop over the op list. phases: struct Phase [num_records], the last one
-// empty. token, position, trunk_row: of the row. trunk: kept outputs [rows, HIDDEN]. qkv, attended, partial:
-// flagged buffers. counters: [0] launch number (from 1), [32] finished blocks.
+// The kernel: warp roles and the loop over the op list.
+//
+// phases: struct Phase [num_records], the last one empty. token, position, trunk_row: of the row. trunk: kept
+// outputs [rows, HIDDEN]. qkv, attended, partial: flagged buffers. counters: [0] launch number (from 1),
+// [32] finished blocks.
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1 + COPIERS), 1)
     persistent_decode(const uint4* phases, const long long* token, const long long* position,
