@@ -1,9 +1,9 @@
-"""The memory that an engine reads and writes: buffers that stay where they are from step to step.
+"""The memory that an engine reads and writes: buffers with fixed addresses.
 
-In: the tensors of a step (lm/executor.py) in host memory. Out: the same values where the engine looks for
-them, on the device or on the host, and its outputs back on the host. Everything is allocated once: an address
-that was given to TensorRT must hold until the step is done, and a captured step keeps it for good. What goes
-to the device goes there in one copy. Engine thread.
+In: the tensors of a step (lm/executor.py) in host memory. Out: the same values in the engine's buffers, on
+the device or on the host, and its outputs back on the host. Everything is allocated once: an address passed
+to TensorRT must be valid until the step is done, and a captured step keeps it permanently. All inputs go to
+the device in one copy. Engine thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from engine_runtime.executors.trtllm.contract import Contract, Shape
 from engine_runtime.lm.executor import ExecutorLimits, StepTensors, TensorSpec
 
 _ALIGNMENT = 256
-"""TensorRT wants every address to be a multiple of this."""
+"""Address alignment that TensorRT requires."""
 
 
 class Memory:
-    """Allocates bytes, all of them zero, on the device and on the host."""
+    """Allocates zeroed bytes on the device and on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -33,13 +33,13 @@ class Memory:
         return torch.zeros(size, dtype=torch.uint8, device=self.device)
 
     def on_host(self, size: int) -> Tensor:
-        """[size] uint8 on the host, pinned where there is a GPU that copies from it."""
+        """[size] uint8 on the host, pinned if there is a GPU."""
         return torch.zeros(size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One tensor as an engine is given it."""
+    """One tensor bound to an engine."""
 
     name: str
     shape: Shape
@@ -49,8 +49,8 @@ class Binding:
 class StepInputs:
     """The inputs of an engine.
 
-    The order of a step is `write`, `send`, then an enqueue of what `bindings` says, on the stream of `send`.
-    The stream must have come to its end before the next `write`.
+    The order of a step is `write`, `send`, then an enqueue with `bindings`, on the stream of `send`. The
+    stream must be synchronized before the next `write`.
     """
 
     def __init__(self, contract: Contract, limits: ExecutorLimits, memory: Memory) -> None:
@@ -69,17 +69,17 @@ class StepInputs:
         self._shapes = {spec.name: tuple(self._bound[spec.name].shape) for spec in specs}
 
     def write(self, tensors: StepTensors) -> None:
-        """Take over the values of a step that was checked."""
+        """Copy the values of a checked step."""
         for name, value in self._contract.adapt(tensors).items():
             buffer = self._written.get(name)
-            if buffer is None:  # an optional tensor, which no engine takes
+            if buffer is None:  # an optional tensor, which engines do not have
                 continue
             shape = tuple(value.shape)
             self._shapes[name] = shape
             (buffer if shape == buffer.shape else buffer[: shape[0]]).copy_(value)
 
     def set_past(self, rows: int) -> None:
-        """State another number of rows in the cache on the host, as a captured step does."""
+        """Overwrite the number of cached rows on the host, as a captured step does."""
         self._written["host_past_key_value_lengths"].fill_(rows)
 
     def send(self) -> None:
@@ -92,7 +92,7 @@ class StepInputs:
 
 
 class StepOutputs:
-    """The outputs of an engine, [1, width] each, in the number format that it gives them in."""
+    """The outputs of an engine, [1, width] each, in the engine's dtypes."""
 
     def __init__(self, widths: Mapping[str, int], dtypes: Mapping[str, torch.dtype], memory: Memory) -> None:
         shapes: dict[str, Shape] = {name: (1, width) for name, width in widths.items()}
@@ -102,7 +102,7 @@ class StepOutputs:
         self._device, self._host = _cut(device, shapes, dtypes), _cut(host, shapes, dtypes)
 
     def spoil(self) -> None:
-        """Fill with NaN, on the current stream: a step that writes nothing cannot pass for one that did."""
+        """Fill with NaN, on the current stream, to detect a step that writes nothing."""
         for buffer in self._device.values():
             buffer.fill_(torch.nan)
 
@@ -111,7 +111,7 @@ class StepOutputs:
         self._host_bytes.copy_(self._device_bytes, non_blocking=True)
 
     def values(self) -> dict[str, Tensor]:
-        """What was fetched, as float32 of its own. The stream must have come to its end."""
+        """The fetched values as new float32 tensors. The stream must be synchronized."""
         return {name: buffer.to(torch.float32, copy=True) for name, buffer in self._host.items()}
 
     def bindings(self) -> list[Binding]:
@@ -132,7 +132,7 @@ def _size(shapes: Mapping[str, Shape], dtypes: Mapping[str, torch.dtype]) -> int
 
 
 def _cut(memory: Tensor, shapes: Mapping[str, Shape], dtypes: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
-    """One tensor after the other out of `memory`, each where an aligned address is."""
+    """Consecutive tensors in `memory`, each at an aligned address."""
     cut, start = {}, 0
     for name, shape in shapes.items():
         size = prod(shape) * dtypes[name].itemsize

@@ -1,9 +1,9 @@
-"""Which tensors a TensorRT-LLM engine takes, and by which of two contracts.
+"""The input contract of a TensorRT-LLM engine: one of two known sets of tensors.
 
-In: the tensor list of an engine. Out: the `Contract` that says how a step of lm/executor.py is bound to it,
-or an EngineError that names every tensor that does not fit. A step is written as an engine of the library's
-1.x releases takes it (17 inputs). One of 0.13 (15 inputs) has no pool axis in its block tables and pool
-pointers, knows no pool mapping and no context progress. Any thread.
+In: the tensor list of an engine. Out: the `Contract` that maps a step of lm/executor.py to it, or an
+EngineError that names every mismatched tensor. A step has the form of the library's 1.x releases (17 inputs).
+An engine of 0.13 (15 inputs) has no pool axis in its block tables and pool pointers, no pool mapping and no
+context progress. Any thread.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from engine_runtime.lm.executor import ExecutorLimits, StepTensors, TensorSpec, 
 
 Shape = tuple[int, ...]
 ContractName = Literal["1.x", "0.13"]
-BUILD_ANEW = "Build the engine anew with `moss-voice trt build`."
+BUILD_ANEW = "Rebuild the engine with `moss-voice trt build`."
 _ROWS, _WINDOW, _BLOCKS = "input_ids", "cache_indirection", "kv_cache_block_offsets"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTensor:
-    """One input or output of an engine, as the engine itself lists it.
+    """One input or output of an engine, as the engine reports it.
 
-    `shape` has -1 where a size is free; then `ranges` holds least, best and most for each profile (of inputs
-    only). `dtype` is None for a number format that torch has no name for.
+    `shape` has -1 for variable sizes; then `ranges` holds least, best and most for each profile (inputs
+    only). `dtype` is None for a dtype that torch does not have.
     """
 
     name: str
@@ -41,13 +41,13 @@ class EngineTensor:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """How the tensors of a step become those of an engine.
+    """Maps the tensors of a step to those of an engine.
 
     Attributes:
-        absent: inputs of a step that such an engine does not know.
+        absent: inputs of a step that such an engine does not have.
         without_pool_axis: inputs whose first axis, the pool, such an engine does not have.
-        requires_block_aligned_prefill: a prefill starts where a block of the cache starts. Prefill from
-            within a block came with the reuse of partial blocks, after 0.13.
+        requires_block_aligned_prefill: a prefill must start at a block boundary. Prefill from within a block
+            was added with the reuse of partial blocks, after 0.13.
     """
 
     name: ContractName
@@ -56,7 +56,7 @@ class Contract:
     requires_block_aligned_prefill: bool = False
 
     def inputs(self, limits: ExecutorLimits) -> tuple[TensorSpec, ...]:
-        """Every input with its dtype, its place and the shape it has in this engine (None = rows)."""
+        """Every input with its dtype, device and shape in this engine (None = rows)."""
         return tuple(
             TensorSpec(
                 spec.name,
@@ -69,7 +69,7 @@ class Contract:
         )
 
     def adapt(self, tensors: StepTensors) -> dict[str, Tensor]:
-        """The tensors of a step as this engine takes them: some left out, some without their first axis."""
+        """The tensors of a step as this engine takes them: some omitted, some without their first axis."""
         return {
             name: value[0] if name in self.without_pool_axis else value
             for name, value in tensors.items()
@@ -92,15 +92,15 @@ _ANY_SIZE = ExecutorLimits(1, 1, 1, 1, 1, 1, 1)
 
 
 def choose_contract(tensors: Iterable[EngineTensor]) -> Contract:
-    """The contract whose inputs, by name and rank, are those of the engine. EngineError if there is none."""
+    """The contract whose inputs match the engine's by name and rank. EngineError if none does."""
     ranks = {tensor.name: len(tensor.shape) for tensor in tensors if tensor.is_input}
     problems = []
     for contract in CONTRACTS:
         wanted = {spec.name: len(spec.shape) for spec in contract.inputs(_ANY_SIZE)}
         if ranks == wanted:
             return contract
-        strange = [f"asks for {name}" for name in sorted(ranks.keys() - wanted.keys())]
-        strange += [f"does not know {name}" for name in sorted(wanted.keys() - ranks.keys())]
+        strange = [f"requires {name}" for name in sorted(ranks.keys() - wanted.keys())]
+        strange += [f"lacks {name}" for name in sorted(wanted.keys() - ranks.keys())]
         strange += [
             f"takes {name} with {ranks[name]} axes"
             for name in sorted(ranks.keys() & wanted.keys())
@@ -117,7 +117,7 @@ def choose_contract(tensors: Iterable[EngineTensor]) -> Contract:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The most that an engine takes, read from its tensors: rows of a call, rows of a sequence, blocks."""
+    """The maximum sizes of an engine, read from its tensors: rows of a call, rows of a sequence, blocks."""
 
     num_tokens: int
     seq_len: int
@@ -133,9 +133,9 @@ def capacity_of(tensors: Iterable[EngineTensor]) -> Capacity:
 def check_tensors(
     tensors: Sequence[EngineTensor], contract: Contract, limits: ExecutorLimits, outputs: Mapping[str, int]
 ) -> None:
-    """Refuse an engine that a step within `limits` cannot be bound to, or that gives other outputs.
+    """Reject an engine to which a step within `limits` cannot be bound, or that has other outputs.
 
-    `outputs` maps each output to its width. The EngineError names every tensor that does not fit.
+    `outputs` maps each output to its width. The EngineError names every mismatched tensor.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     problems = []
@@ -146,8 +146,8 @@ def check_tensors(
                 problems.append(problem)
                 break
     found = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
-    problems += [f"{name}: there is no such output" for name in outputs.keys() - found.keys()]
-    problems += [f"{name}: nobody reads this output" for name in found.keys() - outputs.keys()]
+    problems += [f"{name}: the engine has no such output" for name in outputs.keys() - found.keys()]
+    problems += [f"{name}: unexpected output" for name in found.keys() - outputs.keys()]
     for name in outputs.keys() & found.keys():
         shape = found[name].shape
         if len(shape) != 2 or shape[1] != outputs[name]:
@@ -159,7 +159,7 @@ def check_tensors(
 
 
 def profile_for(tensors: Iterable[EngineTensor], rows: int) -> int:
-    """The profile that was made for so many rows: of those that take them the narrowest, then the first."""
+    """The profile for this number of rows: the narrowest that supports it, then the first."""
     (ids,) = (tensor for tensor in tensors if tensor.name == _ROWS)
     fitting = [
         (most[0] - least[0], index)
@@ -167,19 +167,19 @@ def profile_for(tensors: Iterable[EngineTensor], rows: int) -> int:
         if least[0] <= rows <= most[0]
     ]
     if not fitting:
-        raise EngineError(f"No profile of the engine takes {rows} rows at once. {BUILD_ANEW}")
+        raise EngineError(f"No profile of the engine supports {rows} rows at once. {BUILD_ANEW}")
     return min(fitting)[1]
 
 
 def _misfit(tensor: EngineTensor, dtype: torch.dtype, shape: Shape) -> str | None:
-    """What is wrong with binding `shape` of `dtype`, None if nothing is."""
+    """The problem of binding `shape` of `dtype`, or None."""
     if tensor.dtype != dtype:
         return f"{tensor.name}: expected {dtype}, got {tensor.dtype}"
     if any(size not in (-1, wanted) for size, wanted in zip(tensor.shape, shape, strict=True)):
-        return f"{tensor.name}: needs shape {list(shape)}, and the engine takes {list(tensor.shape)}"
+        return f"{tensor.name}: needs shape {list(shape)}, but the engine takes {list(tensor.shape)}"
     if tensor.ranges and not any(_takes(bounds, shape) for bounds in tensor.ranges):
         least, most = tensor.ranges[0][0], _most(tensor)
-        return f"{tensor.name}: needs shape {list(shape)}, and the engine takes {list(least)} to {list(most)}"
+        return f"{tensor.name}: needs shape {list(shape)}, but the engine takes {list(least)} to {list(most)}"
     return None
 
 

@@ -1,9 +1,8 @@
-"""An engine in memory: deserialised, its tensors listed, its contexts made, every call of TensorRT checked.
+"""An engine in memory: deserialization, tensors, execution contexts; every call of TensorRT is checked.
 
 In: the file of an engine and TensorRT. Out: a `Session` with `EngineContext`s, which bind tensors and
 enqueue, and raise where TensorRT only returns False and logs. All contexts share one block of device memory
-for what lies between layers, since they run one after the other. Engine thread; TensorRT may log from threads
-of its own.
+for activations, since they run one after the other. Engine thread; TensorRT may log from its own threads.
 """
 
 from __future__ import annotations
@@ -36,32 +35,32 @@ _DTYPES = {
 
 
 class Messages:
-    """What TensorRT logged last, since it says there why something failed."""
+    """The latest log messages of TensorRT, which contain the reason of a failure."""
 
     def __init__(self, library: RuntimeLibrary) -> None:
         self.logger = logger(library)
         self.forget()
 
     def forget(self) -> None:
-        """What comes from now on belongs to another call."""
+        """Drop messages of earlier calls."""
         self.logger.last_error = ""
 
     def said(self) -> str:
-        """In brackets, "" if nothing was."""
+        """The messages in brackets, "" if there are none."""
         text = str(self.logger.last_error).strip().rstrip(".")
         return f" ({text})" if text else ""
 
 
 class Session:
-    """One deserialised engine.
+    """One deserialized engine.
 
     Attributes:
         tensors: every input and output.
-        load_s: seconds that reading and deserialising took.
+        load_s: seconds for reading and deserializing.
     """
 
     def __init__(self, plan: Path, library: RuntimeLibrary, memory: Memory) -> None:
-        """Load `plan`. EngineError where it cannot be read or TensorRT refuses it.
+        """Load `plan`. EngineError if it cannot be read or TensorRT rejects it.
 
         NOTE: the library's plugins must be registered before.
         """
@@ -83,17 +82,17 @@ class Session:
 
     @property
     def activation_bytes(self) -> int:
-        """Device memory for what lies between layers."""
+        """Device memory for activations."""
         return int(self._engine.device_memory_size_v2)
 
     @property
     def num_layers(self) -> int:
-        """Layers after fusion; some are a whole kernel, others a copy."""
+        """Number of layers after fusion; some are a complete kernel, others a copy."""
         return int(self._engine.num_layers)
 
     @property
     def num_profiles(self) -> int:
-        """Optimization profiles: ranges of sizes that the engine was tuned for."""
+        """Number of optimization profiles: ranges of sizes that the engine was tuned for."""
         return int(self._engine.num_optimization_profiles)
 
     def new_context(self, profile: int, stream: int) -> EngineContext:
@@ -104,16 +103,16 @@ class Session:
         context = self._engine.create_execution_context(strategy)
         if context is None:
             raise EngineError(
-                f"TensorRT cannot make an execution context{self._messages.said()}. Free GPU memory, or "
+                f"TensorRT cannot create an execution context{self._messages.said()}. Free GPU memory, or "
                 "build an engine with a smaller max_num_tokens."
             )
         context.set_device_memory(self._activations.data_ptr(), self._activations.numel())
         if not context.set_optimization_profile_async(profile, stream):
-            raise EngineError(f"TensorRT refuses profile {profile}{self._messages.said()}.")
+            raise EngineError(f"TensorRT rejects profile {profile}{self._messages.said()}.")
         return EngineContext(context, self._messages)
 
     def close(self) -> None:
-        """Let everything go, in the order that TensorRT asks for. The contexts must be gone."""
+        """Release everything, in the order that TensorRT requires. The contexts must be released before."""
         self._engine = self._runtime = self._activations = None
 
     def _tensors(self) -> Iterator[EngineTensor]:
@@ -135,26 +134,26 @@ class Session:
 
 
 class EngineContext:
-    """One execution context. Every method raises ExecutorError where TensorRT refuses."""
+    """One execution context. Every method raises ExecutorError if TensorRT fails."""
 
     def __init__(self, context: Any, messages: Messages) -> None:
         self._context, self._messages = context, messages
 
     def bind(self, inputs: Iterable[Binding], outputs: Iterable[Binding]) -> None:
-        """State shape and address of every input, and the address of every output, whose shape must be what
-        the engine infers."""
+        """Set shape and address of every input, and the address of every output, whose shape must match the
+        shape inferred by the engine."""
         self._messages.forget()
         for binding in inputs:
             if not self._context.set_input_shape(binding.name, binding.shape):
-                self._refuse(f"{binding.name}: the engine does not take shape {list(binding.shape)}")
+                self._refuse(f"{binding.name}: the engine does not accept shape {list(binding.shape)}")
             self._set_address(binding)
         self._infer()
         for binding in outputs:
             shape = tuple(self._context.get_tensor_shape(binding.name))
             if shape != binding.shape:
                 raise ExecutorError(
-                    f"{binding.name}: the engine gives {list(shape)} where {list(binding.shape)} is read. It "
-                    "must gather the last row before its heads: build it anew with `moss-voice trt build`."
+                    f"{binding.name}: the engine returns {list(shape)} instead of {list(binding.shape)}. It "
+                    "must gather the last row before its heads: rebuild it with `moss-voice trt build`."
                 )
             self._set_address(binding)
 
@@ -181,7 +180,7 @@ class EngineContext:
 
 @contextlib.contextmanager
 def _mapped(plan: Path) -> Iterator[mmap.mmap]:
-    """The bytes of a file, mapped: an engine may be larger than what the host has to spare."""
+    """The bytes of a file, memory-mapped: an engine may be larger than the free host memory."""
     try:
         with plan.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -190,5 +189,5 @@ def _mapped(plan: Path) -> Iterator[mmap.mmap]:
     try:
         yield content
     finally:
-        with contextlib.suppress(BufferError):  # a binding may keep the buffer till it is collected
+        with contextlib.suppress(BufferError):  # a binding may hold the buffer until it is collected
             content.close()

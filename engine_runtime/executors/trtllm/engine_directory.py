@@ -1,10 +1,10 @@
-"""A folder with an engine: what the library wrote there, and what we note beside it.
+"""A folder with an engine: the library's files, and our metadata.
 
 In: a folder with config.json ({"version", "pretrained_config", "build_config"}) and rank0.engine, as
-Engine.save and trtllm-build write it. Out: one frozen value with the sizes that a runtime has to keep to, or
-an EngineError that says what is wrong. Beside them lies our moss_voice.json: of which bundle's language model
-the engine is and how it was built. An engine without that file is one of trtllm-build; it is read all the
-same. No library is needed. Any thread.
+Engine.save and trtllm-build write it. Out: one frozen value with the limits for the runtime, or an
+EngineError with the reason. Our moss_voice.json records the bundle of the language model and how the engine
+was built. An engine without that file was built by trtllm-build and can be read as well. No library is
+needed. Any thread.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import ABOUT, CONFIG, Ch
 from engine_runtime.errors import BundleError, EngineError
 
 PLAN = "rank0.engine"
-"""The serialized engine, as the library names that of the first GPU."""
-_AGAIN = "Build the engine anew with `moss-voice trt build`."
+"""The serialized engine, by the library's name for the first GPU."""
+_AGAIN = "Rebuild the engine with `moss-voice trt build`."
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """moss_voice.json of an engine. The sizes stand in config.json as well: files of two builds do not agree.
+    """moss_voice.json of an engine. The sizes are also in config.json, so that files of two builds are
+    detected.
 
     Attributes:
         bundle: name of the bundle whose language model it is.
-        lm_fingerprint: hash of that model (bundle/trtllm_checkpoint/fingerprint.py); None where the
-        checkpoint did not say.
-        contract: which tensors the engine takes: "1.x" or "0.13".
-        precision: number formats, for people.
-        build_seconds: how long the library built.
+        lm_fingerprint: hash of that model (bundle/trtllm_checkpoint/fingerprint.py); None if the checkpoint
+            did not record it.
+        contract: the engine's input contract: "1.x" or "0.13".
+        precision: description of the dtypes, for reports.
+        build_seconds: duration of the build.
         plan_bytes: size of the engine.
         inputs, outputs: names of its tensors.
     """
@@ -57,13 +58,13 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class EngineDirectory:
-    """What is known of an engine before it is loaded.
+    """Description of an engine before it is loaded.
 
     Attributes:
         plan: file of the serialized engine.
-        library_version: of the library that built it, "" if it does not say.
+        library_version: version of the library that built it, "" if unknown.
         model: sizes and number formats of the network.
-        has_paged_context_fmha: whether a prefill may continue a cache; without it it would not read it.
+        has_paged_context_fmha: whether a prefill can attend to cached rows; without it they would be ignored.
         provenance: None for an engine of trtllm-build.
     """
 
@@ -83,7 +84,7 @@ class EngineDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> EngineDirectory:
-        """Read the folder, or that of the .engine file `path`. EngineError says what is missing or wrong."""
+        """Read the folder, or that of the .engine file `path`. EngineError names what is missing or wrong."""
         directory = Path(path)
         if directory.suffix == ".engine":
             directory = directory.parent
@@ -96,7 +97,7 @@ class EngineDirectory:
         build = _table(config, "build_config", directory)
         plugins = _table(build, "plugin_config", directory)
         version = str(config.get("version") or "")
-        is_old = version.startswith("0.")  # what stands for a key that is absent changed with 1.0
+        is_old = version.startswith("0.")  # the default of an absent key changed with 1.0
         try:
             model = CheckpointConfig.from_dict(
                 _table(config, "pretrained_config", directory), f"{directory / CONFIG}"
@@ -124,7 +125,7 @@ class EngineDirectory:
 
     @property
     def bundle_name(self) -> str | None:
-        """Bundle whose language model this is; this and the next are None where nothing says so."""
+        """Bundle of the language model; this and the next are None if unknown."""
         return None if self.provenance is None else self.provenance.bundle
 
     @property
@@ -134,22 +135,22 @@ class EngineDirectory:
 
     @property
     def contract(self) -> str | None:
-        """Which tensors the engine takes."""
+        """The engine's input contract."""
         return None if self.provenance is None else self.provenance.contract
 
     @property
     def precision(self) -> str:
-        """Number formats, for people."""
+        """Description of the dtypes, for reports."""
         return describe_precision(self.model)
 
     @property
     def build_seconds(self) -> float | None:
-        """How long it was built."""
+        """Duration of the build."""
         return None if self.provenance is None else self.provenance.build_seconds
 
 
 def describe_precision(config: CheckpointConfig) -> str:
-    """Number formats of a network in one line."""
+    """Dtypes of a network in one line."""
     products = linear_modules(config)
     quantized = sum(map(config.is_quantized, products))
     keys = config.quantization.kv_cache or config.dtype
@@ -162,14 +163,14 @@ def describe_precision(config: CheckpointConfig) -> str:
 
 
 def _check_provenance(engine: EngineDirectory) -> None:
-    """Refuse a plan that was cut off, and files of two builds."""
+    """Reject a truncated plan, and files of two builds."""
     note = engine.provenance
     if note is None:
         return
     if engine.plan.stat().st_size != note.plan_bytes:
         raise EngineError(
-            f"{engine.plan} has {engine.plan.stat().st_size} bytes, but {note.plan_bytes} were built: it was "
-            f"cut off or replaced. Copy it again, or build anew with `moss-voice trt build`."
+            f"{engine.plan} has {engine.plan.stat().st_size} bytes instead of {note.plan_bytes}: it was "
+            f"truncated or replaced. Copy it again, or rebuild it with `moss-voice trt build`."
         )
     for name in ("tokens_per_block", "max_seq_len", "max_num_tokens"):
         noted, configured = getattr(note, name), getattr(engine, name)
@@ -189,14 +190,16 @@ def _provenance(directory: Path) -> Provenance | None:
     try:
         return Provenance(**known | {name: tuple(known.get(name, ())) for name in ("inputs", "outputs")})
     except TypeError as error:
-        raise EngineError(f"{file} is not of an engine ({error}). {_AGAIN}") from error
+        raise EngineError(f"{file} does not describe an engine ({error}). {_AGAIN}") from error
 
 
 def _json(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise EngineError(f"{file.parent} holds no whole engine: {file.name} is missing. {_AGAIN}") from error
+        raise EngineError(
+            f"{file.parent} holds an incomplete engine: {file.name} is missing. {_AGAIN}"
+        ) from error
     except (OSError, ValueError) as error:
         raise EngineError(f"{file} cannot be read: {error}. {_AGAIN}") from error
     if not isinstance(values, dict):

@@ -1,8 +1,8 @@
-"""Whether what is installed here is what TensorRT-LLM asks for.
+"""Checks the installed packages against the requirements of TensorRT-LLM.
 
-In: the metadata of the installed packages; what the library requires is read from its own metadata where it
-is installed, else from requirements.txt beside this file. Out: every package that is of another version, or
-missing. Nothing of it is imported. Any thread.
+In: the metadata of the installed packages; the requirements are read from the library's metadata if it is
+installed, otherwise from requirements.txt. Out: every package with a wrong version, or missing. Nothing is
+imported. Any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _LIBRARY = "tensorrt-llm"
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """An installed package (`installed` is its version, None if it is missing) that is not as required."""
+    """An installed package (`installed` is its version, None if it is missing) that does not meet its
+    requirement."""
 
     package: str
     installed: str | None
@@ -37,7 +38,7 @@ def requirements() -> list[Requirement]:
 
 
 def clashes() -> list[Clash]:
-    """Every requirement that is not met; what is missing counts only where the library is installed."""
+    """Every unmet requirement; a missing package counts only if the library is installed."""
     return list(_clashes(is_installed=installed_version(_LIBRARY) is not None))
 
 

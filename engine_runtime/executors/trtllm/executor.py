@@ -34,16 +34,16 @@ class TrtllmExecutor:
     """Runs steps of one engine over one KV pool.
 
     Args:
-        session: the engine; it is closed with the executor.
+        session: the engine; closed with the executor.
         config: sizes of the language model that the engine was built from.
-        cache: the pool, in the engine's number format for keys and values.
-        memory: where the buffers of a step lie.
+        cache: the pool, in the engine's dtype for keys and values.
+        memory: allocator of a step's buffers.
         max_seq_len: rows of the longest sequence.
         max_num_tokens: rows of the longest single call.
         uses_graphs: capture decode steps.
-        calls: what captures them; None for CUDA graphs on the executor's own stream.
+        calls: captures them; None for CUDA graphs on the executor's own stream.
 
-    Raises EngineError if the engine's tensors are not those of such a step.
+    Raises EngineError if the engine's tensors do not match such a step.
     """
 
     supports_deferred_tails = False
@@ -61,7 +61,7 @@ class TrtllmExecutor:
         uses_graphs: bool = True,
         calls: GraphedCalls | None = None,
     ) -> None:
-        self.device = torch.device("cpu")  # where the tensors of a step lie
+        self.device = torch.device("cpu")  # the device of a step's tensors
         self.cache = cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens)
         self.contract = choose_contract(session.tensors)
@@ -71,7 +71,7 @@ class TrtllmExecutor:
         if self.requires_block_aligned_prefill and max_num_tokens < cache.tokens_per_block:
             raise EngineError(
                 f"The engine takes {max_num_tokens} rows at once, fewer than a block of "
-                f"{cache.tokens_per_block}, from whose start it has to go on. {BUILD_ANEW}"
+                f"{cache.tokens_per_block}, from whose start it must continue. {BUILD_ANEW}"
             )
         self._spec = tuple(spec for spec in step_spec(self.limits) if not spec.optional)
         self._known = StepMemory()
@@ -82,7 +82,7 @@ class TrtllmExecutor:
         self._outputs = StepOutputs(self._widths, dtypes, memory)
         self._contexts: dict[int, EngineContext] = {}
         self.note = ""
-        """Why decode steps are not captured although they should be."""
+        """Why decode steps are not captured although enabled, or None."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
         self._graphed: GraphedDecode | None = None
         if calls.is_capturing:
@@ -97,12 +97,12 @@ class TrtllmExecutor:
 
     @property
     def last_step_ms(self) -> float | None:
-        """Milliseconds that the engine took for the last step on the device; None without a GPU."""
+        """Device time of the engine's last step in milliseconds; None without a GPU."""
         return self._stream.last_ms
 
     @property
     def num_graphs(self) -> int:
-        """Decode steps that were captured."""
+        """Number of captured decode steps."""
         return 0 if self._graphed is None else self._graphed.num_graphs
 
     @torch.inference_mode()
@@ -126,9 +126,9 @@ class TrtllmExecutor:
                     else:
                         self._launch(lengths.num_new)
                 self._outputs.fetch()
-        except torch.OutOfMemoryError:  # who loads an engine says what would fit
+        except torch.OutOfMemoryError:  # the loader explains what would fit
             raise
-        except RuntimeError as error:  # what torch makes of an error of CUDA
+        except RuntimeError as error:  # torch reports CUDA errors like this
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error
         self._stream.read_time()
@@ -137,7 +137,8 @@ class TrtllmExecutor:
         return outputs
 
     def close(self) -> None:
-        """Let the engine and its memory go; the pool is the caller's. No step can be run afterwards."""
+        """Release the engine and its memory; the pool belongs to the caller. No step can be run
+        afterwards."""
         if self._session is None:
             return
         if self._stream.stream is not None:
@@ -148,7 +149,7 @@ class TrtllmExecutor:
         self._session = None
 
     def _launch(self, rows: int) -> None:
-        """Run what was written, launch by launch."""
+        """Run the step without a graph."""
         profile = self._profile(rows)
         if profile not in self._contexts:
             self._contexts[profile] = self._new_context(rows)
@@ -157,13 +158,13 @@ class TrtllmExecutor:
         context.enqueue(self._stream.handle)
 
     def _replay(self, graphed: GraphedDecode, past: int) -> None:
-        """Run the decode step that was written as a captured one, and as before where that does not go."""
+        """Run the decode step that was written as a captured one, and as before if capture fails."""
         try:
             graphed.run(past)
         except (RuntimeError, ExecutorError) as error:
             self.note = (
                 f"Decode steps of this engine cannot be captured as CUDA graphs ({str(error).rstrip('.')}). "
-                "They are launched one by one from now on, as with --no-graphs."
+                "They run without graphs from now on, as with --no-graphs."
             )
             _log.warning("%s", self.note)
             self._graphed = None

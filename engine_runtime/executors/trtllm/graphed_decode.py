@@ -1,9 +1,9 @@
 """Decode steps as captured CUDA graphs, one for each 256 rows of cache.
 
-In: the buffers of a step, written and sent. Out: the outputs in theirs. A graph keeps what the host said when
-it was captured; so rows in the cache are stated as the most that its bucket holds, from which kernels take
-the size of their grids, and they read the true length on the device. The library's own C++ runtime rounds in
-the same way. Each graph has a context of its own that is not touched afterwards. Engine thread.
+In: the buffers of a step, written and sent. Out: the outputs in their buffers. A graph fixes the host values
+at capture; so the number of cached rows is set to the maximum of its bucket, from which kernels derive their
+grid sizes, while they read the true length on the device. The library's own C++ runtime rounds in the same
+way. Each graph has its own context, which is not modified afterwards. Engine thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class GraphedDecode:
     """See the module.
 
     Args:
-        calls: what captures; its stream is that of `stream`.
-        new_context: gives a context for one row.
+        calls: captures the steps, on the stream `stream`.
+        new_context: creates a context for one row.
         stream: the handle of the stream.
-        most_past: the most rows that a decode step can find in the cache.
+        most_past: the maximum number of cached rows of a decode step.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class GraphedDecode:
 
     @property
     def num_graphs(self) -> int:
-        """Steps that were captured."""
+        """Number of captured steps."""
         return len(self._contexts)
 
     def run(self, past: int) -> None:
-        """Run the step behind `past` rows; capture it where none of its bucket was.
+        """Run the step after `past` rows; captures it at the first use of its bucket.
 
-        Raises ExecutorError or RuntimeError where it cannot be captured; the step has to be run otherwise
-        then.
+        Raises ExecutorError or RuntimeError if it cannot be captured; the caller must then launch the step
+        itself.
         """
         bucket = past // ROWS_PER_GRAPH
         context = self._contexts.get(bucket) or self._bound_context(bucket)

@@ -1,8 +1,8 @@
-"""The only door to TensorRT-LLM: which version, how to get it, and the names of it that this project uses.
+"""Single access point to TensorRT-LLM: supported version, installation, and the names used by this project.
 
 In: nothing but what is installed. Out: a `Library` of names for trtllm/model.py and trtllm/build.py, or an
-EngineError that says how to install it. It is imported inside the functions, so that everything else works
-without it, and tests hand in a stand-in. Any thread; the import takes a minute and loads CUDA.
+EngineError with install instructions. It is imported inside the functions, so that everything else works
+without it, and tests pass a test double. Any thread; the import takes a minute and loads CUDA.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MACHINES = {"x86_64", "aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Names of the library, spelled as there.
+    """Names of the library, in its spelling.
 
     Attributes:
         version: of the library.
         default_net: the network under construction, with its plugin configuration.
-        MODEL_MAP: architecture -> class, by which configurations are read back.
+        MODEL_MAP: architecture -> class, used to read configurations.
     """
 
     version: str
@@ -58,7 +58,8 @@ class Library:
 
 
 def load_library() -> Library:
-    """Import what building an engine needs. EngineError if it is missing, broken or of another version."""
+    """Import the names needed to build an engine. EngineError if the library is missing, broken or of another
+    version."""
     try:
         from tensorrt_llm import __version__ as version
         from tensorrt_llm._common import default_net
@@ -74,7 +75,7 @@ def load_library() -> Library:
         from tensorrt_llm.models.modeling_utils import PretrainedConfig, PretrainedModel
         from tensorrt_llm.module import Module, ModuleList
         from tensorrt_llm.plugin import PluginConfig
-    except Exception as error:  # of every kind: a missing driver, MPI, another release of a dependency
+    except Exception as error:  # any error: a missing driver, MPI, another release of a dependency
         raise EngineError(how_to_get(error)) from error
     check_version(version)
     return Library(
@@ -102,9 +103,9 @@ def load_library() -> Library:
 
 
 def load_plugins() -> None:
-    """Register the library's TensorRT plugins, without which its engines cannot be deserialised.
+    """Register the library's TensorRT plugins, without which its engines cannot be deserialized.
 
-    EngineError if the library is missing or broken. Any version will do: 0.13 runs its own engines.
+    EngineError if the library is missing or broken. Any version is accepted: 0.13 runs its own engines.
     """
     try:
         import tensorrt_llm  # noqa: F401  importing it registers them
@@ -113,23 +114,23 @@ def load_plugins() -> None:
 
 
 def check_version(version: str) -> None:
-    """Refuse a version with which the engine could not be built, or would be wrong."""
+    """Reject a version that cannot build the engine, or builds a wrong one."""
     major, minor = (int(part) for part in version.split(".")[:2])
     if major == 0:
         raise EngineError(
-            f"Engines are not built with TensorRT-LLM {version}: the attention of 0.13 normalizes queries "
-            "and keys wrongly where there are more heads of queries; of no release before 1.0 is it known "
-            f"that it does not. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
+            f"Engines cannot be built with TensorRT-LLM {version}: the attention of 0.13 normalizes queries "
+            "and keys wrongly with grouped-query attention, and no release before 1.0 is known to be "
+            f"correct. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
         )
     if (major, minor) > (1, 2):
         raise EngineError(
-            f"TensorRT-LLM {version} does not build TensorRT engines any more, or not in a stable release. "
+            f"TensorRT-LLM {version} no longer builds TensorRT engines, or is not a stable release. "
             f"Use {VERSION}. {_how_to_install()}"
         )
 
 
 def how_to_get(error: BaseException | None = None) -> str:
-    """What to do for a working TensorRT-LLM on this machine; `error` is what its import said."""
+    """Instructions for a working TensorRT-LLM on this machine; `error` is the error of its import."""
     if error is None or (isinstance(error, ModuleNotFoundError) and error.name == "tensorrt_llm"):
         problem = "TensorRT-LLM is not installed"
     else:
@@ -138,7 +139,7 @@ def how_to_get(error: BaseException | None = None) -> str:
 
 
 def _misfits() -> list[str]:
-    """What of this machine rules the library out."""
+    """Reasons why the library cannot run on this machine."""
     found = []
     system, machine, python = platform.system(), platform.machine(), sys.version_info[:2]
     if system != "Linux" or machine not in _MACHINES:

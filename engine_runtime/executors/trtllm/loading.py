@@ -1,9 +1,9 @@
 """Loads a TensorRT-LLM engine as the language model of a bundle.
 
 In: the folder of an engine, the bundle it has to belong to, the options. Out: a PagedLM over a
-TrtllmExecutor. The weights are in the engine, so the bundle's own need not be there. What does not belong
-together is refused before anything large is read, with everything that differs. Called once, in the thread
-that will use the engine.
+TrtllmExecutor. The weights are in the engine, so the bundle's own may be missing. A mismatched engine is
+rejected before anything large is read, with all differences. Called once, on the thread that will use the
+engine.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from engine_runtime.quantization import FP8
 
 _log = logging.getLogger(__name__)
 _RESERVE = 1_500_000_000
-"""Bytes for what the file of an engine does not tell: activations, captured graphs, libraries."""
+"""Bytes for memory that an engine file does not state: activations, captured graphs, libraries."""
 
 
 def open_engine(
     bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions, codec_bytes: int
 ) -> EngineDirectory:
-    """The engine that the options name. EngineError unless it is one for this bundle on this device,
-    AcceleratorError where the GPU has too little memory for it and for `codec_bytes` beside it."""
-    assert options.engine is not None, "EngineOptions sees to that"
+    """The engine named by the options. EngineError unless it fits this bundle and device, AcceleratorError if
+    the GPU has too little memory for it plus `codec_bytes`."""
+    assert options.engine is not None, "EngineOptions checks that"
     engine = EngineDirectory.open(options.engine)
     check_device(device)
     _check_options(engine, options)
@@ -61,17 +61,18 @@ def open_engine(
 def _check_memory(
     engine: EngineDirectory, bundle: Bundle, device: torch.device, options: EngineOptions, codec_bytes: int
 ) -> None:
-    """Bound what torch may take, and raise AcceleratorError if the GPU has too little for all of it."""
+    """Limit torch's share of the GPU memory, and raise AcceleratorError if the GPU has too little in
+    total."""
     plan_bytes = engine.plan.stat().st_size
     kv_bytes = _num_blocks(engine, bundle, options) * block_bytes(engine)
     limit_gb = options.gpu_memory_gb
-    # TensorRT takes the memory of the weights by itself; torch gets what is left of the limit.
+    # TensorRT allocates the weights itself; torch gets the rest of the limit.
     rest_gb = None if limit_gb is None else max(limit_gb - plan_bytes / 1e9, 0.1)
     available = bound(device, rest_gb) + (0 if rest_gb is None else plan_bytes)
     needed = plan_bytes + kv_bytes + codec_bytes + _RESERVE
     if needed > available:
         raise AcceleratorError(
-            f"The GPU has {available / 1e9:.1f} GB for the model, and {needed / 1e9:.1f} GB are needed: "
+            f"The GPU has {available / 1e9:.1f} GB for the model, but {needed / 1e9:.1f} GB are needed: "
             f"engine {plan_bytes / 1e9:.1f}, keys and values {kv_bytes / 1e9:.1f}, codec "
             f"{codec_bytes / 1e9:.1f}, activations and libraries {_RESERVE / 1e9:.1f}. Build an engine in 8 "
             "or 4 bits (`moss-voice trt quantize`), or free memory."
@@ -79,7 +80,7 @@ def _check_memory(
 
 
 def load_session(engine: EngineDirectory, device: torch.device) -> tuple[Session, Memory]:
-    """The engine itself, and where its buffers are to lie. Errors as in `load_engine`."""
+    """The engine, and the allocator of its buffers. Errors as in `load_engine`."""
     load_plugins()
     memory = Memory(device)
     with torch.cuda.device(device if device.type == "cuda" else -1):
@@ -95,7 +96,7 @@ def load_engine(
 ) -> PagedLM:
     """The language model behind its paged cache, decode steps captured.
 
-    Raises EngineError or TensorRTError where the libraries are missing or refuse the engine.
+    Raises EngineError or TensorRTError if the libraries are missing or reject the engine.
     """
     session, memory = load_session(engine, device)
     _log.info(
@@ -106,7 +107,7 @@ def load_engine(
         engine.plan.stat().st_size / 1e9,
         session.activation_bytes / 1e9,
     )
-    choose_contract(session.tensors)  # before sizes are read from a list that may be any
+    choose_contract(session.tensors)  # before sizes are read from an unchecked tensor list
     capacity = capacity_of(session.tensors)
     num_blocks = _num_blocks(engine, bundle, options)
     cache = KVCache(
@@ -137,9 +138,9 @@ def load_engine(
 
 
 def capture_decode(paged: PagedLM) -> None:
-    """Run a decode step in every bucket of rows, so that no reply has to wait until one is captured.
+    """Run a decode step in every bucket of rows, so that no reply waits for a capture.
 
-    NOTE: only while no sequence holds a block: what the cache holds there is nobody's.
+    NOTE: only while no sequence holds a block: the steps overwrite the cache.
     """
     builder = StepInputBuilder(paged.executor, paged.cache)
     for past in range(0, paged.max_rows, ROWS_PER_GRAPH):
@@ -159,7 +160,7 @@ def block_bytes(engine: EngineDirectory) -> int:
 
 
 def _num_blocks(engine: EngineDirectory, bundle: Bundle, options: EngineOptions) -> int:
-    """Blocks of the engine's size for as many rows as the bundle's own blocks hold."""
+    """Number of blocks of the engine's size for the rows of the bundle's KV pool."""
     rows = (options.kv_blocks or bundle.lm.kv_blocks) * bundle.lm.tokens_per_block
     return -(-rows // engine.tokens_per_block)
 
@@ -169,17 +170,17 @@ def _kv_dtype(engine: EngineDirectory) -> torch.dtype:
 
 
 def _notes(engine: EngineDirectory, bundle: Bundle, max_seq_len: int) -> list[str]:
-    """What is otherwise than the bundle says, or not known."""
+    """Differences from the bundle, and unknown properties."""
     notes = []
     if max_seq_len < bundle.lm.context_rows:
         notes.append(
-            f"The engine holds conversations of {max_seq_len} rows, and bundle {bundle.name} allows "
+            f"The engine holds conversations of {max_seq_len} rows, but bundle {bundle.name} allows "
             f"{bundle.lm.context_rows}. Build it with a larger max_seq_len for longer ones."
         )
     if engine.lm_fingerprint is None:
         notes.append(
-            f"Nothing beside {engine.plan} says of which weights it was built; `moss-voice trt verify` "
-            f"compares what it says with bundle {bundle.name}."
+            f"The weights of {engine.plan} are not recorded; `moss-voice trt verify` "
+            f"compares its outputs with bundle {bundle.name}."
         )
     return notes
 
@@ -194,7 +195,7 @@ def check_device(device: torch.device) -> None:
 
 
 def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
-    """What an engine was built with cannot be chosen any more."""
+    """Reject options that are fixed when an engine is built."""
     built = {
         "--weights": options.weight_format if options.weight_format != "native" else None,
         "--kv": options.kv_dtype if options.kv_dtype != "native" else None,
@@ -202,20 +203,20 @@ def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
     }
     if chosen := [f"{name} {value}" for name, value in built.items() if value is not None]:
         raise EngineError(
-            f"{' and '.join(chosen)} cannot be chosen for an engine; this one has {engine.precision}. "
-            "Leave it out, or build another engine."
+            f"{' and '.join(chosen)} cannot be set for an engine; this one has {engine.precision}. "
+            "Remove the option, or build another engine."
         )
 
 
 def _check_build(engine: EngineDirectory) -> None:
-    """What our runtime needs of a build."""
+    """Check the build settings that our runtime requires."""
     quantization = engine.model.quantization
     needed = {
         "a paged KV cache": engine.has_paged_kv_cache,
         "packed input (remove_input_padding)": engine.removes_input_padding,
-        # without it a prefill behind rows in the cache does not read them, and nothing tells
+        # without it a prefill silently ignores cached rows
         "attention to the cache in a prefill (use_paged_context_fmha)": engine.has_paged_context_fmha,
-        # the library switches that attention off by itself for weights in int8 or int4
+        # the library disables that attention itself for int8 or int4 weights
         "FP8 products, which keys and values in FP8 go with": quantization.kv_cache is None
         or quantization.algorithm == "FP8",
     }
@@ -234,7 +235,7 @@ def _check_sizes(engine: EngineDirectory, bundle: Bundle, config: MossLMConfig) 
     ]
     if differing:
         raise EngineError(
-            f"{engine.path} is no engine of bundle {bundle.name}: {'; '.join(differing)}. Use the engine and "
+            f"{engine.path} does not fit bundle {bundle.name}: {'; '.join(differing)}. Use the engine and "
             "the bundle of one model."
         )
 

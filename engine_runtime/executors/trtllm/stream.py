@@ -1,8 +1,8 @@
-"""The stream that an engine runs on, and the time that it takes there.
+"""The CUDA stream of an engine, with timing.
 
-In: work to enqueue. Out: the same work done, with its duration on the device. TensorRT wants a stream that is
-not the default one; events measure a step only on the stream that it runs on. Without a GPU work is done when
-it is called, and nothing is measured. Engine thread.
+In: work to enqueue. Out: the completed work, with its duration on the device. TensorRT requires a non-default
+stream; events measure a step only on the stream that it runs on. Without a GPU work runs synchronously and is
+not measured. Engine thread.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class EngineStream:
             torch.cuda.Event(enable_timing=True) if self.stream is not None else None for _ in range(2)
         )
         self.last_ms: float | None = None
-        """Milliseconds on the device between `begin` and `end` of the last work; None without a GPU."""
+        """Device time of the last measured work in milliseconds; None without a GPU."""
 
     @property
     def handle(self) -> int:
-        """What TensorRT takes."""
+        """The raw stream handle for TensorRT."""
         return 0 if self.stream is None else int(self.stream.cuda_stream)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Inside, torch works on this stream, after all that was started before; at the end it is done."""
+        """Make this stream current, ordered after earlier work; synchronizes at the end."""
         if self.stream is None:
             yield
             return
@@ -44,7 +44,7 @@ class EngineStream:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Inside `working`: what is enqueued here is measured; `read_time` tells after `working`."""
+        """Inside `working`: measure the work enqueued here; call `read_time` after `working`."""
         self.last_ms = None
         if self._begin is not None:
             self._begin.record(self.stream)
@@ -53,6 +53,6 @@ class EngineStream:
             self._end.record(self.stream)
 
     def read_time(self) -> None:
-        """Set `last_ms`. The stream must have come to its end."""
+        """Set `last_ms`. The stream must be synchronized."""
         if self._begin is not None and self._end is not None:
             self.last_ms = self._begin.elapsed_time(self._end)

@@ -26,7 +26,8 @@ def test_without_triton_the_plain_way_is_taken_and_said(
     with caplog.at_level(logging.WARNING):
         assert not availability.uses_triton("auto", CPU)
     assert [record.message for record in caplog.records] == [
-        "The Triton kernels cannot run here (Triton is not installed). Using slower operations in plain torch."
+        "The Triton kernels cannot run here (Triton is not installed). "
+        "Using slower operations in plain torch."
     ]
     with pytest.raises(AcceleratorError, match="Use --kernels torch"):
         availability.uses_triton("triton", CPU)

@@ -128,13 +128,13 @@ def test_a_step_loses_what_0_13_does_not_know() -> None:
     [
         (
             {name: rank for name, rank in NEW.items() if name != "host_context_progress"},
-            "does not know host_c",
+            "lacks host_c",
         ),
-        (OLD | {"host_context_progress": 1}, "unlike 0.13 it asks for host_context_progress"),
-        (NEW | {"attention_mask": 2}, "asks for attention_mask"),
+        (OLD | {"host_context_progress": 1}, "unlike 0.13 it requires host_context_progress"),
+        (NEW | {"attention_mask": 2}, "requires attention_mask"),
         (NEW | {"input_ids": 2}, "takes input_ids with 2 axes"),
         (NEW | {"kv_cache_block_offsets": 3}, "takes kv_cache_block_offsets with 3 axes"),
-        ({"input_ids": 1, "position_ids": 1}, "does not know cache_indirection"),
+        ({"input_ids": 1, "position_ids": 1}, "lacks cache_indirection"),
     ],
 )
 def test_other_lists_are_refused_by_name(ranks: dict[str, int], named: str) -> None:
@@ -166,7 +166,7 @@ def test_an_engine_that_fits() -> None:
         ("logits", {"shape": (-1, -1, 512)}, r"expected \[1, 512\]"),
         ("audio_logits", {"dtype": torch.int32}, "expected floating-point"),
         ("audio_logits", {"dtype": None}, "expected floating-point"),
-        ("audio_logits", {"name": "audio"}, "there is no such output"),
+        ("audio_logits", {"name": "audio"}, "the engine has no such output"),
     ],
 )
 def test_what_does_not_fit_is_named(name: str, change: dict[str, object], named: str) -> None:

@@ -227,7 +227,7 @@ def test_what_was_logged_belongs_to_the_call_that_failed(bench: Bench) -> None:
 
 
 def test_a_profile_or_a_context_that_is_not_to_be_had(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineError, match="refuses profile 3"):
+    with pytest.raises(EngineError, match="rejects profile 3"):
         bench.session.new_context(3, 7)
     monkeypatch.setattr("tests.doubles.trtllm.Engine.create_execution_context", lambda *_: None)
     with pytest.raises(EngineError, match="smaller max_num_tokens"):

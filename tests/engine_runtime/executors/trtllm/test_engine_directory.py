@@ -138,7 +138,7 @@ def test_a_plan_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     directory = write(tmp_path / "engine")
     PROVENANCE.write(directory)
     (directory / "rank0.engine").write_bytes(b"pla")
-    with pytest.raises(EngineError, match="has 3 bytes, but 4 were built"):
+    with pytest.raises(EngineError, match="has 3 bytes instead of 4"):
         EngineDirectory.open(directory)
 
 
@@ -152,7 +152,7 @@ def test_files_of_two_builds_are_refused(tmp_path: Path) -> None:
 def test_a_note_of_a_checkpoint_is_not_one_of_an_engine(tmp_path: Path) -> None:
     directory = write(tmp_path / "engine")
     (directory / "moss_voice.json").write_text('{"bundle": "tiny", "lm_fingerprint": "ab"}')
-    with pytest.raises(EngineError, match="is not of an engine"):
+    with pytest.raises(EngineError, match="does not describe an engine"):
         EngineDirectory.open(directory)
 
 

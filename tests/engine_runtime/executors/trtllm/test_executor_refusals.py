@@ -94,7 +94,7 @@ def test_outputs_of_every_row_are_refused(tiny: Tiny, folder: Path) -> None:
     """TensorRT would write them past the end of the buffers."""
     model, _ = tiny
     paged, trt = make_engine_paged(model, folder, gathers_last_row=False)
-    with pytest.raises(ExecutorError, match=r"logits: the engine gives \[3, .* must gather the last row"):
+    with pytest.raises(ExecutorError, match=r"logits: the engine returns \[3, .* must gather the last row"):
         paged.prefill(Sequence(), [1, 2, 3])
     assert trt.num_enqueues == 0
 
@@ -116,9 +116,9 @@ def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
         ({"layer_indices": [0, 1, 2, 3, 4, 3, 4]}, "host_max_attention_window_sizes: needs shape"),
         ({"max_seq_len": 512}, "cache_indirection: needs shape"),
         ({"max_num_tokens": 256}, "input_ids: needs shape"),
-        ({"has_extra_output": True}, "hidden_states: nobody reads"),
-        ({"drops": frozenset({"audio_logits"})}, "audio_logits: there is no such output"),
-        ({"drops": frozenset({"host_sink_token_length"})}, "does not know host_sink_token_length"),
+        ({"has_extra_output": True}, "hidden_states: unexpected output"),
+        ({"drops": frozenset({"audio_logits"})}, "audio_logits: the engine has no such output"),
+        ({"drops": frozenset({"host_sink_token_length"})}, "lacks host_sink_token_length"),
         ({"logits": DataType.INT32}, "expected floating-point"),
     ],
 )

@@ -168,7 +168,7 @@ def test_everything_that_differs_is_told_at_once(
     engine_world: EngineWorld, random_bundle: Path, nano_bundle: Path, tmp_path: Path
 ) -> None:
     folder = engine_world.build(random_bundle, tmp_path / "engine")
-    with pytest.raises(EngineError, match=r"no engine of bundle nano: hidden_size is 64 .* head_size is 16"):
+    with pytest.raises(EngineError, match=r"does not fit bundle nano: hidden_size is 64 .* head_size is 16"):
         open_for(nano_bundle, with_engine(folder))
 
 
@@ -194,8 +194,8 @@ def test_an_engine_of_other_weights(
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"weight_format": "fp8"}, "--weights fp8 cannot be chosen for an engine"),
-        ({"kv_dtype": "fp8", "dtype": "bfloat16"}, "--kv fp8 and --dtype bfloat16 cannot be chosen"),
+        ({"weight_format": "fp8"}, "--weights fp8 cannot be set for an engine"),
+        ({"kv_dtype": "fp8", "dtype": "bfloat16"}, "--kv fp8 and --dtype bfloat16 cannot be set"),
     ],
 )
 def test_what_an_engine_was_built_with_cannot_be_chosen(
