@@ -187,7 +187,7 @@ def test_an_engine_of_other_weights(
     open_for(random_bundle, with_engine(folder, random_weights=0))
     unknown = engine_world.build(random_bundle, tmp_path / "unknown", with_provenance=False)
     stages = Engine.load(Bundle.open(random_bundle), with_engine(unknown)).stages
-    assert stages.notes[0].startswith(f"Nothing beside {unknown}")
+    assert stages.notes[0].startswith(f"The weights of {unknown}")
     assert "moss-voice trt verify" in stages.notes[0]
 
 
