@@ -42,12 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
             f"The folder {folder} cannot be made: {error.strerror}. Choose another one with --out-dir."
         ) from error
     from app.commands.conversation import hold_sample_conversation
+    from app.gui.sample_questions import load_samples
     from app.gui.snapshot import save_latency_png
 
     timings: list[TimingEvent] = []
     result = hold_sample_conversation(start_settings(arguments), folder, timings=timings)
     save_latency_png(folder / "latency.png", timings)
-    print_conversation(result)
+    labels = {sample.path: sample.english for sample in load_samples(paths.assets_dir() / "samples")}
+    print_conversation(result, [labels.get(path, path.stem) for path in paths.sample_questions()])
     print(f"replies:       {folder / 'reply.wav'}")
     print(f"both sides:    {folder / 'session.wav'}")
     print(f"latency view:  {folder / 'latency.png'}")

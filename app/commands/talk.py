@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from app import paths
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             realtime=arguments.realtime,
             progress=progress,
         )
-    print_conversation(result)
+    print_conversation(result, [] if arguments.text is None else [arguments.text])
     if arguments.json:
         print(json.dumps(result))
     return 0
@@ -103,12 +104,14 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def print_conversation(result: dict[str, Any]) -> None:
-    """The turns as lines for a reader."""
-    for number, turn in enumerate(result["turns"], 1):
+def print_conversation(result: dict[str, Any], questions: Sequence[str]) -> None:
+    """The turns as lines for a reader. `questions` are their words, shown where each is one turn."""
+    words = questions if len(questions) == len(result["turns"]) else [""] * len(result["turns"])
+    for number, (turn, asked) in enumerate(zip(result["turns"], words, strict=True), 1):
         user, reply, timings = turn["user"], turn["reply"], turn["timings"]
         spoken = f"{user['start_s']:.2f}-{user['end_s']:.2f} s, {user['codes']} codes"
-        print(f"{number}. you      {spoken if user['codes'] else 'typed'}")
+        print(f"{number}. you      {asked or '(speech)'}")
+        print(f"            {spoken if user['codes'] else 'typed'}")
         print(f"   reply    {reply['text'] or '(speech)'}")
         print(f"            {_how_much(reply)}")
         shown = [

@@ -20,7 +20,7 @@ def test_the_demo_leaves_sound_and_a_picture(
     folder = tmp_path / "demo"
     assert main(["demo", "--bundle", str(random_bundle), "--out-dir", str(folder)]) == 0
     text = capsys.readouterr().out
-    assert text.count("you      ") == 2
+    assert text.count("you      question\n") == 2
     for name in ("reply.wav", "session.wav", "latency.png", "trace.json"):
         assert str(folder / name) in text
         assert (folder / name).stat().st_size > 1000

@@ -54,7 +54,7 @@ def test_a_bundle_may_lie_in_a_folder_with_an_umlaut_in_the_c_locale(
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert b"1. you      typed" in result.stdout
+    assert b"1. you      hello" in result.stdout
 
 
 @pytest.mark.slow
@@ -107,6 +107,7 @@ def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]
     assert turn["user"]["codes"] == 0
     assert turn["reply"]["modality"] == "text"
     assert f"text, {turn['reply']['finish_reason']}" in map(str.strip, lines)
+    assert lines[0] == "1. you      what is two plus three"
     assert turn["reply"]["text"]
     assert turn["timings"]["prefill_rows"] > 10
     assert turn["timings"]["vocoder_ms"] is None
