@@ -1,11 +1,11 @@
-"""Threads of torch on the CPU: how they wait for each other, and how many there are while others work, too.
+"""Threads of torch on the CPU: their wait policy, and their number depending on the load of other programs.
 
 In: the environment, and the idle time of the processors. Out: variables that OpenMP reads when torch is first
-imported, and calls of `torch.set_num_threads`. Where every processor is free, all threads share an operation;
-where another program is at work, each operation would wait for the thread that was not scheduled (a vocoder
-packet of 200 ms with one thread took 1 to 3 s with two), so threads are given up until the processors are
-free again. What the user has set stays. Sessions of onnxruntime have no threads of their own and need none of
-this. `CpuThreads` belongs to the engine thread.
+imported, and calls of `torch.set_num_threads`. While every processor is free, all threads share an operation;
+while another program runs, each operation would wait for the thread that was not scheduled (a vocoder packet
+of 200 ms with one thread took 1 to 3 s with two), so the number of threads is reduced until the processors
+are free again. Settings of the user are kept. Sessions of onnxruntime have no threads of their own and are
+not affected. `CpuThreads` belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dataclasses import dataclass
 
 WAIT_POLICY, SPIN_COUNT = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 SPINS = 3000
-"""Rounds (some 50 us) that a thread of libgomp looks for more work before it sleeps. That spans the gap
-between two operations: to be woken for each of them costs a flow packet half its time. More rounds take the
-time from other programs until `CpuThreads` sees them."""
+"""Spin count (about 50 us) of a libgomp thread before it sleeps. It spans the gap between two operations: a
+wake-up for each of them costs a flow packet half its time. A higher count takes time from other programs
+before `CpuThreads` detects them."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 WINDOW_S = 0.5
-"""The load is measured over at least so long: the system counts in steps of 10 ms."""
+"""Minimum interval of a load measurement: the system counts in steps of 10 ms."""
 SLACK = 0.35
-"""Share of one thread that others may take before it is given up."""
+"""Share of one thread that other programs may take before the thread is given up."""
 
 
 def set_wait_policy(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let threads that wait for each other spin for a moment only, unless the user has chosen otherwise. Call
-    it before torch is imported, which reads the variables once."""
+    """Limit the spinning of waiting threads, unless the user has set a policy. Call it before torch is
+    imported, which reads the variables once."""
     if WAIT_POLICY not in environ and SPIN_COUNT not in environ:
         environ[WAIT_POLICY] = "passive"
         environ[SPIN_COUNT] = str(SPINS)
 
 
 def describe_wait_policy(environ: MutableMapping[str, str] = os.environ) -> str:
-    """The variables that decide it, as a shell would set them."""
+    """The variables of the wait policy, in shell syntax."""
     found = [f"{name}={environ[name]}" for name in (WAIT_POLICY, SPIN_COUNT) if name in environ]
     return " ".join(found) or "the library's own"
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Seconds up to one moment: wall time, idle time of the processors together, CPU time of this process and
-    of the calling thread."""
+    """Counters in seconds at one moment: wall time, total idle time of the processors, CPU time of this
+    process and of the calling thread."""
 
     at_s: float
     idle_s: float
@@ -55,7 +55,7 @@ class CpuTime:
 
 
 def read_cpu_time() -> CpuTime:
-    """Those of the processors that this process may use."""
+    """Counters of the processors that this process may use."""
     import psutil
 
     times = psutil.cpu_times(percpu=True)
@@ -67,8 +67,8 @@ def read_cpu_time() -> CpuTime:
 
 
 def other_load(before: CpuTime, after: CpuTime, threads: int | None = None) -> float:
-    """Processors that were busy between two moments with something else than this process, or, if their
-    number is given, than the calling thread and those that share its operations."""
+    """Number of processors busy between two moments with other work than this process or, if their number is
+    given, than the calling thread and the threads that share its operations."""
     wall_s = max(after.at_s - before.at_s, 1e-9)
     own_s = after.process_s - before.process_s
     if threads is not None:
@@ -78,10 +78,10 @@ def other_load(before: CpuTime, after: CpuTime, threads: int | None = None) -> f
 
 
 class CpuThreads:
-    """How many threads torch uses from now on.
+    """Controls the number of torch's threads.
 
-    `most` is their number where nothing else runs, `apply` sets it. Without `read` the number is fixed.
-    `clock` gives the seconds of `CpuTime.at_s`.
+    `most` is the number on an idle machine, `apply` sets it. Without `read` the number is fixed. `clock`
+    returns the seconds of `CpuTime.at_s`.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class CpuThreads:
         return self._last is not None
 
     def adapt(self) -> None:
-        """Set the number of threads for the load since the last look, other threads of this process included.
-        Cheap: call it before every piece of work, in the thread that does it."""
+        """Set the number of threads according to the load since the last call, including other threads of
+        this process. Cheap: call it before every stage, in the thread that runs it."""
         if self._last is None or self._read is None or self._clock() - self._last.at_s < WINDOW_S:
             return
         now = self._read()
@@ -111,7 +111,7 @@ class CpuThreads:
         self._set(max(1, min(self.most, int(self.most * (1.0 - others / now.processors) + SLACK))))
 
     def restore(self) -> None:
-        """Back to the number where nothing else runs."""
+        """Restore the number for an idle machine."""
         self._set(self.most)
 
     def _set(self, count: int) -> None:
@@ -121,8 +121,8 @@ class CpuThreads:
 
 
 def torch_threads(*, on_cpu: bool, environ: MutableMapping[str, str] = os.environ) -> CpuThreads:
-    """Those of torch in this process; fixed where the user has set their number, or the CPU does not run the
-    networks."""
+    """The threads of torch in this process; fixed if the user has set their number, or if the networks do not
+    run on the CPU."""
     import torch
 
     is_chosen = any(name in environ for name in THREAD_VARIABLES)

@@ -1,4 +1,4 @@
-"""Engine: one bundle, ready to hold conversations.
+"""Engine: a loaded bundle that serves conversations.
 
     engine = Engine.load(Bundle.open(folder))
     conversation = engine.new_conversation()
@@ -6,11 +6,11 @@
     turn.push(pcm)                                   # while the user speaks: encoded and prefilled at once
     for event in turn.commit(Modality.SPEECH): ...   # text, audio, done
 
-It owns the loaded stages and the KV pool that all conversations share, and the lock under which all of them
-work. It starts no thread; durations go to `timing`. One thread uses it (`Turn.cancel` may come from any).
+It owns the loaded stages, the shared KV pool, and the lock under which all conversations run. It starts no
+thread; durations go to `timing`. One thread uses it (`Turn.cancel` may be called from any).
 
-The system turn follows the modality of the reply. When a conversation changes it, the rows that both have in
-common and what the prefix cache still knows are reused, the rest is prefilled anew.
+The system turn follows the modality of the reply. When a conversation changes it, the common rows and those
+in the prefix cache are reused, the rest is prefilled again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from engine_runtime.types import Modality
 
 @dataclass(frozen=True, slots=True)
 class BlockStats:
-    """KV blocks of the pool: `used` + `free` = `total`; `cached` of the free ones still hold rows for
-    reuse."""
+    """KV blocks of the pool: `used` + `free` = `total`; `cached` of the free blocks still hold reusable
+    rows."""
 
     total: int
     used: int
@@ -49,7 +49,7 @@ class Engine:
     """See the module."""
 
     def __init__(self, stages: Stages, timing: TimingBus | None = None) -> None:
-        """Use `load`, unless the stages were made in another way."""
+        """Use `load`, unless the stages were created differently."""
         self.stages = stages
         self.timing = timing or TimingBus()
         self.lock = threading.RLock()
@@ -66,11 +66,10 @@ class Engine:
         voice: VoiceSource | None = None,
         progress: Progress | None = None,
     ) -> Engine:
-        """Load every network of the bundle; `progress` is given the share that is done.
+        """Load every network of the bundle; `progress` receives the completed share.
 
-        `voice` is what to speak with, if not with the bundle's own voice. Raises BundleError for weights that
-        do not fit, AcceleratorError for a device that is not there or too small, AudioInputError for a
-        recording that gives no voice.
+        `voice` replaces the bundle's own voice. Raises BundleError for mismatched weights, AcceleratorError
+        for a missing device or too little memory, AudioInputError for an unusable voice recording.
         """
         chosen = options or EngineOptions()
         stages = explain_out_of_memory(
@@ -95,13 +94,13 @@ class Engine:
 
     @property
     def stats(self) -> BlockStats:
-        """How full the KV pool is."""
+        """Usage of the KV pool."""
         blocks = self.stages.lm.blocks
         return BlockStats(blocks.num_blocks, blocks.num_used, blocks.num_free, blocks.num_cached)
 
     def new_conversation(self) -> Conversation:
-        """An empty conversation. `end_conversation` gives its KV blocks back; without it they go back some
-        time after nobody refers to it, or in need."""
+        """A new conversation. `end_conversation` frees its KV blocks; otherwise they are freed after it was
+        garbage-collected, or when the pool runs out."""
         with self.lock:
             self._require_open()
             limit = min(self.stages.lm.max_rows, self.bundle.lm.context_rows)
@@ -111,24 +110,24 @@ class Engine:
             return conversation
 
     def end_conversation(self, conversation: Conversation) -> None:
-        """Stop what is going on in it and give its KV blocks back; what they hold may still be reused."""
+        """Stop its turn and free its KV blocks; their content stays in the prefix cache."""
         with self.lock:
             if conversation.turn is not None:
                 conversation.turn.close()
-                conversation.turn = None  # it refers to the conversation, and would keep it alive
+                conversation.turn = None  # breaks the reference cycle with the conversation
             self.stages.sequences.release(conversation.sequence)
             self._conversations.discard(conversation)
 
     def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
-        """Start a user turn. `reply` is the modality that is expected; the commit decides.
+        """Start a user turn. `reply` is the expected modality; the commit sets the actual one.
 
         An earlier turn of the conversation that is still open is cancelled. Errors as in `Turn.push`.
         """
         return self._open_turn(conversation, turn_id, reply, self.timing)
 
     def warm_up(self) -> None:
-        """Answer a second of faint noise, so that the first real reply is as fast as later ones. Keeps
-        nothing. Raises AcceleratorError where the GPU has too little memory."""
+        """Warm up with a reply to a second of faint noise, so that the first real reply is as fast as later
+        ones. Leaves no state. Raises AcceleratorError if the GPU has too little memory."""
         explain_out_of_memory(self._warm_up, self.bundle.lm, self.stages.options)
 
     def _warm_up(self) -> None:
@@ -150,7 +149,7 @@ class Engine:
             self.end_conversation(conversation)
 
     def close(self) -> None:
-        """Stop what is going on and let the memory go. The engine cannot be used afterwards."""
+        """Stop all work and release the memory. The engine cannot be used afterwards."""
         for conversation in list(self._conversations):
             if conversation.turn is not None:
                 conversation.turn.cancel()

@@ -1,4 +1,4 @@
-"""Errors that reach a user. Every message says what is wrong and what to do.
+"""User-facing errors. Every message names cause and remedy.
 
 MossVoiceError
 ├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
@@ -46,11 +46,11 @@ class BundleError(MossVoiceError):
 
 
 class MelMismatchError(BundleError):
-    """The mel that one stage makes is not the mel that the next stage was trained on."""
+    """The mel of one stage is not the mel that the next stage was trained on."""
 
 
 class FetchError(MossVoiceError):
-    """A released model cannot be downloaded, or its files are not where they were said to be."""
+    """A released model cannot be downloaded, or its files are not in the given folder."""
 
 
 class AudioInputError(MossVoiceError):
@@ -62,11 +62,11 @@ class AudioDeviceError(MossVoiceError):
 
 
 class OutOfBlocksError(MossVoiceError):
-    """No free KV block is left, and nothing may be dropped."""
+    """No KV block is free or can be evicted."""
 
 
 class FlowCacheError(MossVoiceError):
-    """The flow's caches have no room for another reply beside those that are being spoken."""
+    """The flow's caches have too little memory for another reply beside the active ones."""
 
 
 class ContextLengthError(MossVoiceError):
@@ -74,7 +74,7 @@ class ContextLengthError(MossVoiceError):
 
 
 class ExecutorError(MossVoiceError):
-    """A forward step was refused or failed."""
+    """A forward step was rejected or failed."""
 
 
 class EngineError(MossVoiceError):
@@ -86,8 +86,8 @@ class ExportError(MossVoiceError):
 
 
 def redact(text: str) -> str:
-    """`text` without user names and passwords of URLs, their queries (signatures of downloads) and tokens of
-    the model hub."""
+    """`text` with user names, passwords and queries of URLs (download signatures) and tokens of the model hub
+    removed."""
     text = _USERINFO.sub("", text)
     text = _QUERY.sub(r"\1...", text)
     text = _HUB_TOKEN.sub("hf_...", text)

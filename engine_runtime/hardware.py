@@ -1,5 +1,4 @@
-"""What the engine runs on: processor, accelerators, library versions. For reports, not for decisions in a
-hot path."""
+"""Processor, accelerators and library versions, for reports; not for hot paths."""
 
 from __future__ import annotations
 
@@ -19,22 +18,22 @@ from engine_runtime.errors import MossVoiceError
 
 
 class AcceleratorError(MossVoiceError):
-    """A device that was asked for cannot be used."""
+    """A requested device cannot be used."""
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of this name (cpu, cuda, cuda:1). Raises AcceleratorError where it cannot be used."""
-    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:  # torch knows others, none of which is run here
-        raise AcceleratorError(f"{name!r} is no device. Use cpu, cuda or cuda:N.")
+    """The device of this name (cpu, cuda, cuda:1). Raises AcceleratorError if it cannot be used."""
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:  # other torch devices are not supported
+        raise AcceleratorError(f"{name!r} is not a device. Use cpu, cuda or cuda:N.")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         there = ", ".join(accelerators()) or f"no CUDA device that torch {torch_build()} can use{_why()}"
-        raise AcceleratorError(f"{name} is not there: this machine has {there}. Use --device cpu.")
+        raise AcceleratorError(f"{name} is not available: this machine has {there}. Use --device cpu.")
     return device
 
 
 def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | int | float]:
-    """Everything that a measured time depends on, as plain values for the header of a report."""
+    """Everything that affects measured times, as plain values for the header of a report."""
     found: dict[str, str | int | float] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -54,7 +53,7 @@ def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | 
 
 
 def load_of_others(seconds: float) -> float:
-    """Cores that other programs keep busy, measured over so many seconds from now on."""
+    """Number of cores that other programs keep busy, measured over the next `seconds`."""
     before = read_cpu_time()
     time.sleep(seconds)
     return other_load(before, read_cpu_time())
@@ -79,13 +78,13 @@ _CLOCKS = {
     "temperature_c": "temperature.gpu",
     "power_w": "power.draw",
 }
-"""What `gpu_clocks` gives, and what nvidia-smi calls it."""
+"""Keys of `gpu_clocks`, with their names in nvidia-smi."""
 
 
 def gpu_clocks(device: torch.device) -> dict[str, float]:
-    """How fast and how warm a GPU is just now: one that has worked for minutes is slower than a cool one.
+    """Current clocks and temperature of a GPU: under load for minutes it is slower than when cool.
 
-    Empty on a CPU, and where the driver's nvidia-smi is not there or does not say.
+    Empty on a CPU, and if nvidia-smi is missing or does not report them.
     """
     program = shutil.which("nvidia-smi") if device.type == "cuda" else None
     if program is None:
@@ -101,7 +100,7 @@ def gpu_clocks(device: torch.device) -> dict[str, float]:
 
 
 def torch_build() -> str:
-    """Version of torch and what it was built for."""
+    """Version of torch and its build (CUDA version or CPU)."""
     cuda = torch_cuda()
     return f"{torch.__version__} ({f'CUDA {cuda}' if cuda else 'CPU build'})"
 
@@ -112,7 +111,7 @@ def torch_cuda() -> str | None:
 
 
 def _why() -> str:
-    """Why CUDA does not start, in brackets: a driver that is too old, say."""
+    """Why CUDA does not start, in brackets: for example, an old driver."""
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:

@@ -1,8 +1,8 @@
-"""Stages: the networks of a bundle, loaded and wrapped in their streaming twins.
+"""Stages: the networks of a bundle, loaded and wrapped in their streaming stages.
 
-In: an open bundle. Out: everything a turn needs, none of it with the state of a turn. The language model, and
-flow and vocoder, run in the dtypes chosen; the speech tokenizer stays in float32, since a distance that is
-rounded picks another code. Called once, in the thread that will use the engine.
+In: an open bundle. Out: everything that a turn needs, without state of a turn. The language model, and flow
+and vocoder, run in the selected dtypes; the speech tokenizer stays in float32, since a rounded distance may
+select another code. Called once, on the thread that will use the engine.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What the turns of all conversations share."""
+    """The stages shared by the turns of all conversations."""
 
     bundle: Bundle
     lm: PagedLM
@@ -63,26 +63,26 @@ class Stages:
     cpu_threads: CpuThreads
     new_execution_stream: NewExecutionStream = HostExecution
     notes: tuple[str, ...] = ()
-    """What the user should know of how it was loaded, one line each."""
+    """Remarks on loading for the user, one line each."""
     sequences: SequenceRunner = field(init=False)
     streams: StreamPool = field(init=False)
 
     def __post_init__(self) -> None:
         special = self.bundle.lm.special_ids
-        # frozen, so not by assignment
+        # the dataclass is frozen
         object.__setattr__(self, "sequences", SequenceRunner(self.lm, special, self.lm_config.text_vocab))
         object.__setattr__(self, "streams", StreamPool(self.speech_tokenizer))
 
     @property
     def max_codes(self) -> int:
-        """Speech codes of the longest reply that the flow can say."""
+        """Maximum number of speech codes of a reply that the flow supports."""
         return (
             self.token2mel.config.max_frames // self.token2mel.frames_per_code - self.token2mel.prompt_codes
         )
 
     @property
     def samples_per_code(self) -> int:
-        """Reply samples of one speech code."""
+        """Reply samples per speech code."""
         return self.token2mel.frames_per_code * self.token2mel.mel.hop
 
 
@@ -94,13 +94,12 @@ def load_stages(
     lm: PagedLM | None = None,
     progress: Progress | None = None,
 ) -> Stages:
-    """Load every network; `voice` is what to speak with, if not with the bundle's own voice.
+    """Load every network; `voice` replaces the bundle's own voice.
 
-    `lm` is a language model that is there already, in place of the bundle's.
+    `lm` is a loaded language model to use in place of the bundle's.
 
-    Raises BundleError for weights that do not fit what the manifest describes, EngineError for an engine that
-    does not, AcceleratorError for a device that is not there, AudioInputError for a recording that gives no
-    voice.
+    Raises BundleError for weights that do not match the manifest, EngineError for a mismatched engine,
+    AcceleratorError for a missing device, AudioInputError for an unusable voice recording.
     """
     device = usable_device(options.device)
     runtime = codec_runtime(device, bundle.flow, options)
@@ -111,19 +110,19 @@ def load_stages(
 
         engine = open_engine(bundle, lm_config, device, options, codec_bytes(bundle, options))
     elif device.type == "cuda" and lm is None:
-        from engine_runtime.executors.cuda.loading import check_memory  # the CPU path needs none of it
+        from engine_runtime.executors.cuda.loading import check_memory  # not needed on the CPU
 
         check_memory(bundle.lm, lm_config, device, options, codec_bytes(bundle, options))
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
     lm_files = bundle.lm.weights if engine is None else (engine.plan,)
     files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
     loading = LoadProgress(files, progress)
-    # First, since a recording that is no use as a voice should be refused before the large ones are read.
+    # First, to reject an unusable voice recording before the large weights are read.
     speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
     lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
     if options.trt_codec:
-        runtime.hold_graphs()  # a graph of torch's work would be replayed in the engines' place
+        runtime.hold_graphs()  # otherwise captured torch work would be replayed in place of the engines
     token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
     vocoder = load_vocoder(bundle, device, options, runtime, loading)
     notes = []
@@ -195,7 +194,7 @@ def _load_lm(
 def _lm_source(
     bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions, progress: Progress
 ) -> WeightSource:
-    """Gives each tensor of the language model once, when it is asked for."""
+    """Returns each tensor of the language model on request, once."""
     if options.random_weights is not None:
         return random_source(config, options.random_weights, getattr(torch, options.lm_dtype), device)
     if bundle.lm.layout == "tensorrt-llm":
@@ -214,7 +213,7 @@ def load_lm_weights(
     options: EngineOptions,
     progress: Progress | None = None,
 ) -> MossLM:
-    """The plain language model with its weights as they are in the bundle."""
+    """The unfused language model with the bundle's weights."""
     with torch.device("meta"), Uninitialized():
         model = MossLM(config)
     dtype = getattr(torch, options.lm_dtype)

@@ -1,4 +1,4 @@
-"""onnxruntime, imported here and nowhere else: sessions on the CPU with a set number of threads.
+"""Single access point to onnxruntime: sessions on the CPU with a fixed number of threads.
 
 In: an ONNX model, as a file or as bytes. Out: an `InferenceSession`. Since 1.29 the library's Linux builds
 send usage events and store a device id unless ORT_DISABLE_TELEMETRY is set before it is loaded;
@@ -22,7 +22,7 @@ _ERRORS_ONLY = 3
 
 
 class OnnxModelError(ValueError):
-    """A model that onnxruntime cannot load; callers add which network of the program it is."""
+    """A model that onnxruntime cannot load; callers add the name of the network."""
 
 
 def create_session(
@@ -35,17 +35,17 @@ def create_session(
 ) -> Any:
     """A session on the CPU. `config` holds session configuration entries, by the library's keys.
 
-    `initializers` are the weights of a graph that holds none, by name: exactly those, in these shapes. They
-    are used in place, so keep them as long as the session.
+    `initializers` are the weights of a graph without weights, by name: exactly those, in these shapes. They
+    are not copied, so keep them alive as long as the session.
 
-    Raises MossVoiceError without onnxruntime, which then says what it is needed for: `purpose`, as in "detect
+    Raises MossVoiceError without onnxruntime, with the reason why it is needed: `purpose`, such as "detect
     speech". Raises OnnxModelError for a model that cannot be loaded.
     """
     onnxruntime = _library(purpose)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = _ERRORS_ONLY  # notes on the graph are for its makers
+    options.log_severity_level = _ERRORS_ONLY  # hide warnings about the graph
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
     try:

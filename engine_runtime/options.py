@@ -1,8 +1,8 @@
-"""How an engine runs, apart from what it runs: device, number formats, sizes.
+"""Run-time options of an engine: device, dtypes, sizes.
 
-In: choices of the command line, the window or a program. Out: one frozen value that `Engine.load` takes. The
-bundle says what the model is; everything here may differ from run to run. No torch, so that a command line
-can be read before torch is loaded.
+In: options of the command line, the window or a program. Out: one frozen value for `Engine.load`. The bundle
+describes the model; everything here may differ from run to run. No torch import, so that a command line is
+parsed before torch is loaded.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FlowSchedule = Literal["cosine", "uniform", "quadratic"]
 Backend = Literal["torch", "trtllm"]
 
 MOST_FLOW_STEPS = 100
-"""Ten times as many as the released codec takes; what more of them would add is not heard."""
+"""Ten times the steps of the released codec; more steps make no audible difference."""
 
 
 class OptionsError(MossVoiceError):
-    """A choice that no engine can run with."""
+    """An invalid option."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormats:
-    """How each part of the language model is stored. By default only the trunk (the shared layers), which is
-    five sixths of a step, is rounded."""
+    """Weight format of each part of the language model. By default only the trunk (the shared layers), five
+    sixths of a step, is quantized."""
 
     trunk: WeightFormat = "native"
     tails: WeightFormat = "native"
@@ -46,47 +46,48 @@ class BlockFormats:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """None stands for what the bundle says."""
+    """None selects the bundle's value."""
 
     device: str = "cpu"
-    """Where the networks run: cpu, cuda or cuda:N."""
+    """Device of the networks: cpu, cuda or cuda:N."""
     dtype: Dtype | None = None
-    """Number format of the language model in memory; None is bfloat16 on a GPU and float32 elsewhere."""
+    """Dtype of the language model; None is bfloat16 on a GPU and float32 elsewhere."""
     kv_blocks: int | None = None
-    """Blocks of the KV pool."""
+    """Number of blocks of the KV pool."""
     flow_steps: int | None = None
     """Euler steps of the flow per chunk."""
     weight_format: WeightFormat = "native"
-    """How the shared layers of the language model are stored; heads and tables stay in `dtype`."""
+    """Weight format of the shared layers of the language model; heads and tables stay in `dtype`."""
     rounds_tails: bool = False
-    """Whether the layers of both tails are stored so, too."""
+    """Whether the layers of both tails also use that format."""
     kv_dtype: KVDtype = "native"
-    """How keys and values are stored; native is `dtype`."""
+    """Format of keys and values; native is `dtype`."""
     kernels: Kernels = "auto"
-    """What runs language model and codec on a GPU: Triton kernels, plain torch, or the former where they
-    work. On a CPU all but torch let onnxruntime run the speech encoder where it can."""
+    """Backend of language model and codec on a GPU: Triton kernels, plain torch, or auto (Triton if it
+    works). On a CPU every value except torch runs the speech encoder on onnxruntime if possible."""
     graphs: bool = True
     """Whether repeated work on a GPU is captured once as a CUDA graph."""
     gpu_memory_gb: float | None = None
-    """The most memory that torch may take on the GPU, in GB of 10^9 bytes; None for all there is."""
+    """Limit of torch's GPU memory in GB of 10^9 bytes; None for no limit."""
     random_weights: int | None = None
-    """Seed of random values for every network instead of the bundle's files, to measure speed and memory."""
+    """Seed of random weights for every network in place of the bundle's files, to measure speed and
+    memory."""
     flow_schedule: FlowSchedule | None = None
-    """Where in time those steps stand; None is cosine, upstream's and the reference."""
+    """Time schedule of the Euler steps; None is cosine, as upstream and in the reference."""
     codec_dtype: Dtype | None = None
-    """Number format of the flow and the vocoder; None is float16 on a GPU and float32 elsewhere. What is
-    delicate in them stays in float32."""
+    """Dtype of flow and vocoder; None is float16 on a GPU and float32 elsewhere. Numerically sensitive parts
+    stay in float32."""
     trt_codec: bool = False
-    """Whether flow, vocoder and speech encoder run on TensorRT engines where that can be."""
+    """Whether flow, vocoder and speech encoder run on TensorRT engines if possible."""
     engine_cache: Path | None = None
-    """Folder in which those engines are kept once they are built; None keeps none."""
+    """Cache folder of those engines; None disables the cache."""
 
     exact_encoding: bool = False
-    """Whether a spoken turn is encoded anew at its commit, where streamed codes are an estimate (bundles with
-    "segment_max" normalization); what changes is prefilled again."""
+    """Whether a spoken turn is encoded again at its commit if streamed codes are an estimate (bundles with
+    "segment_max" normalization); changed rows are prefilled again."""
 
     backend: Backend = "torch"
-    """What runs the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""
+    """Backend of the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""
     engine: Path | None = None
     """Folder of that engine."""
 
@@ -111,16 +112,16 @@ class EngineOptions:
 
     @property
     def formats(self) -> BlockFormats:
-        """`weight_format`, for the parts that it concerns."""
+        """`weight_format` for each part that it applies to."""
         return BlockFormats.rounded(self.weight_format, tails=self.rounds_tails)
 
     @property
     def lm_dtype(self) -> Dtype:
-        """`dtype`, or what suits the device: a GPU of 24 GB has no room for the released model in float32."""
+        """`dtype`, or the default of the device: the released model in float32 exceeds a GPU of 24 GB."""
         return self.dtype or ("bfloat16" if self.device.startswith("cuda") else "float32")
 
     @property
     def voice_dtype(self) -> Dtype:
-        """`codec_dtype`, or what suits the device. float16 and not bfloat16: the values are small, and three
-        more bits of each are heard."""
+        """`codec_dtype`, or the default of the device. float16 rather than bfloat16: the values are small,
+        and three more mantissa bits are audible."""
         return self.codec_dtype or ("float16" if self.device.startswith("cuda") else "float32")

@@ -1,4 +1,4 @@
-"""Weight formats of a linear layer: native, fp8, int8 and int4, and the way back to dense numbers.
+"""Weight formats of a linear layer: native, fp8, int8 and int4, with quantization and dequantization.
 
 In: a weight [out, in] as the checkpoint has it. Out: a `Matrix`, row-major by output, as the kernels read it.
 Symmetric, without calibration data:
@@ -8,8 +8,8 @@ Symmetric, without calibration data:
     int4  one float16 scale per 128 inputs of a row, so that the weight of largest size becomes -8
 
 An int4 byte holds input i of its group in the low half and input i + 64 in the high half, both plus 8: a
-kernel reads two straight runs of inputs for one straight run of bytes. Plain torch, on any device and in any
-thread.
+kernel reads two contiguous ranges of inputs from one contiguous range of bytes. Plain torch, on any device
+and in any thread.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Matrix:
 
     @property
     def bytes(self) -> int:
-        """Memory that a step has to read for it."""
+        """Bytes that a step reads for this weight."""
         parts = [self.weight] if self.scale is None else [self.weight, self.scale]
         return sum(part.numel() * part.element_size() for part in parts)
 
     def dense(self, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-        """The weight [out, in] in plain numbers; into the first rows of the flat buffer `out` if given."""
+        """The dequantized weight [out, in]; written to the start of the flat buffer `out` if given."""
         if self.scale is None:
             return self.weight.to(dtype)
         target = torch.empty(self.shape, dtype=dtype, device=self.weight.device)
@@ -64,7 +64,7 @@ class Matrix:
 
 
 def quantize(weight: Tensor, weight_format: WeightFormat) -> Matrix:
-    """A dense weight [out, in] in the given format, on the device where it lies."""
+    """Quantize a dense weight [out, in] to the given format, on its device."""
     shape = (weight.shape[0], weight.shape[1])
     if weight_format == "native":
         return Matrix(weight_format, shape, weight.contiguous())
@@ -72,7 +72,7 @@ def quantize(weight: Tensor, weight_format: WeightFormat) -> Matrix:
         return _int4(weight, shape)
     limit = FP8_MAX if weight_format == "fp8" else 127.0
     wide = weight.float()
-    # A tensor, not a number: a GPU would multiply by 1 / limit, and round some weights otherwise than a CPU.
+    # A tensor, not a number: a GPU would multiply by 1 / limit and round some weights differently from a CPU.
     scale = _nonzero(wide.abs().amax(dim=1) / torch.tensor(limit, device=wide.device))
     scaled = (wide / scale[:, None]).clamp_(-limit, limit)
     stored = scaled.to(FP8) if weight_format == "fp8" else scaled.round_().to(torch.int8)
@@ -80,7 +80,7 @@ def quantize(weight: Tensor, weight_format: WeightFormat) -> Matrix:
 
 
 def bytes_of(shape: tuple[int, int], weight_format: WeightFormat, native_bytes: int) -> int:
-    """Memory of a weight [out, in] in the given format, from its shape alone."""
+    """Bytes of a weight [out, in] in the given format, computed from its shape."""
     rows, columns = shape
     if weight_format == "native":
         return rows * columns * native_bytes
@@ -90,7 +90,7 @@ def bytes_of(shape: tuple[int, int], weight_format: WeightFormat, native_bytes: 
 
 
 def to_fp8(values: Tensor) -> Tensor:
-    """Values in e4m3; what is too large for it becomes the largest number it has."""
+    """Values in e4m3, saturating."""
     return values.clamp(-FP8_MAX, FP8_MAX).to(FP8)
 
 
@@ -98,7 +98,7 @@ def _int4(weight: Tensor, shape: tuple[int, int]) -> Matrix:
     columns = -(-shape[1] // GROUP) * GROUP
     groups = F.pad(weight.float(), (0, columns - shape[1])).view(shape[0], -1, GROUP)
     largest = groups.gather(-1, groups.abs().argmax(dim=-1, keepdim=True))[..., 0]
-    # NOTE: below its smallest normal number float16 gets coarse; such groups are as good as zero anyway.
+    # NOTE: float16 is coarse below its smallest normal number; such groups are practically zero.
     wanted = largest / -8
     floor = torch.finfo(torch.float16).tiny
     scale = torch.where(wanted.abs() < floor, floor, wanted).to(torch.float16)

@@ -1,7 +1,7 @@
-"""Section: one table of a measurement, with what its columns mean, for a reader and for JSON.
+"""Section: one table of a measurement with the definitions of its columns, as text and as JSON.
 
-In: rows of plain values. Out: lines of text, or the same as a document. A table that does not apply on this
-machine is there all the same and says why. Any thread.
+In: rows of plain values. Out: lines of text, or plain values for JSON. A table that does not apply on this
+machine is included with the reason. Any thread.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ Cell = float | int | str | None
 
 @dataclass(slots=True)
 class Section:
-    """`columns` maps a column to its definition; the first names the row. `note` says what is left out; of a
-    table without columns, why it is not there."""
+    """`columns` maps a column to its definition; the first names the row. `note` explains omissions or, for a
+    table without columns, why it is missing."""
 
     title: str
     columns: dict[str, str]

@@ -1,4 +1,4 @@
-"""Nouns that cross stage boundaries. Plain data, safe to hand between threads.
+"""Types that cross stage boundaries. Plain data, safe to pass between threads.
 
 Every per-turn value carries its `turn_id`. What may become stale is made under a `CancelScope`.
 """
@@ -22,8 +22,7 @@ Mel = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class VoicePrompt:
-    """The voice to speak with: a piece of its speech as codes and as mel, and its x-vector. Each may be
-    missing."""
+    """Voice prompt: speech as codes and as mel, and its x-vector. Each may be missing."""
 
     codes: Codes
     mel: Mel
@@ -31,7 +30,7 @@ class VoicePrompt:
 
 
 class Modality(str, Enum):
-    """What a reply is made of. A reply has exactly one modality."""
+    """Modality of a reply. A reply has exactly one."""
 
     SPEECH = "speech"
     TEXT = "text"
@@ -42,7 +41,8 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class MelSpec:
-    """The mel spectrogram between flow and vocoder. Two stages fit only if these are equal."""
+    """The mel spectrogram between flow and vocoder. Two stages are compatible only if their specs are
+    equal."""
 
     sample_rate: int
     n_mels: int
@@ -60,10 +60,10 @@ class MelSpec:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next row is sampled (both channels alike).
+    """Sampling parameters of a row, for both channels.
 
-    From one `seed`, each reply of a conversation draws anew, and the same conversation draws the same again;
-    without one, every conversation has a seed of its own.
+    With a `seed`, each reply of a conversation gets a different derived seed, and repeating the conversation
+    reproduces its samples; without one, every conversation has a random seed.
     """
 
     do_sample: bool = False
@@ -76,7 +76,7 @@ class SamplingParams:
     seed: int | None = None
 
     def seeded(self) -> SamplingParams:
-        """The same with a seed in any case, for what has to be repeatable."""
+        """The same parameters with a fixed default seed, for reproducible runs."""
         return self if self.seed is not None else replace(self, seed=0)
 
 
@@ -96,7 +96,7 @@ class CancelScope:
         self._parent = parent
 
     def cancel(self) -> None:
-        """The result is not wanted any more."""
+        """Cancel: the result is no longer needed."""
         self._is_cancelled = True
 
     @property

@@ -34,9 +34,9 @@ def test_only_usable_devices_are_given() -> None:
     with pytest.raises(hardware.AcceleratorError, match="Use --device cpu"):
         hardware.usable_device("cuda:77")
     for name in ("meta", "mps", "cpu:1", "cuda:-1", "cuda:99999999999", "CPU", "", "quantum"):
-        with pytest.raises(hardware.AcceleratorError, match="is no device"):
+        with pytest.raises(hardware.AcceleratorError, match="is not a device"):
             hardware.usable_device(name)
-    with pytest.raises(hardware.AcceleratorError, match="'abacus' is no device"):
+    with pytest.raises(hardware.AcceleratorError, match="'abacus' is not a device"):
         hardware.usable_device("abacus")
 
 

@@ -226,5 +226,5 @@ def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     text = _refused(capsys, "--text", "hello", "--device", "cuda")
-    assert "cuda is not there: this machine has no CUDA device" in text
-    assert "'quantum' is no device" in _refused(capsys, "--text", "hello", "--device", "quantum")
+    assert "cuda is not available: this machine has no CUDA device" in text
+    assert "'quantum' is not a device" in _refused(capsys, "--text", "hello", "--device", "quantum")

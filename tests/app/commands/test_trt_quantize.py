@@ -96,7 +96,7 @@ def test_what_cannot_be_quantized(
     (recordings / "zero.wav").write_text("no sound")
     for option in ("--wavs", "--questions"):
         assert "zero.wav is not a WAV file" in refused(checkpoint, *to, option, recordings)
-    assert "is no device" in refused(checkpoint, *to, "--device", "quantum")
+    assert "is not a device" in refused(checkpoint, *to, "--device", "quantum")
     assert not (checkpoint / "calibration.safetensors").exists()
     (tmp_path / "statistics").write_text("")
     assert "no calibration" in refused(checkpoint, *to, "--statistics", tmp_path / "statistics")
