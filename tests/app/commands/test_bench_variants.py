@@ -140,5 +140,5 @@ def test_a_device_that_is_not_there_is_told_once(
     words = ["bench", "--bundle", str(random_bundle), "--in", str(QUESTION), "--formats", "native", "int8"]
     assert main([*words, "--device", "cuda"]) == 1
     captured = capsys.readouterr()
-    assert captured.err.count("cuda is not there") == 1
+    assert captured.err.count("cuda is not available") == 1
     assert captured.out == ""
