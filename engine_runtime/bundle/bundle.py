@@ -1,8 +1,8 @@
 """A model bundle: one folder with bundle.toml, the weights it names and their hashes.
 
 In: a folder. Out: a `Bundle`, plain data that names every number of the pipeline (rates, special ids, chunk
-sizes, mel). Whatever is wrong with the folder is a `BundleError` that says which file or key and what to do.
-No torch here, so that a bundle can be inspected without loading it. Any thread; nothing is kept open.
+sizes, mel). Any defect of the folder raises a `BundleError` that names the file or key and the remedy. No
+torch import, so that a bundle can be inspected without loading it. Any thread; no file is kept open.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ MANIFEST_NAME = "bundle.toml"
 _LONGEST_NAME = 200
 _HASH_BLOCK = 1 << 20
 _HASHED_AT_MOST = 1 << 30
-"""Bytes of a bundle whose hashes are checked whenever it is opened: about a second's work."""
+"""Maximum size of a bundle whose hashes are checked at every open: takes about a second."""
 
 Verify = Literal["none", "size", "sha256"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Everything that bundle.toml says, checked against the files beside it."""
+    """The content of bundle.toml, checked against the files of the folder."""
 
     path: Path
     name: str
@@ -75,7 +75,7 @@ class Bundle:
     vocoder: VocoderSection
     files: dict[str, FileEntry]
     voice: VoiceSection | None = None
-    """None for a bundle that speaks with one voice only."""
+    """None for a bundle with a fixed voice."""
 
     @classmethod
     def open(
@@ -83,11 +83,10 @@ class Bundle:
     ) -> Bundle:
         """Read and check the bundle in `directory`.
 
-        `verify` tells whether hashes are checked as well as sizes; by default they are, unless the bundle
-        has more than a gigabyte. "none" asks for no file of weights at all: a description, for random
-        weights. Without `needs_lm_weights` those of the language model are not looked at, nor missed: an
-        engine holds them.
-        Raises BundleError (MelMismatchError where flow and vocoder do not fit).
+        `verify` selects whether hashes are checked in addition to sizes; the default is to check them for
+        bundles of at most a gigabyte. "none" requires no weight files: a description, for random weights.
+        Without `needs_lm_weights` those of the language model are neither checked nor required: an engine
+        contains them. Raises BundleError (MelMismatchError if flow and vocoder do not match).
         """
         path = Path(directory)
         manifest = Manifest(_read_manifest(path), str(path / MANIFEST_NAME))
@@ -101,12 +100,12 @@ class Bundle:
 
     @property
     def samples_per_code(self) -> int:
-        """Output samples that one speech code becomes."""
+        """Output samples per speech code."""
         return int(self.flow.config["upsample"]) * self.flow.mel.hop
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files together."""
+        """Total bytes of all files."""
         return sum(entry.size for entry in self.files.values())
 
 
@@ -178,13 +177,13 @@ def _check_mel(bundle: Bundle) -> None:
         return
     names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
     raise MelMismatchError(
-        f"The flow of bundle {bundle.name} makes a mel that its vocoder was not trained on; they differ in "
+        f"The flow of bundle {bundle.name} has a mel that its vocoder was not trained on; they differ in "
         f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}\nUse a vocoder made for this mel."
     )
 
 
 def _check_vocoder_config(bundle: Bundle) -> None:
-    """What a vocoder's own config says of its mel must be what the manifest states."""
+    """Check the mel in the vocoder's own config against the manifest."""
     mel, config = bundle.vocoder.mel, bundle.vocoder.config
     stated: dict[str, float] = {"sampling_rate": mel.sample_rate}
     if bundle.vocoder.kind == "hift":  # its n_fft is that of the inverse transform at its end
@@ -244,7 +243,7 @@ def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) ->
 
 
 def hash_file(file: Path) -> str:
-    """SHA-256 of a file as lower-case hex. Raises BundleError where it cannot be read."""
+    """SHA-256 of a file as lower-case hex. Raises BundleError if it cannot be read."""
     digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:

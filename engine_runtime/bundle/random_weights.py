@@ -1,15 +1,15 @@
-"""Seeded random values in place of a checkpoint: for measuring speed and memory of a model that is not here.
+"""Seeded random weights in place of a checkpoint, to measure speed and memory without the model's files.
 
-In: a network (built on the meta device or not) and a seed. Out: the same network filled with values that are
-made on its device in the dtype it runs in, tensor by tensor, so that nothing but the weights themselves takes
-memory. The twin of `weights.load_weights`. What such a model says means nothing; what it costs is what the
-released one costs.
+In: a network (built on the meta device or not) and a seed. Out: the same network filled with values generated
+on its device in its dtype, tensor by tensor, so that only the weights themselves take memory. The counterpart
+of `weights.load_weights`. The output of such a model is meaningless; its cost equals that of the released
+model.
 
-A tensor depends on its name, its shape, the seed, the dtype and the kind of device, on nothing else. Values
-are scaled so that signals keep their size from layer to layer: fan-in scaling for products and convolutions
-(LeCun et al., "Efficient BackProp"), an eighth of it for projections into a residual stream of some 36 layers
-(1 / sqrt(2 x 36) = 0.12, as in GPT-2), ones for norms and gains, small biases. Called once at load, in the
-thread of the engine.
+A tensor depends only on its name, its shape, the seed, the dtype and the kind of device. Values are scaled so
+that signals keep their magnitude from layer to layer: fan-in scaling for products and convolutions (LeCun et
+al., "Efficient BackProp"), an eighth of it for projections into a residual stream of some 36 layers (1 /
+sqrt(2 x 36) = 0.12, as in GPT-2), ones for norms and gains, small biases. Called once at load, in the engine
+thread.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.types import VoicePrompt
 
 VOICE_SECONDS = 4.0
-"""Length of the voice prompt that a model with random weights speaks with."""
+"""Length of the voice prompt of a model with random weights."""
 _TABLES = ("embed_tokens", "audio_embed", "embed_positions", "input_embedding", "codebook")
 _INTO_RESIDUAL = ("o_proj", "down_proj", "out_proj", "fc2")
 _RESIDUAL_SHARE = 0.125
 _BIAS_STD = 0.01
 _KEPT = ("alpha", "beta")
-"""Parameters of activations; a network makes them itself."""
+"""Parameters of activations, initialized by the network itself."""
 
 
 def random_tensor(
     name: str, shape: Sequence[int], seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """The values of one tensor of a state dict, by its name there. Shape as given."""
+    """The values of one tensor of a state dict, by its name. Shape as given."""
     device = torch.device(device)
     words = name.split(".")
     last, owner = words[-1], words[-2] if len(words) > 1 else ""
     is_gain = last == "original0" or last == "weight_g" or (last == "weight" and len(shape) == 1)
     if is_gain:
         return torch.ones(tuple(shape), dtype=dtype, device=device)
-    # NOTE: the generator of a CPU takes the low 32 bits of its seed only.
+    # NOTE: the CPU generator uses only the low 32 bits of its seed.
     generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     values = torch.empty(tuple(shape), dtype=dtype, device=device)
     return values.normal_(0.0, _deviation(last, owner, shape), generator=generator)
@@ -69,7 +69,7 @@ def _deviation(last: str, owner: str, shape: Sequence[int]) -> float:
 def random_source(
     config: MossLMConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Callable[[str], Tensor]:
-    """Gives each tensor of the language model by its name, made when it is asked for."""
+    """Returns each tensor of the language model by name, generated on request."""
     with torch.device("meta"), Uninitialized():
         shapes = {name: tensor.shape for name, tensor in MossLM(config).state_dict().items()}
     return lambda name: random_tensor(name, shapes[name], seed, dtype, device)
@@ -91,9 +91,9 @@ def random_voice(config: FlowConfig, mel_frame_rate: float, seed: int) -> VoiceP
 def fill_random(
     module: nn.Module, seed: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> None:
-    """Fill every parameter of `module` and move it to `device` and `dtype`; buffers keep what they hold.
+    """Fill every parameter of `module` and move it to `device` and `dtype`; buffers are not changed.
 
-    Raises BundleError where a module on the meta device has tensors that only the module itself can make.
+    Raises BundleError if a module on the meta device has tensors that only the module itself can compute.
     """
     for prefix, owner in module.named_modules():
         for name, parameter in list(owner.named_parameters(recurse=False)):

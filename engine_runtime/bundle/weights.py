@@ -1,10 +1,10 @@
-"""Weights from disk into a network: strict, safe, tensor by tensor, cast to the dtype the network runs in.
+"""Loads weights from disk into a network: strict, safe, tensor by tensor, cast to the network's dtype.
 
-In: safetensors files, one or several shards, or checkpoints (.pt) that hold nothing but tensors. Out: the
-module filled, every tensor accounted for. Names and shapes are compared by the headers alone, before anything
-big is read: all missing, unexpected and misshapen tensors are named in one BundleError. Then one tensor after
-the other goes from the file to the device, so that the host never holds much more than one of them. Values
-that are no numbers are refused as they are read, not where they surface in a reply.
+In: safetensors files, one or several shards, or checkpoints (.pt) that contain only tensors. Out: the filled
+module, with every tensor accounted for. Names and shapes are compared using the headers, before tensors are
+read: one BundleError names all missing, unexpected and misshapen tensors. Then tensors are copied from the
+file to the device one by one, so that the host never holds much more than one. NaN and infinity are rejected
+when they are read, before they affect a reply.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torch.overrides import TorchFunctionMode
 from engine_runtime.errors import BundleError
 
 Progress = Callable[[float], None]
-"""Takes the share, 0 to 1, that is done by now."""
+"""Receives the completed share, 0 to 1."""
 
 _AGAIN = "Copy or download the bundle again."
 _MAPPED_AT_MOST = 512 << 20
-"""Bytes read from a file before it is mapped anew: pages that were read count as memory of this process."""
+"""Bytes read from a file before it is mapped again: pages that were read count as memory of this process."""
 _LISTED_AT_MOST = 40
 _NO_WEIGHTS = {"epoch", "step"}
-"""What chunk-trained flow checkpoints carry beside the weights."""
+"""Entries of chunk-trained flow checkpoints that are not weights."""
 _WEIGHT_NORM_STYLES = (
     ("weight_g", "parametrizations.weight.original0"),
     ("weight_v", "parametrizations.weight.original1"),
@@ -39,10 +39,10 @@ _WEIGHT_NORM_STYLES = (
 
 
 class Uninitialized(TorchFunctionMode):
-    """Inside `with Uninitialized():` modules are built without random values, for weights to be read right
-    after.
+    """Inside `with Uninitialized():` modules are built without random initialization, since weights are
+    loaded next.
 
-    NOTE: apart from the work, on the meta device `nn.init.normal_` imports the compiler, which takes a
+    NOTE: besides the computation, on the meta device `nn.init.normal_` imports the compiler, which takes a
     second.
     """
 
@@ -53,7 +53,7 @@ class Uninitialized(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Leave out the functions of torch.nn.init; they return the tensor they were given."""
+        """Skip the functions of torch.nn.init; they return their tensor unchanged."""
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
@@ -62,7 +62,7 @@ class Uninitialized(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor that has not been read: where it is and how large."""
+    """A tensor that was not read yet: its file and size."""
 
     file: Path
     name: str
@@ -70,7 +70,7 @@ class StoredTensor:
 
 
 class LoadProgress:
-    """The share of several sets of files that is loaded, each weighted by its bytes."""
+    """Loading progress over several sets of files, each weighted by its bytes."""
 
     def __init__(self, sets: Iterable[Sequence[Path]], report: Progress | None) -> None:
         self._all = sum(map(_bytes, sets))
@@ -78,7 +78,7 @@ class LoadProgress:
         self._report = report
 
     def next(self, files: Sequence[Path]) -> Progress:
-        """What follows the loading of the next set."""
+        """The progress callback of the next set."""
         before, size = self._before, _bytes(files)
         self._before += size
 
@@ -101,8 +101,8 @@ def load_weights(
 ) -> None:
     """Fill `module` from one file or several shards, on `device` and in `dtype`.
 
-    The keywords are those of `stream_tensors`. Integer tensors keep their dtype. Raises BundleError; where
-    names or shapes do not fit, the module is not changed.
+    The keywords are those of `stream_tensors`. Integer tensors keep their dtype. Raises BundleError; for
+    mismatched names or shapes the module is not changed.
     """
     expected = module.state_dict()
     tensors = stream_tensors(
@@ -118,7 +118,7 @@ def load_weights(
         for name, tensor in tensors:
             targets[name].copy_(tensor)
         return
-    # A copy of its own, also where nothing is cast: what is mapped would change with its file.
+    # Always a copy, even without a cast: a memory-mapped tensor would change with its file.
     loaded = {
         name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
         for name, tensor in tensors
@@ -135,10 +135,10 @@ def stream_tensors(
     partial: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of `expected` (shapes by name), each as it is on disk, on the CPU; one is read at a time.
+    """The tensors of `expected` (shapes by name), each as stored on disk, on the CPU; read one at a time.
 
-    Everything is checked before this returns, as `find_tensors` does. A tensor lies in the mapped file: copy
-    what is to be kept. `progress` follows the reading.
+    Everything is checked before this returns, as `find_tensors` does. A tensor is a view of the mapped file:
+    copy it to keep it. `progress` reports the reading.
     """
     found = find_tensors(path, expected, either_weight_norm_style=either_weight_norm_style, partial=partial)
     return _read(found, progress)
@@ -151,7 +151,7 @@ def find_tensors(
     either_weight_norm_style: bool = False,
     partial: bool = False,
 ) -> dict[str, StoredTensor]:
-    """Where the tensors of `expected` (shapes by name) are, from the headers of the files.
+    """Locations of the tensors of `expected` (shapes by name), from the headers of the files.
 
     BundleError names all tensors that are missing, unexpected or of another shape.
     `either_weight_norm_style` accepts `weight_g/weight_v` where `parametrizations.weight.original0/1` is
@@ -166,7 +166,7 @@ def find_tensors(
 
 
 def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
-    """What the files hold, by name, from their headers. BundleError for files that cannot be used."""
+    """The tensors of the files by name, from their headers. BundleError for unusable files."""
     tensors: dict[str, StoredTensor] = {}
     for file in paths:
         shard = {name: StoredTensor(file, name, shape) for name, shape in _shapes(file).items()}
@@ -186,9 +186,10 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 class TensorReader:
-    """Reads what `find_tensors` found, by name and in any order, each as it is on disk, on the CPU.
+    """Reads the tensors found by `find_tensors`, by name and in any order, each as stored on disk, on the
+    CPU.
 
-    A tensor lies in the mapped file: copy what is to be kept. The first reading checks its values.
+    A tensor is a view of the mapped file: copy it to keep it. The first read checks its values.
     """
 
     def __init__(self, found: Mapping[str, StoredTensor]) -> None:
@@ -198,7 +199,7 @@ class TensorReader:
         self._finite: set[str] = set()
 
     def __call__(self, name: str) -> Tensor:
-        """One tensor; BundleError if its file went away, or if it holds NaN or infinity."""
+        """One tensor; BundleError if its file was removed, or if it contains NaN or infinity."""
         if self._mapped >= _MAPPED_AT_MOST:
             self._open.clear()
             self._mapped = 0
@@ -208,7 +209,7 @@ class TensorReader:
         try:
             tensor = self._open[stored.file](stored.name)
             is_finite = name in self._finite or _is_finite(tensor)
-        except Exception as error:  # a dtype that torch has not, a file that was cut short in the meantime
+        except Exception as error:  # a dtype that torch lacks, a file that was truncated meanwhile
             raise BundleError(
                 f"{stored.file}: the tensor {stored.name} cannot be read ({error}). {_AGAIN}"
             ) from error
@@ -226,12 +227,12 @@ class TensorReader:
 def _is_finite(tensor: Tensor) -> bool:
     """Whether no value is NaN or infinity.
 
-    A sum is one pass at the speed of memory, 25 times as fast as `isfinite`, and never finite where a value
-    is not. Only where it is not finite, which an overflow may cause, is each value looked at.
+    A sum is one pass at memory speed, 25 times as fast as `isfinite`, and not finite if a value is not. Only
+    if the sum is not finite, which may also be an overflow, each value is checked.
     """
     if not tensor.is_floating_point():
         return True
-    values = tensor if tensor.element_size() > 1 else tensor.bfloat16()  # torch adds no float8
+    values = tensor if tensor.element_size() > 1 else tensor.bfloat16()  # torch has no float8 sum
     return math.isfinite(values.sum()) or bool(values.isfinite().all())
 
 
@@ -252,9 +253,8 @@ def _read(found: Mapping[str, StoredTensor], progress: Progress | None) -> Itera
 
 
 def read_checkpoint(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .pt checkpoint, mapped, not read. BundleError unless it holds nothing but tensors.
-
-    Nothing in the file is run.
+    """The tensors of a .pt checkpoint, mapped, not read. BundleError unless it contains only tensors. No code
+    in the file is executed.
     """
     try:
         try:
@@ -268,7 +268,7 @@ def read_checkpoint(file: Path) -> dict[str, Tensor]:
             f"{file} holds more than tensors and was not loaded, because such a file can run code. "
             "Convert it to safetensors where you trust its origin."
         ) from error
-    except Exception as error:  # damage leads to whatever the library meets: KeyError, AttributeError, ...
+    except Exception as error:  # a damaged file may cause any error: KeyError, AttributeError, ...
         raise BundleError(f"{file} cannot be read ({type(error).__name__}: {error}). {_AGAIN}") from error
     return _only_tensors(content, file)
 

@@ -1,8 +1,8 @@
-"""From the two released folders to a bundle: a folder with bundle.toml and the checkpoints in it or linked.
+"""Assembles a bundle from the two released folders: bundle.toml and the checkpoints, contained or linked.
 
-In: folders that `layout.find_released` took. Out: an open `Bundle`, whose every network has been built on the
-meta device and compared with the headers of its files, so that a checkpoint that does not fit is found when
-it is fetched and not when it is loaded. bundle.toml is written last, whole or not at all. Any thread.
+In: folders that `layout.find_released` took. Out: an open `Bundle`, whose networks were all built on the meta
+device and compared with the headers of their files, so that a mismatched checkpoint is detected at fetch and
+not at load. bundle.toml is written last and atomically. Any thread.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def assemble(
     hashes: Mapping[Path, str] | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
-    """Make the bundle in the folder `to` and open it.
+    """Create the bundle in the folder `to` and open it.
 
-    `commits` tells by repository what was downloaded, `hashes` the SHA-256 of files that were just checked.
-    `progress` follows the hashing of the others, which reads every byte. Raises FetchError where the folder
-    cannot be written, BundleError for checkpoints that do not fit.
+    `commits` maps repositories to the downloaded commits, `hashes` files to a SHA-256 that was just checked.
+    `progress` reports the hashing of the others, which reads every byte. Raises FetchError if the folder
+    cannot be written, BundleError for mismatched checkpoints.
     """
     manifest = describe(released, commits or {})
     for network in networks(manifest, released):
@@ -65,7 +65,7 @@ def assemble(
         os.replace(unfinished, to / MANIFEST_NAME)  # noqa: PTH105 - one step, also over an older one
     except OSError as error:
         raise FetchError(
-            f"The bundle cannot be made in {to}: {error.strerror or error}. Choose another folder with --to."
+            f"The bundle cannot be written to {to}: {error.strerror or error}. Choose another folder: --to."
         ) from error
     return Bundle.open(to, verify="size")
 
@@ -117,7 +117,7 @@ def describe(released: layout.Released, commits: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a network needs of its files."""
+    """The files and tensors of a network."""
 
     shapes: dict[str, tuple[int, ...]]
     files: tuple[Path, ...] = ()
@@ -126,7 +126,7 @@ class Network:
 
 
 def networks(manifest: Mapping[str, Any], released: layout.Released) -> tuple[Network, ...]:
-    """Language model, speech encoder, flow and vocoder of a manifest, and where their weights are."""
+    """Language model, speech encoder, flow and vocoder of a manifest, and the location of their weights."""
     lm, encoder, flow, hift = build_on_meta(manifest)
     return (
         Network(_shapes_of(lm), tuple(released.lm / name for name in released.lm_weights)),
@@ -158,11 +158,11 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def token_ids(file: Path) -> dict[str, int | None]:
-    """Ids that a tokenizer gives to the tokens with a meaning of their own; BundleError for no tokenizer."""
+    """Ids of the special tokens in a tokenizer; BundleError for an invalid tokenizer."""
     try:
         tokenizer = Tokenizer.from_buffer(file.read_bytes())  # from_file takes only names in UTF-8
-    except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
-        raise BundleError(f"{file} is no tokenizer that can be read: {error}. Download it again.") from error
+    except Exception as error:  # the library raises bare Exception for an invalid file
+        raise BundleError(f"{file} is not a valid tokenizer: {error}. Download it again.") from error
     return {token: tokenizer.token_to_id(token) for token in description.TEXT_TOKENS.values()}
 
 

@@ -1,8 +1,8 @@
-"""The released checkpoints in the words of bundle.toml.
+"""Describes the released checkpoints in the format of bundle.toml.
 
-In: what the checkpoints say of themselves, their configs and the shapes of their tensors. Out: the sections
-of a manifest. What no file says (chunks, prompts, sampling, the mel) stands here, named, with where it is
-from. A config that asks for what this program does not do is a BundleError.
+In: the configs of the checkpoints and the shapes of their tensors. Out: the sections of a manifest. Values
+that no file contains (chunks, prompts, sampling, the mel) are named constants here, with their source. An
+unsupported config raises a BundleError.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SPEAKER_SAMPLE_RATE = 16000
 SPEAKER_MELS = 80
 VOICE_LEAST_S = 3.0
 VOICE_MOST_S = 6.0
-"""The prompt is worked through once, when the engine starts, but its keys are attended to in every chunk."""
+"""The prompt is computed once, when the engine starts, but its keys are attended to in every chunk."""
 
 
 def describe_lm(
@@ -112,7 +112,7 @@ def describe_lm(
 
 
 def _without_none(params: SamplingParams) -> dict[str, Any]:
-    """A table of a manifest: what is None is left out there."""
+    """A table of a manifest, without None values."""
     return {key: value for key, value in asdict(params).items() if value is not None}
 
 
@@ -124,10 +124,10 @@ def describe_speech_encoder(
     features = Table(preprocessor, "", Manifest(preprocessor, str(preprocessor_source)))
     layers = table.integer("quantize_position")
     causal = {"encoder_causal_attention": True, "encoder_causal_convolution": True}
-    # Where a config is silent, Whisper's encoder is not causal.
+    # If a config does not say so, Whisper's encoder is not causal.
     _refuse(table, {**causal, "pooling_type": "avg", "pooling_position": layers}, absent_is_fine=False)
     rate = features.integer("sampling_rate")
-    # What the features of this program are made with, in samples: 25 ms windows every 10 ms.
+    # Parameters of this program's features, in samples: 25 ms windows every 10 ms.
     _refuse(features, {"n_fft": rate // 40, "hop_length": rate // 100})
     return {
         "sample_rate": rate,
@@ -229,16 +229,16 @@ class _Finder:
         return shape
 
     def count(self, prefix: str) -> int:
-        """How many blocks are numbered behind `prefix`."""
+        """Number of blocks numbered after `prefix`."""
         pattern = re.compile(re.escape(prefix) + r"(\d+)\.")
         return len({match.group(1) for name in self._shapes if (match := pattern.match(name))})
 
 
 def _refuse(table: Table, known: Mapping[str, Any], *, absent_is_fine: bool = True) -> None:
-    """BundleError where a config says something else than this program does."""
+    """BundleError if a config differs from what this program supports."""
     for key, value in known.items():
         if table.content.get(key, value if absent_is_fine else None) != value:
             raise table.error(
-                f"has {key} = {table.content.get(key)!r}, and this program runs {value!r} only; "
+                f"has {key} = {table.content.get(key)!r}, but this program supports {value!r} only; "
                 "it is another model than the released MOSS-Speech"
             )

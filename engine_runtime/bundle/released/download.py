@@ -1,12 +1,12 @@
 """Downloading the released repositories with huggingface_hub.
 
-In: a folder. Out: both repositories in it, every file of the size and hash that the hub states. What is there
-already stays, what was cut off resumes where it stopped. The library's own variables hold: HF_ENDPOINT,
-HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is looked in and nothing is sent. One file
-after the other, in the thread of the caller.
+In: a folder. Out: both repositories in it, every file with the size and hash that the hub states. Existing
+files are kept, interrupted downloads are resumed. The library's own variables apply: HF_ENDPOINT,
+HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is searched and nothing is sent. Sequential,
+in the thread of its caller.
 
-The hub is not trusted: only names of the known layout are loaded, into their folder and nowhere else, and no
-more bytes than were stated.
+The hub is not trusted: only names of the known layout are downloaded, only into their folder, and never more
+bytes than stated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RemoteFile:
     git_sha1: str
 
     def check(self, file: Path) -> None:
-        """FetchError unless `file` is this one; a file that is not is removed, to be loaded anew."""
+        """FetchError unless `file` is this one; another file is removed, to be downloaded again."""
         if not file.is_file():
             raise FetchError(f"{file} was not downloaded. Run the same fetch again.")
         size = file.stat().st_size
@@ -50,7 +50,7 @@ class RemoteFile:
             return
         file.unlink()
         raise FetchError(
-            f"{file} came damaged ({size} of {self.size} bytes, or another hash) and was removed. "
+            f"{file} arrived damaged ({size} of {self.size} bytes, or a wrong hash) and was removed. "
             "Run the same fetch again, the other files stay."
         )
 
@@ -66,22 +66,22 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRepository:
-    """What is to be loaded of one repository, at one commit."""
+    """The files to download from one repository, at one commit."""
 
     name: str
     commit: str
     files: tuple[RemoteFile, ...]
 
     def folder(self, to: Path) -> Path:
-        """Where it lies in `to`."""
+        """Its folder in `to`."""
         return to / layout.folder_of(self.name)
 
 
 def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository, ...]:
-    """Load language model and codec into folders of their names in `to`.
+    """Download language model and codec to folders of their names in `to`.
 
-    `say` gets size, free disk and licence before anything is loaded. Raises FetchError without a connection
-    or without room, and where a folder is a link to someone's own checkpoint, which is not to be changed.
+    `say` receives size, free disk space and licence before the download. Raises FetchError without a
+    connection or disk space, and if a folder is a link to a user's own checkpoint, which must not be changed.
     """
     for name, patterns in _PATTERNS.items():
         if (folder := to / layout.folder_of(name)).is_symlink():
@@ -106,9 +106,8 @@ def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository,
 
 
 def check(to: Path, remote: Sequence[RemoteRepository], progress: Progress | None = None) -> dict[Path, str]:
-    """Compare every file with what the hub says of it; SHA-256 by file, of the large ones.
-
-    FetchError for the first that is not right.
+    """Compare every file with the hub's metadata; returns the SHA-256 of the large files. FetchError for the
+    first mismatch.
     """
     files = [(repository.folder(to) / file.name, file) for repository in remote for file in repository.files]
     total, done = sum(file.size for _, file in files), 0
@@ -140,7 +139,7 @@ def find_offline(to: Path) -> tuple[Path, Path]:
 
 
 def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids to send anything."""
+    """Whether HF_HUB_OFFLINE forbids network access."""
     return bool(_hub().constants.HF_HUB_OFFLINE)
 
 
@@ -200,9 +199,9 @@ def _require_usable(repository: str, is_usable: bool, what: str) -> None:
 
 
 def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) -> None:
-    """Load one file, resuming what an earlier call began.
+    """Download one file, resuming an interrupted download.
 
-    NOTE: since 2.0 snapshot_download throws what it began away, up to five gigabytes of a shard; its own
+    NOTE: since 2.0 snapshot_download discards incomplete files, up to five gigabytes of a shard; its own
     http_get resumes.
     """
     if _is_there(path, file.size):
@@ -231,11 +230,11 @@ def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) 
 
 
 class _TooLong(Exception):
-    """More bytes came than were stated."""
+    """More bytes arrived than stated."""
 
 
 class _UpTo:
-    """A file that takes `size` bytes and refuses what is beyond."""
+    """A file that accepts `size` bytes and raises on more."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self._size = stream, size
@@ -283,12 +282,12 @@ def _size(file: Path) -> int:
 
 
 def size_in_words(size: float) -> str:
-    """Bytes as a reader wants them."""
+    """A size in MB or GB, for messages."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def _hub() -> Any:
-    """huggingface_hub, with the parts that it loads on demand."""
+    """huggingface_hub, with its lazily loaded modules."""
     try:
         import huggingface_hub
         import huggingface_hub.constants
@@ -304,7 +303,7 @@ def _hub() -> Any:
 
 
 class _plain_errors:
-    """What goes wrong inside, as one sentence for a reader."""
+    """Convert errors inside to a FetchError with one sentence for the user."""
 
     def __init__(self, hub: Any, name: str) -> None:
         self._hub, self._name = hub, name
@@ -316,7 +315,7 @@ class _plain_errors:
         if not isinstance(error, Exception) or isinstance(error, FetchError):
             return
         errors, endpoint = self._hub.errors, redact(self._hub.constants.ENDPOINT)
-        if isinstance(error, errors.RepositoryNotFoundError):  # also what the hub says to a wrong token
+        if isinstance(error, errors.RepositoryNotFoundError):  # also raised for a wrong token
             text = f"{self._name} is not at {endpoint}, or not open to you. Check HF_ENDPOINT and HF_TOKEN."
         elif isinstance(error, OSError) and error.errno is not None and not _is_of_network(error):
             text = f"{self._name} cannot be written: {error.strerror}. Free some space, or choose --to."
@@ -324,7 +323,7 @@ class _plain_errors:
             text = (
                 f"{self._name} cannot be loaded from {endpoint}: {type(error).__name__}: "
                 f"{redact(str(error).splitlines()[0]) if str(error) else 'no reason given'}. "
-                "Check the connection and run the same fetch again; what is there stays."
+                "Check the connection and run the same fetch again; existing files are kept."
             )
         raise FetchError(text) from error
 

@@ -1,7 +1,7 @@
-"""Models that are described without their weights, to be filled with random values.
+"""Models described without their weights, to be filled with random values.
 
-In: a name (`moss-speech`) or the folder of a bundle. Out: an open `Bundle` none of whose weight files has to
-be there. Any thread.
+In: a name (`moss-speech`) or the folder of a bundle. Out: an open `Bundle` that needs no weight files. Any
+thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DESCRIPTIONS = {"moss-speech": Path(__file__).resolve().parent / "moss_speech"}
 
 
 def describe(name_or_folder: str | Path) -> Bundle:
-    """The bundle of this name or in this folder; a folder comes first. Raises BundleError for neither."""
+    """The bundle in this folder or, if there is none, of this name. Raises BundleError for neither."""
     folder = Path(name_or_folder)
     if not folder.is_dir():
         known = _DESCRIPTIONS.get(str(name_or_folder))

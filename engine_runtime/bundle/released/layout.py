@@ -1,7 +1,7 @@
 """Layout of the two released repositories: which files are needed, and whether a folder holds all of them.
 
-In: folders that were downloaded by whatever means. Out: the files in them, or a FetchError that says which
-are missing and what to do. Nothing big is read. Any thread.
+In: downloaded folders. Out: their files, or a FetchError with the missing ones and the remedy. No large file
+is read. Any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CODEC_FILES = (CONFIG, PREPROCESSOR, SINGLE_SHARD, FLOW, HIFT, SPEAKER_ENCODER)
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Two folders that are complete as far as names go."""
+    """Two folders that contain all required file names."""
 
     lm: Path
     codec: Path
@@ -52,12 +52,12 @@ class Released:
 
 
 def folder_of(repository: str) -> str:
-    """Name of a repository's folder: what stands after its owner."""
+    """Name of a repository's folder: the part after its owner."""
     return repository.partition("/")[2]
 
 
 def locate(source: Path, codec: Path | None = None) -> tuple[Path, Path]:
-    """The folders of language model and codec, by what a user named.
+    """The folders of language model and codec, from the user's arguments.
 
     `source` is the folder of the language model, or one that holds both folders under the names of their
     repositories; without `codec` the codec's folder is looked for in or beside it.

@@ -1,9 +1,9 @@
-"""Which language model a checkpoint or an engine was made from.
+"""Fingerprint of the language model from which a checkpoint or an engine was made.
 
-In: an open bundle. Out: one string that is the same for the same sizes and the same weights, and nothing
-else. A checkpoint and an engine carry it in their moss_voice.json, so that an engine of other weights is
-refused before it says nonsense. It comes from the manifest: the files themselves need not be there. Where
-they are a checkpoint themselves, what that says holds. Any thread.
+In: an open bundle. Out: a string that is equal exactly for equal sizes and weights. A checkpoint and an
+engine store it in their moss_voice.json, so that an engine of other weights is rejected. It is computed from
+the manifest: the files themselves may be missing. If they are a checkpoint, its recorded fingerprint is used.
+Any thread.
 """
 
 from __future__ import annotations

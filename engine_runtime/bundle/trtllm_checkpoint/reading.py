@@ -1,7 +1,7 @@
-"""Reading a TensorRT-LLM checkpoint back: the plain network and the executors run from it as from a bundle.
+"""Reads a TensorRT-LLM checkpoint: the network and the executors run from it as from a bundle.
 
-In: a folder that was converted (or quantized). Out: its config, and its tensors under our own names, taken
-apart again. Everything is compared with config.json before anything big is read. Any thread.
+In: a folder that was converted (or quantized). Out: its config, and its tensors under our own names, unfused.
+Everything is compared with config.json before large tensors are read. Any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ReadTensor = Callable[[str], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk, whole and as its config.json says. No tensor is read yet."""
+    """A complete checkpoint on disk that matches its config.json. No tensor is read yet."""
 
     directory: Path
     config: CheckpointConfig
@@ -42,14 +42,14 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
-        """BundleError for what is missing, damaged or does not fit."""
+        """BundleError for missing, damaged or mismatched files."""
         config = read_config(directory)
         specs = expected_tensors(config)
         try:
             stored = find_tensors(directory / WEIGHTS, {name: spec.shape for name, spec in specs.items()})
         except BundleError as error:
             raise BundleError(
-                f"{directory} is no whole checkpoint. {error} Convert the model again."
+                f"{directory} is an incomplete checkpoint. {error} Convert the model again."
             ) from error
         return cls(directory, config, specs, stored)
 
@@ -68,7 +68,7 @@ class Checkpoint:
             )
 
     def reader(self) -> ReadTensor:
-        """Reads tensors as they are stored, in any order; copy what is to be kept."""
+        """Reads tensors as stored, in any order; copy those to be kept."""
         read = TensorReader(self.stored)
 
         def checked(name: str) -> Tensor:
@@ -83,7 +83,7 @@ class Checkpoint:
         return checked
 
     def weight_source(self, progress: Progress | None = None) -> ReadTensor:
-        """Gives each tensor of our state dict when it is asked for, in the mapped file.
+        """Returns each tensor of our state dict on request, in the memory-mapped file.
 
         `progress` follows one reading of all of them. BundleError for a quantized checkpoint.
         """
@@ -114,11 +114,11 @@ class Checkpoint:
         *,
         progress: Progress | None = None,
     ) -> MossLM:
-        """The plain network with these weights."""
+        """The unfused network with these weights."""
         with torch.device("meta"), Uninitialized():
             model = MossLM(self.config.lm_config(modality_pad))
         source = self.weight_source(progress)
-        # A copy of its own, also where nothing is cast: what is mapped would change with its file.
+        # Always a copy, even without a cast: a memory-mapped tensor would change with its file.
         weights = {name: source(name).to(device, dtype, copy=True) for name in model.state_dict()}
         model.load_state_dict(weights, strict=True, assign=True)
         return model.eval()

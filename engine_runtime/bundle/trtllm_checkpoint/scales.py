@@ -1,6 +1,6 @@
-"""Number formats of a quantized TensorRT-LLM checkpoint: scales, rounding, packing, and the way back.
+"""Formats of a quantized TensorRT-LLM checkpoint: scales, rounding, packing, and their inverses.
 
-In: weights [out, in] in plain numbers and what calibration saw of their inputs. Out: the tensors that the
+In: unquantized weights [out, in] and the calibration statistics of their inputs. Out: the tensors that the
 library reads. All formats are symmetric.
 
     FP8        e4m3, one scale a tensor, amax / 448, for the weight and for its input
@@ -22,9 +22,9 @@ from engine_runtime.quantization import FP8_MAX, to_fp8
 
 INT4_MAX, INT8_LEVELS = 7, 128
 GROUP_SIZES = (128, 64)
-"""Inputs that share a scale in int4, as the library's kernels know them; the first that divides is taken."""
+"""Group sizes for int4 that the library's kernels support; the first divisor is used."""
 _CLIPS = tuple(1 - step / 20 for step in range(10))
-"""Shares of a group's largest weight that may become the largest level."""
+"""Fractions of a group's largest weight that may be mapped to the largest level."""
 
 
 class QuantizeError(MossVoiceError):
@@ -43,7 +43,7 @@ def fp8_levels(values: Tensor, scale: Tensor) -> Tensor:
 
 
 def int8_rounded(weight: Tensor) -> Tensor:
-    """A weight [out, in] as the library's weight-only product has it after loading, in the same dtype.
+    """A weight [out, in] as dequantized by the library's weight-only product, in the same dtype.
 
     Levels come from the scale in float32, and the scale is kept in the weight's dtype.
     """

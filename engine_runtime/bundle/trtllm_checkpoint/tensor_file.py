@@ -1,9 +1,9 @@
-"""Writing a safetensors file larger than memory: its header first, then tensor after tensor.
+"""Writes a safetensors file larger than memory: the header first, then tensor by tensor.
 
-In: names, shapes and dtypes, and what gives the values piece by piece. Out: one file, written under another
-name and renamed when all of it has been compared with its source again. What an interrupted run wrote stays
-and is continued. safetensors itself writes a file from tensors that are all in memory at once; its format
-is a length, a JSON header and the values without gaps (README of huggingface/safetensors). Any thread.
+In: names, shapes and dtypes, and a producer of the values in chunks. Out: one file, written under a temporary
+name and renamed after a comparison of its full content with the source. An interrupted run is resumed.
+safetensors itself writes a file from tensors that are all in memory at once; its format is a length, a JSON
+header and the values without gaps (README of huggingface/safetensors). Any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine_runtime.bundle.weights import Progress
 from engine_runtime.errors import BundleError, ExportError
 
 Produce = Callable[[str], Iterable[Tensor]]
-"""The values of a tensor, as runs of whole rows from first to last, in its dtype, on the CPU."""
+"""The values of a tensor, as chunks of complete rows in order, in its dtype, on the CPU."""
 
 _DTYPES = {
     torch.float32: "F32",
@@ -46,8 +46,8 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file to be written. `metadata` is what its header says beside the tensors: a file whose header is
-    another is never continued."""
+    """A file to be written. `metadata` is what its header says beside the tensors: a file with a different
+    header is never resumed."""
 
     file: Path
     specs: Mapping[str, TensorSpec]
@@ -55,7 +55,7 @@ class TensorFile:
 
     @property
     def unfinished(self) -> Path:
-        """Where it lies until it is whole."""
+        """Its path until it is complete."""
         return self.file.with_name(f"{self.file.name}.part")
 
     @cached_property
@@ -65,7 +65,7 @@ class TensorFile:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Where each of `names` ends, in bytes after the header."""
+        """End of each of `names`, in bytes after the header."""
         return list(accumulate(_size(self.specs[name]) for name in self.names))
 
     @cached_property
@@ -86,11 +86,11 @@ class TensorFile:
 
     @property
     def bytes(self) -> int:
-        """Size of the whole file."""
+        """Size of the complete file in bytes."""
         return len(self.header) + self.ends[-1]
 
     def is_written(self) -> bool:
-        """Whether the file is there, whole; ExportError if it is another than this."""
+        """Whether the complete file exists; ExportError if it is a different file."""
         if not self.file.is_file():
             return False
         with self.file.open("rb") as stream:
@@ -102,7 +102,7 @@ class TensorFile:
         )
 
     def require_room(self) -> None:
-        """ExportError unless the disk has room for what is still to be written."""
+        """ExportError unless the disk has space for the remaining bytes."""
         there = self.unfinished.stat().st_size if self.unfinished.is_file() else 0
         missing = self.bytes - there
         folder = next(folder for folder in self.file.absolute().parents if folder.is_dir())
@@ -114,9 +114,9 @@ class TensorFile:
             )
 
     def write(self, produce: Produce, progress: Progress | None = None) -> None:
-        """Write what is not there yet, under the unfinished name.
+        """Write the remaining tensors, under the temporary name.
 
-        Raises ExportError where it cannot be written, and what `produce` raises.
+        Raises ExportError if it cannot be written, and the errors of `produce`.
         """
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class TensorFile:
             ) from error
 
     def finish(self, produce: Produce, progress: Progress | None = None) -> None:
-        """Compare what lies on the disk with its source, bit by bit, and give the file its name.
+        """Compare the file with its source, bit by bit, and rename it.
 
         An unfinished file that differs is removed. Raises ExportError for that, or where it cannot be read.
         """
@@ -179,7 +179,7 @@ class TensorFile:
         return True
 
     def _tensors_there(self, stream: BinaryIO) -> int:
-        """Put the stream where the next tensor goes; how many whole ones an earlier run left before it."""
+        """Seek to the next tensor; returns the number of complete tensors of an earlier run."""
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)
         whole = 0
@@ -195,7 +195,7 @@ class TensorFile:
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a small file beside it, whole or not at all. ExportError where that fails."""
+    """Write a small file atomically. ExportError if that fails."""
     unfinished = file.with_name(f"{file.name}.part")
     try:
         unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

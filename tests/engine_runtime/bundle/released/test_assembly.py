@@ -119,5 +119,5 @@ def test_an_encoder_that_lacks_a_tensor(released: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(released: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FetchError, match=r"cannot be made in .*--to"):
+    with pytest.raises(FetchError, match=r"cannot be written to .*--to"):
         _assemble(released, tmp_path / "file" / "bundle")

@@ -111,7 +111,7 @@ def test_numbers_of_the_release() -> None:
     ("key", "value", "expected"),
     [
         ("rope_scaling", {"rope_type": "yarn"}, "rope_scaling"),
-        ("num_hidden_layers", 40, "num_hidden_layers = 40, and this program runs 36 only"),
+        ("num_hidden_layers", 40, "num_hidden_layers = 40, but this program supports 36 only"),
         ("tie_word_embeddings", True, "tie_word_embeddings"),
         ("sosp_token_id", 7, "the tokenizer gives 151646"),
         ("rope_theta", None, "rope_theta"),

@@ -111,7 +111,7 @@ def test_a_file_that_was_cut_short(converted: Path, tmp_path: Path) -> None:
     _changed(converted, tmp_path)
     file = tmp_path / "rank0.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(BundleError, match=r"no whole checkpoint.*damaged"):
+    with pytest.raises(BundleError, match=r"incomplete checkpoint.*damaged"):
         Checkpoint.open(tmp_path)
     file.unlink()
     with pytest.raises(BundleError, match="is missing"):
