@@ -65,7 +65,7 @@ def assemble(
         os.replace(unfinished, to / MANIFEST_NAME)  # noqa: PTH105 - one step, also over an older one
     except OSError as error:
         raise FetchError(
-            f"The bundle cannot be written to {to}: {error.strerror or error}. Choose another folder: --to."
+            f"The bundle cannot be written to {to}: {error.strerror or error}. Choose another with --to."
         ) from error
     return Bundle.open(to, verify="size")
 
