@@ -1,5 +1,5 @@
 """Measurements of an engine and of the machine below it: whole replies (`replies`), each stage alone against
-the ceilings of the machine (`stages`), and side by side with the ways that others take (`compare`)."""
+the ceilings of the machine (`stages`), and in comparison with other implementations (`compare`)."""
 
 from engine_runtime.bench.replies import (
     DEFINITIONS,

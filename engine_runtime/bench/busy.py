@@ -1,4 +1,4 @@
-"""Other work beside a measurement: processes that spin on the CPU.
+"""Background load for a measurement: processes that spin on the CPU.
 
 In: how many. Out: a `with` block in which they run, from its first line to its last; Ctrl-C and errors end
 them, too. Each also ends by itself when the program that started it is gone. Any thread.
@@ -42,7 +42,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 @contextmanager
 def _process() -> Iterator[subprocess.Popen[bytes]]:
     """Ends with the block, and, as its standard input closes then, with this program."""
-    # An interrupt of the terminal reaches it as well; what it would say of that belongs to nobody.
+    # A terminal interrupt reaches the process as well; discard its traceback.
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM],
         stdin=subprocess.PIPE,

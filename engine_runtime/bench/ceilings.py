@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured on the spot: copying memory and multiplying matrices.
+"""Measured ceilings of the machine: memory bandwidth and matrix multiplication rate.
 
 In: a device. Out: bytes per second (read and written both counted) and floating-point operations per second,
 the ceilings that the times of a model are held against. Both results are checked before they count. In the
@@ -78,7 +78,7 @@ def _copy_s(device: torch.device, size: int, repeats: int) -> float:
     target = torch.zeros_like(source)
     seconds = statistics.median(times_ms(lambda: target.copy_(source), device, repeats, warm_up=3)) / 1000
     if not torch.equal(source, target):
-        raise BenchError("A copy in device memory came out wrong. No times are given; check the machine.")
+        raise BenchError("A copy in device memory was wrong. No times are given; check the machine.")
     return seconds
 
 

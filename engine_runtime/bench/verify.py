@@ -1,10 +1,9 @@
-"""Quality of a number format: an engine in that format, held against the same bundle in native weights.
+"""Quality of a weight format: an engine in that format compared with the same bundle in native weights.
 
-In: two ways to load a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
+In: two loaders of a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
 threshold and whether it holds. Replies of the native engine are the teacher: both engines are led through the
-same rows, step by step as in a conversation, and their logits are compared, so that one early difference
-does not spoil all that follows. The engines are loaded one after the other, since two may not fit.
-Engine thread.
+same rows, step by step as in a conversation, and their logits are compared, so that one early difference does
+not spoil all that follows. The engines are loaded one after the other, since two may not fit. Engine thread.
 """
 
 from __future__ import annotations

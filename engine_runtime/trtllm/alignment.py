@@ -1,10 +1,10 @@
-"""Whether an engine says what the torch executor says: both led through the same conversations, row by row.
+"""Compares an engine with the torch executor: teacher forcing through the same conversations, row by row.
 
-In: two ways to load a bundle, the plain one and the one with an engine; spoken questions. Out: an
-`Alignment`: how often the likeliest id is the same and how alike the logits are, for each head, in the first
-turn and in the second, in prefill and in decode, and the first row at which they differ. A prefill goes in
-two pieces as it comes while somebody speaks, so that all but the first go on from rows in the cache; a first
-prefill alone would say nothing of the cache. The models are loaded one after the other. Engine thread.
+In: two loaders of a bundle, without and with an engine; spoken questions. Out: an `Alignment`: agreement of
+the most likely id and cosine of the logits, for each head, in the first and the second turn, in prefill and
+in decode, and the first row at which they differ. A prefill is split in two chunks, as while a user speaks,
+so that all but the first continue from cached rows; a first prefill alone would not test the cache. The
+models are loaded one after the other. Engine thread.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Step:
 
 @dataclass(slots=True)
 class Lesson:
-    """A conversation of two turns: merged ids of its rows, how they are run, what the teacher said to each
-    call."""
+    """A conversation of two turns: merged ids of its rows, the calls that run them, and the teacher's logits
+    of each call."""
 
     question: str
     ids: list[int]
@@ -53,7 +53,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row at which the likeliest id of a head is another one, or the logits point elsewhere."""
+    """A row at which the most likely id of a head differs, or the logits do."""
 
     question: str
     step: Step
@@ -71,7 +71,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Alignment:
-    """`first` is the first row that differs at all; a few may in a quantized engine that is aligned."""
+    """`first` is the first row that differs; a few may differ in an aligned quantized engine."""
 
     verdict: Verdict
     first: Difference | None
@@ -94,7 +94,7 @@ def align(
     finally:
         teacher.close()
     del teacher
-    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two models
+    gc.collect()  # turns and conversations form reference cycles, and a GPU may not hold two models
     pupil = load_engine()
     try:
         return _compare(pupil, lessons)
@@ -110,7 +110,7 @@ def _pairs(questions: Mapping[str, Pcm]) -> Iterator[tuple[str, Pcm, Pcm]]:
 
 
 def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: int) -> Lesson:
-    """The conversation as the teacher holds it."""
+    """The conversation with the teacher's replies."""
     conversation, sampling = engine.new_conversation(), engine.bundle.lm.sampling_speech.seeded()
     params = replace(sampling, max_new=min(sampling.max_new, rows_per_reply))
     for number, question in enumerate((first, second)):
@@ -126,7 +126,7 @@ def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: i
         rows += [*exchange.user, *exchange.reply]
         middle = (start + reply) // 2
         steps += [Step(number, "prefill", start, middle), Step(number, "prefill", middle, reply)]
-        # The last row of a reply is run with what follows it.
+        # The last row of a reply is run with the rows after it.
         start = len(rows) - 1
         steps += [Step(number, "decode", row, row + 1) for row in range(reply, start)]
     engine.end_conversation(conversation)
@@ -134,7 +134,7 @@ def _teach(engine: Engine, name: str, first: Pcm, second: Pcm, rows_per_reply: i
 
 
 def _run(engine: Engine, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits of both heads after each call, on the host, speech codes that are never sampled left out."""
+    """Logits of both heads after each call, on the host, without speech codes that are never sampled."""
     lm, end = engine.stages.lm, engine.bundle.lm.special_ids.audio_forbidden_from
     sequence = Sequence()
     try:

@@ -1,9 +1,9 @@
-"""From a checkpoint to an engine: the build, and whether it came out as it was planned.
+"""Builds an engine from a checkpoint, and checks the result against the plan.
 
 In: a plan (trtllm/build_plan.py) and TensorRT-LLM (executors/trtllm/library.py). Out: a folder with
-config.json, rank0.engine and moss_voice.json, and a report. The library changes settings on its own and only
-logs it, so what it built is compared with the plan. It appears under its name when it is whole. Any thread;
-needs the GPU that will run the engine, and host memory for all weights.
+config.json, rank0.engine and moss_voice.json, and a report. The library may change settings with only a log
+message, so the result is compared with the plan. The folder is renamed when it is complete. Any thread; needs
+the GPU that will run the engine, and host memory for all weights.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TIMINGS = "timing.cache"
 def build_engine(plan: BuildPlan, directory: Path, options: BuildOptions, library: Library) -> BuildReport:
     """Build into `directory`, which must be empty or absent.
 
-    Raises ExportError for a folder that cannot take it, EngineError where the library fails or the engine is
-    not one that a conversation can run on.
+    Raises ExportError for an unusable folder, EngineError if the library fails or the engine cannot run a
+    conversation.
     """
     _check_target(directory, plan.weights_bytes)
     unfinished = directory.with_name(f"{directory.name}.part")
@@ -109,7 +109,7 @@ def _check_target(directory: Path, needed: int) -> None:
 def _build_config(plan: BuildPlan, options: BuildOptions, unfinished: Path, library: Library) -> Any:
     with _calling(library, "take the plugin options"):
         plugins = library.PluginConfig(**plan.plugins)
-    # NOTE: the library ignores an option that it does not know.
+    # NOTE: the library ignores unknown options.
     ignored = sorted(name for name, value in plan.plugins.items() if getattr(plugins, name, None) != value)
     if ignored:
         raise EngineError(
@@ -146,7 +146,7 @@ def _check_network(tensors: Sequence[EngineTensor], config: CheckpointConfig) ->
 
 
 def _check_features(engine: EngineDirectory) -> None:
-    """The library switches off what it thinks cannot go together, and only logs it."""
+    """Check that the library did not disable required features, which it only logs."""
     needed = {
         "a paged KV cache": engine.has_paged_kv_cache,
         "paged-context FMHA": engine.has_paged_context_fmha,
@@ -160,7 +160,7 @@ def _check_features(engine: EngineDirectory) -> None:
 
 
 def _changes(engine: EngineDirectory, plan: BuildPlan) -> tuple[str, ...]:
-    """Sizes that the library chose otherwise than it was asked for; the engine's own count from then on."""
+    """Sizes that differ from the requested ones; the engine's own values are used from then on."""
     asked = {name: plan.settings[name] for name in ("max_seq_len", "max_num_tokens", "max_batch_size")}
     asked["tokens_per_block"] = plan.plugins["tokens_per_block"]
     return tuple(
@@ -172,13 +172,13 @@ def _changes(engine: EngineDirectory, plan: BuildPlan) -> tuple[str, ...]:
 
 @contextmanager
 def _calling(library: Library, what: str) -> Iterator[None]:
-    """The library's errors are of every kind; they become one sentence."""
+    """Convert errors of any type from the library to an EngineError."""
     try:
         yield
     except Exception as error:
         raise EngineError(
             f"TensorRT-LLM {library.version} could not {what} ({type(error).__name__}: {error}). "
-            "Run `moss-voice doctor`: it tells whether this machine has what that needs."
+            "Run `moss-voice doctor` to check the requirements on this machine."
         ) from error
 
 

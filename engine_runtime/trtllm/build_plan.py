@@ -1,8 +1,8 @@
-"""What an engine is going to be: settings of the library and its plugins, checked before anything is built.
+"""Build plan of an engine: settings of the library and its plugins, checked before the build.
 
 In: a folder that `moss-voice trt convert` or `quantize` made, and the sizes to build for. Out: a `BuildPlan`,
-or an error for what the library would refuse after minutes, or would understand otherwise without a word.
-The library is not needed. Any thread.
+or an error for settings that the library would reject after minutes or silently misinterpret. The library is
+not needed. Any thread.
 
 Settings: PluginConfig and BuildConfig of TensorRT-LLM 1.2. One user talks to the engine: one sequence, one
 beam.
@@ -36,7 +36,7 @@ class BuildOptions:
         tokens_per_block: rows of a block of the KV cache, a power of two.
         multiple_profiles: choose kernels for several ranges of rows; it builds several times as long.
         fused_mlp: one product for gate and fc of the MLP.
-        timing_cache: file with what earlier builds measured; it is read if it is there, and written.
+        timing_cache: file with measurements of earlier builds; read if it exists, and written.
     """
 
     max_seq_len: int | None = None
@@ -50,7 +50,7 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What is going to be built: checked, and not begun.
+    """A checked plan.
 
     Attributes:
         plugins, settings: arguments of the library's PluginConfig and BuildConfig.
@@ -125,7 +125,7 @@ def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
 
 
 def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
-    """Refuse a plan that the library would read otherwise than it was meant, or run wrongly."""
+    """Reject a plan that the library would misinterpret or run incorrectly."""
     plan = config.quantization
     if plan.kv_cache is not None:
         raise EngineError(

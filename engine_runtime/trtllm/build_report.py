@@ -1,4 +1,4 @@
-"""What came of building an engine, for people and as one JSON document.
+"""Report of an engine build, as text and as one JSON document.
 
 In: the engine's folder and what was measured. Out: lines, or plain values. Any thread.
 """
@@ -18,9 +18,9 @@ class BuildReport:
 
     Attributes:
         tensors: inputs and outputs as the library described them; -1 is a size that varies.
-        load_seconds: what reading the checkpoint took; building is timed in `engine`.
+        load_seconds: time to read the checkpoint; `engine` holds the build time.
         gpu: name of the GPU it was built on, None where torch sees none.
-        changed: sizes that the library chose otherwise than it was asked for.
+        changed: sizes that differ from the requested ones.
     """
 
     engine: EngineDirectory

@@ -1,9 +1,9 @@
-"""Calibration: what the inputs of every product look like while the model answers.
+"""Calibration: statistics of the inputs of every linear layer while the model generates replies.
 
-In: a checkpoint in plain numbers, conversations to lead it through. Out: for each product the largest and the
-mean absolute value of every input channel, and some inputs drawn at random from all. FP8 takes its scales
-from the first, AWQ its search from the others, the report its errors from the last; kept in one file, they
-serve every later quantization. Engine thread.
+In: an unquantized checkpoint, conversations. Out: for each linear layer the largest and the mean absolute
+value of every input channel, and a random sample of inputs. FP8 derives its scales from the first, AWQ
+searches with the others, the report computes errors from the last; stored in one file, they serve every later
+quantization. Engine thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTS = ("amax", "mean", "rows")
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What was seen of one product's inputs.
+    """Statistics of one linear layer's inputs.
 
     Attributes:
         amax: [in] float32, the largest absolute value of each channel.
@@ -89,7 +89,7 @@ class Calibration:
                 }
                 found = cls(inputs, int(about["prompts"]), int(about["rows"]), str(about["model"]))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise QuantizeError(f"{file} is no calibration that can be read ({error}). {again}") from error
+            raise QuantizeError(f"{file} is not a valid calibration file ({error}). {again}") from error
         if found.model != model:
             raise QuantizeError(f"{file} was calibrated with another model. {again}")
         return found
@@ -97,10 +97,10 @@ class Calibration:
 
 @dataclass(slots=True)
 class _Watch:
-    """Adds up what goes into one product.
+    """Accumulates statistics of one linear layer's inputs.
 
-    A row is kept if its random number is among the largest so far; the numbers are drawn without a look at
-    the rows, so that a GPU need not be waited for.
+    A row is kept if its random number is among the largest so far; the numbers do not depend on the rows, so
+    that no GPU synchronization is needed.
     """
 
     generator: torch.Generator
@@ -138,7 +138,7 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A product whose inputs are looked at."""
+    """A linear layer whose inputs are observed."""
 
     linear: Linear
     watch: _Watch
@@ -153,7 +153,7 @@ class _Watched:
 
 
 class Calibrator:
-    """Wraps the products of a network that is being loaded, and afterwards tells what they saw."""
+    """Wraps the linear layers of a network during loading, and returns their input statistics afterwards."""
 
     def __init__(self) -> None:
         self._watches: dict[str, _Watch] = {}

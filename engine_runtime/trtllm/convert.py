@@ -1,9 +1,8 @@
 """Conversion: a bundle or a released checkpoint becomes a checkpoint for TensorRT-LLM to build from.
 
 In: the folder of either. Out: a folder with rank0.safetensors, moss_voice.json and, last, config.json;
-without the last it is no checkpoint yet, and the next run resumes. Weights are joined, not changed, unless
-another dtype is asked for; they pass through memory piece by piece, whatever the size of the model. Any
-thread.
+without the last it is incomplete, and the next run resumes. Weights are fused, not changed, unless another
+dtype is requested; they are processed in chunks, independent of the size of the model. Any thread.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _PIECE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """What there is to convert: every tensor found, none read.
+    """The source model: every tensor located, none read.
 
     Attributes:
         context_rows: the longest conversation.
@@ -135,8 +134,8 @@ class Conversion:
 
     @classmethod
     def start(cls, model: LanguageModel, directory: Path, dtype: Dtype | None = None) -> Conversion:
-        """Look before anything is written: ExportError for a folder that holds something else or may not be
-        written to, or a disk without room. `dtype` None keeps that of the model."""
+        """Check before writing: ExportError for a folder with other content or without write permission, or a
+        full disk. `dtype` None keeps that of the model."""
         config = CheckpointConfig.of(model.config, dtype or model.dtype, model.context_rows)
         metadata = {"format": "pt", "source": _source_of(model)}
         file = TensorFile(directory / WEIGHTS, expected_tensors(config), metadata)
@@ -149,7 +148,7 @@ class Conversion:
 
     @property
     def rounded(self) -> list[str]:
-        """Tensors that lose digits, since the model stores them in wider numbers than the checkpoint."""
+        """Tensors that lose precision, since the model stores them in a wider dtype than the checkpoint."""
         read, dtype = TensorReader(self.model.weights), self.config.torch_dtype
         return [name for name in self.model.weights if torch.promote_types(read(name).dtype, dtype) != dtype]
 
@@ -166,7 +165,7 @@ class Conversion:
             write_json(self.directory / name, content)
 
     def produce(self, name: str) -> Iterator[Tensor]:
-        """A tensor of the checkpoint in runs of rows. BundleError for values that are no numbers."""
+        """A tensor of the checkpoint in runs of rows. BundleError for NaN or infinity."""
         read = TensorReader(self.model.weights)
         for part in name_map(self.config)[name]:
             tensor = read(part)
@@ -196,7 +195,8 @@ class Conversion:
 
 
 def _source_of(model: LanguageModel) -> str:
-    """Tells whether an unfinished file is of this model: its weights' hashes, else their names and sizes."""
+    """Identifies the model of an unfinished file: the hashes of its weights, otherwise their names and
+    sizes."""
     if model.fingerprint is not None:
         return model.fingerprint
     files = sorted({stored.file for stored in model.weights.values()})

@@ -1,6 +1,6 @@
-"""Quantization: a checkpoint in plain numbers becomes one in fp8, int8 or int4.
+"""Quantizes a checkpoint to fp8, int8 or int4.
 
-In: a converted checkpoint and what calibration saw. Out: a folder with rank0.safetensors, moss_voice.json
+In: a converted checkpoint and calibration statistics. Out: a folder with rank0.safetensors, moss_voice.json
 and, last, config.json. Quantized are the products of the shared layers, and on demand those of the tails;
 heads, embeddings and norms stay as they are, and so do keys and values, because FP8 context attention wants
 all layers or none in FP8 (the plugin's field is one for the whole engine). Scales are found first, product by
@@ -110,7 +110,7 @@ class Quantizing:
         tails: bool = False,
         device: torch.device | str = "cpu",
     ) -> Quantizing:
-        """Look before anything is written. fp8 and int4 need a calibration to go on; int8 does not.
+        """Check before writing. fp8 and int4 need a calibration to continue; int8 does not.
 
         QuantizeError for a checkpoint or calibration that does not serve; ExportError for a folder that holds
         something else or may not be written to, or a disk without room.

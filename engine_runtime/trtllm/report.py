@@ -1,7 +1,7 @@
-"""What a quantized checkpoint loses, measured on what was written, read back as the torch executor runs it.
+"""Accuracy report of a quantized checkpoint, measured on the written file with the torch executor.
 
 In: both checkpoints, the calibration, spoken questions. Out: for each layer the error of its products over
-inputs that were seen, and how far both heads agree when they are led through the replies of the plain
+calibration inputs, and the agreement of both heads under teacher forcing with the replies of the unquantized
 checkpoint. Engine thread.
 """
 

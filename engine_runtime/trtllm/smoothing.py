@@ -1,6 +1,6 @@
-"""AWQ: how far each input of an int4 product is scaled down, so that the weights that matter are scaled up.
+"""AWQ: scale factors of the inputs of an int4 product, so that important weights are scaled up.
 
-In: weights [out, in] that share their input, and what calibration saw of it. Out: the factor that the engine
+In: weights [out, in] that share their input, and its calibration statistics. Out: the factor that the engine
 multiplies the input with (`prequant_scaling_factor`), and the weights divided by it. Of the scales
 mean(|x|)^alpha, alpha from 0 (none) to 1, that with the least squared error of the product over the kept
 inputs is taken: Lin et al., "AWQ: Activation-aware Weight Quantization" (2023), section 3.2, with its
