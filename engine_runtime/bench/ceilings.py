@@ -93,5 +93,5 @@ def _product_s(device: torch.device, size: int, dtype: torch.dtype, repeats: int
     wanted = left[0].double() @ right.double()
     error = float((out[0].double() - wanted).abs().max() / wanted.abs().max())
     if not error < 0.02:
-        raise BenchError("A product of matrices came out wrong. No times are given; check the machine.")
+        raise BenchError("A product of matrices was wrong. No times are given; check the machine.")
     return statistics.median(times) / 1000

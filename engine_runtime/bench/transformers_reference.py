@@ -64,9 +64,9 @@ class TransformersLM:
         layers = []
         for index, layer in enumerate(block.layers):
             with torch.device("meta"):
-                twin = qwen3.Qwen3DecoderLayer(self._config, first + index)
-            twin.load_state_dict(layer.state_dict(), strict=True, assign=True)
-            layers.append(twin.eval())
+                reference = qwen3.Qwen3DecoderLayer(self._config, first + index)
+            reference.load_state_dict(layer.state_dict(), strict=True, assign=True)
+            layers.append(reference.eval())
         return layers
 
     def reset(self) -> None:

@@ -101,11 +101,11 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
         if smaller.bytes(form) < needs[form]:
             needs[form + (" --kv fp8" if form == "native" else " --tails --kv fp8")] = smaller.bytes(form)
     # Round up so that the reported size is sufficient.
-    needed = {way: f"{ceil(need / 1e8) / 10:.1f} GB" for way, need in needs.items()}
-    table = ", ".join(f"{way} {need}" for way, need in needed.items())
-    fitting = [way for way, need in needs.items() if need <= available]
+    needed = {choice: f"{ceil(need / 1e8) / 10:.1f} GB" for choice, need in needs.items()}
+    table = ", ".join(f"{choice} {need}" for choice, need in needed.items())
+    fitting = [choice for choice, need in needs.items() if need <= available]
     advice = (
-        f"Use --weights {max(fitting, key=lambda way: way.startswith(weight_format))}."
+        f"Use --weights {max(fitting, key=lambda choice: choice.startswith(weight_format))}."
         if fitting
         else "None of them fits: free memory, reduce the number of KV blocks, or use another device."
     )

@@ -1,8 +1,8 @@
 """The dual-head language model: Qwen3 blocks as a shared trunk, then a text tail and an audio tail.
 
 In: rows [B, L, 2] of (text id, audio id). Out: logits over the text vocabulary and over the speech codes.
-This is the plain, batch-first network without a cache: it trains, and it is the twin that the paged executor
-is held against. State-dict names are those of the released checkpoint
+This is the plain, batch-first network without a cache: it trains, and it is the reference implementation that
+the paged executor is held against. State-dict names are those of the released checkpoint
 (`model.shared_block.layers.0.self_attn.q_proj.weight` ...). Any thread; no state apart from weights.
 """
 

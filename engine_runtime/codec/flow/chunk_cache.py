@@ -29,11 +29,11 @@ class ChunkCache:
 
     def copy(self) -> ChunkCache:
         """An independent cache with the same content."""
-        twin = object.__new__(ChunkCache)
-        twin.length, twin.limit = self.length, self.limit
-        twin._buffer = torch.empty_like(self._buffer)
-        twin._buffer[..., : self.length, :] = self._buffer[..., : self.length, :]
-        return twin
+        copy = object.__new__(ChunkCache)
+        copy.length, copy.limit = self.length, self.limit
+        copy._buffer = torch.empty_like(self._buffer)
+        copy._buffer[..., : self.length, :] = self._buffer[..., : self.length, :]
+        return copy
 
     def reserve(self, count: int) -> None:
         """Reserve capacity for `count` positions, dropping those beyond the limit."""

@@ -3,8 +3,8 @@
 In: codes. Out: mel of a packet of several chunks: encoder and all Euler steps in one captured call.
 Positions, validity and noise are computed on the device from two numbers (start of the packet, end of the
 codes), and caches and convolution rows are updated in place. No value is read back to the host, so packets
-run asynchronously. On a CPU the same code runs eagerly; `DynamicFlow` is its plain twin, equal within
-rounding until the cache is full (flow/ring_cache.py describes what is kept then).
+run asynchronously. On a CPU the same code runs eagerly; `DynamicFlow` is the reference implementation, equal
+within rounding until the cache is full (flow/ring_cache.py describes what is kept then).
 
 A stream holds a slot (a set of buffers) of a pool with one budget for all streams, until it is collected. If
 the budget allows two ample slots, two are created and warmed up at the start, so that the second of two

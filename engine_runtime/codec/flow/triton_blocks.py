@@ -1,8 +1,8 @@
 """Triton operations shared by the flow's encoder and estimator: pre-norm attention on a ring of keys and
 values, and feed-forward, in five launches.
 
-In: rows [B, n, C], weights prepared for the plain twins (flow/encoder.py, flow/estimator.py). Out:
-the rows changed in place. Imported only where Triton is there. Runs in the thread of its caller.
+In: rows [B, n, C], packed weights of the reference implementations (flow/encoder.py, flow/estimator.py). Out:
+the rows, modified in place. Imported only if Triton is available. Runs in the thread of its caller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The conformer blocks of the flow's encoder on static buffers with Triton kernels: five launches and a
 matrix product per block.
 
-In and out: as `run_blocks` of flow/encoder.py, its plain twin, on a `RingCache`. Imported only where
-Triton is there. Runs in the thread of its caller.
+In and out: as `run_blocks` of flow/encoder.py, the reference implementation, on a `RingCache`. Imported only
+if Triton is available. Runs in the thread of its caller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The flow's estimator on static buffers with Triton kernels: five launches per transformer block, three per
 residual block.
 
-In and out: as `EstimatorSteps.sample`, its plain twin, on a state whose cache is a `RingCache`. Imported only
-where Triton is there. Runs in the thread of its caller.
+In and out: as `EstimatorSteps.sample`, the reference implementation, on a state whose cache is a `RingCache`.
+Imported only if Triton is available. Runs in the thread of its caller.
 """
 
 from __future__ import annotations

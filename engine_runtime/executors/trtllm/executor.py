@@ -1,11 +1,11 @@
 """TrtllmExecutor: the forward step as a TensorRT-LLM engine runs it, on a GPU.
 
 In: the named tensors of lm/executor.py, in host memory, and the KV pool they address. Out: `logits` and
-`audio_logits` of the last row, in host memory. Its plain twin is executors/torch/executor.py: the same pool,
-the same refusal of a step that is not as declared. The engine computes both tails at every step, so none is
-ever left out. Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++
-runtime rounds them; a graph keeps what the host said when it was captured, so that is the most that its
-bucket needs, and kernels read the true length on the device. Engine thread; inference only.
+`audio_logits` of the last row, in host memory. The reference implementation is executors/torch/executor.py,
+with the same pool and the same step checks. The engine computes both tails at every step, so none is skipped.
+Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime rounds
+them; a graph fixes the host values at capture, so these are the maximum of its bucket, and kernels read the
+true length on the device. Engine thread; inference only.
 """
 
 from __future__ import annotations

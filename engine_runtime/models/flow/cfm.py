@@ -80,7 +80,7 @@ class CausalCFM(nn.Module):
     ) -> Tensor:
         """Mel [B, n_mels, T] from mu and cond [B, n_mels, T] and spks [B, n_mels].
 
-        With guidance the unconditional twin (mu, spks, cond zero) runs in the same batch.
+        With guidance the unconditional batch (mu, spks, cond zero) runs in the same batch.
         """
         batch = mu.shape[0]
         x = self.noise(0, mu.shape[2]).to(mu).expand_as(mu)

@@ -1,9 +1,9 @@
 """Upsampling conformer encoder of the flow: embedded codes in, one vector per mel frame out.
 
-Stage: first half of token2mel, one-shot and batched (the cached twin is codec/flow/token2mel.py). Structure
-and parameter names follow CosyVoice 2: a convolution that looks a few codes ahead, conformer blocks with
-relative positions, nearest-neighbour upsampling with a causal convolution, more conformer blocks. Runs in
-the thread of its caller.
+Stage: first half of token2mel, one-shot and batched (the streaming counterpart is codec/flow/token2mel.py).
+Structure and parameter names follow CosyVoice 2: a convolution that looks a few codes ahead, conformer blocks
+with relative positions, nearest-neighbour upsampling with a causal convolution, more conformer blocks. Runs
+in the thread of its caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Speech codes to mel: the plain network, one-shot and batched. Its cached twin is codec/flow/token2mel.py.
+"""Speech codes to mel: the plain network, one-shot and batched. The streaming counterpart is
+codec/flow/token2mel.py.
 
 In: codes, and optionally a voice prompt (its codes, its mel, an x-vector). Out: log-mel at `upsample`
 frames per code. Parameter names are those of the released `flow.pt`. Runs in the thread of its caller.
