@@ -99,7 +99,7 @@ def test_what_cannot_be_quantized(
     assert "is not a device" in refused(checkpoint, *to, "--device", "quantum")
     assert not (checkpoint / "calibration.safetensors").exists()
     (tmp_path / "statistics").write_text("")
-    assert "no calibration" in refused(checkpoint, *to, "--statistics", tmp_path / "statistics")
+    assert "not a valid calibration" in refused(checkpoint, *to, "--statistics", tmp_path / "statistics")
     assert not (tmp_path / "q").exists()
 
 
