@@ -24,6 +24,8 @@ from engine_runtime.types import Codes, Pcm
 from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import push_in_chunks
 from tests.factories.bundle import write_manifest
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 """Share of the largest hidden state by which both may differ."""
 

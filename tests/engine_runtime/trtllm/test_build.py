@@ -19,6 +19,8 @@ from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
 from engine_runtime.trtllm.build_report import BuildReport
 from tests.doubles.functional import builder, make_library, modeling
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = BuildOptions(max_seq_len=512, max_num_tokens=128)
 
 
@@ -37,7 +39,6 @@ def altered(**plugins: Any) -> Any:
     return build
 
 
-@pytest.mark.slow
 def test_an_engine_and_its_report(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engines" / "tiny")
     engine = report.engine
@@ -86,7 +87,6 @@ def test_the_inputs_are_those_of_a_step(tiny_checkpoint: Path, tmp_path: Path) -
     assert found == wanted
 
 
-@pytest.mark.slow
 def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Path) -> None:
     seen = []
 
@@ -102,7 +102,6 @@ def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Pat
     assert not (tmp_path / "first" / "timing.cache").exists()
 
 
-@pytest.mark.slow
 def test_a_checkpoint_without_a_note(tiny_checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "moss_voice.json").unlink()

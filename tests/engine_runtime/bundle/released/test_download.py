@@ -16,6 +16,8 @@ from engine_runtime.bundle.released.layout import find_released
 from engine_runtime.errors import FetchError
 from tests.doubles.hub_server import COMMIT, HubServer
 
+pytestmark = pytest.mark.slow
+
 Usage = namedtuple("Usage", "total used free")
 FLOW = "flow/flow-chunk-5.pt"
 

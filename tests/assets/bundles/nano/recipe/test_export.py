@@ -16,6 +16,8 @@ from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.models.whisper_vq import WhisperVQ
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def exported(recipe, tokenizer: Tokenizer, tmp_path_factory):
@@ -35,14 +37,12 @@ def exported(recipe, tokenizer: Tokenizer, tmp_path_factory):
     return bundle
 
 
-@pytest.mark.slow
 def test_it_opens_with_right_hashes(recipe, exported) -> None:
     bundle = Bundle.open(exported, verify="sha256")
     assert bundle.name == "nano"
     assert sum(file.stat().st_size for file in exported.iterdir()) < recipe("export").LIMIT_BYTES
 
 
-@pytest.mark.slow
 def test_the_engine_loads_it(exported) -> None:
     engine = Engine.load(Bundle.open(exported))
     assert (engine.input_sample_rate, engine.output_sample_rate) == (16_000, 24_000)
