@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.hub_server import HubServer
+from tests.doubles.hub_server import HubServer, repositories_in
 from tests.tools.observer import Observation, Observed, calls_of, network_calls, why_not, written_paths
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,14 +115,7 @@ def test_nothing_is_written_elsewhere(
 @pytest.mark.slow
 @needs_strace
 def test_fetch_speaks_to_its_hub_alone(released_folder: Path, tmp_path: Path) -> None:
-    repositories = {
-        f"fnlp/{folder.name}": {
-            file.relative_to(folder).as_posix(): file.read_bytes()
-            for file in folder.rglob("*")
-            if file.is_file()
-        }
-        for folder in released_folder.iterdir()
-    }
+    repositories = repositories_in(released_folder)
     fetch = ("-m", "app", "fetch", "moss-speech", "--to", "out/bundle")
     with HubServer(repositories) as hub:
         observation = _observed(fetch, tmp_path, HF_ENDPOINT=hub.url).finish(TIMEOUT_S)

@@ -14,11 +14,24 @@ import json
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from urllib.parse import unquote, urlparse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _LARGE = 1024
+
+
+def repositories_in(folder: Path) -> dict[str, dict[str, bytes]]:
+    """The files of the released repositories that lie in `folder`, for `HubServer`."""
+    return {
+        f"fnlp/{repository.name}": {
+            file.relative_to(repository).as_posix(): file.read_bytes()
+            for file in repository.rglob("*")
+            if file.is_file()
+        }
+        for repository in folder.iterdir()
+    }
 
 
 class HubServer:

@@ -51,7 +51,7 @@ class ScriptedExecutor:
 
 
 @dataclass
-class PickingScript(ScriptedExecutor):
+class SamplingScript(ScriptedExecutor):
     """Gives ids instead of logits; `exclusive_gpu` collects what it was given for each decode step."""
 
     can_sample: bool = True

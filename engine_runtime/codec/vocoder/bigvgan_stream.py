@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine_runtime.codec.graphed import GraphedFrames
+from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
 from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBlock2, BigVGAN
-from engine_runtime.types import Mel, Pcm
 
 EDGE = 8
 """Samples of an activation affected by the edge padding of its filters at an end of the signal (6, rounded
@@ -162,7 +162,7 @@ class Cut:
         return x[:, :, self.left : x.shape[2] - self.right]
 
 
-class BigVGANStream:
+class BigVGANStream(VocoderStream):
     """The stream of one reply. Keeps the frames that are context of later ones."""
 
     def __init__(
@@ -185,24 +185,16 @@ class BigVGANStream:
         self._done = 0  # frames of `_frames` whose samples were returned
         self._dropped = False  # whether `_frames` no longer starts with the signal
 
-    def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
-        return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
-
-    def finish(self) -> Pcm:
-        """Return the samples held back for their right context; the stream is reset afterwards."""
-        return self.finish_tensor().cpu().numpy()
-
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but returns float32 tensors on the device without waiting for them."""
+        """See `VocoderStream`."""
         self._check(mel)
         self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
         return self._emit(self._frames.shape[2] - self._right, at_end=False, pushed=mel.shape[1])
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
-        """As `finish`, but a tensor on the device."""
+        """See `VocoderStream`."""
         pcm = self._emit(self._frames.shape[2], at_end=True, pushed=0)
         self.reset()
         return pcm

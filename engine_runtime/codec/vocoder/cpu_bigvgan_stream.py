@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN, Level
-from engine_runtime.types import Mel, Pcm
+from engine_runtime.codec.vocoder.stream import VocoderStream
 
 
-class CpuBigVGANStream:
+class CpuBigVGANStream(VocoderStream):
     """One reply."""
 
     def __init__(self, network: CpuBigVGAN, check: Callable[[Tensor], None]) -> None:
@@ -27,23 +27,15 @@ class CpuBigVGANStream:
         """Clear the state: the next frame is the first of a signal."""
         self._levels = [_LevelState(level) for level in self._network.levels]
 
-    def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
-        return self.push_tensor(torch.as_tensor(mel)).numpy()
-
-    def finish(self) -> Pcm:
-        """Return the samples held back for their right context; the stream is reset afterwards."""
-        return self.finish_tensor().numpy()
-
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but float32 tensors."""
+        """See `VocoderStream`."""
         self._check(mel)
         return self._run(mel.T.float().contiguous(), at_end=False)
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
-        """As `finish`, but a float32 tensor."""
+        """See `VocoderStream`."""
         pcm = self._run(torch.zeros((0, self._network.n_mels)), at_end=True)
         self.reset()
         return pcm

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
+from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.models.hift import HiFTConfig
-from engine_runtime.types import Mel, Pcm
 
 DrawNoise = Callable[[int], Tensor]
 """Noise of the excitation for a number of frames, [1, samples, harmonics + 1]; called once per network
@@ -41,7 +41,7 @@ class HiFTNetwork(Protocol):
         """Waveform from mel and excitation."""
 
 
-class HiFTStream:
+class HiFTStream(VocoderStream):
     """The stream of one reply. `overlap` frames are computed twice and cross-faded; the same number is held
     back."""
 
@@ -71,17 +71,9 @@ class HiFTStream:
         self._phase = self._source.double()
         self._noise = self._new_noise()
 
-    def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
-        return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
-
-    def finish(self) -> Pcm:
-        """Return the samples held back; the stream is reset afterwards."""
-        return self.finish_tensor().cpu().numpy()
-
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but returns float32 tensors on the device without waiting for them."""
+        """See `VocoderStream`."""
         self._check(mel)
         if mel.shape[1] == 0:
             return self._fade_in[:0]
@@ -96,7 +88,7 @@ class HiFTStream:
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
-        """As `finish`, but a tensor on the device."""
+        """See `VocoderStream`."""
         if len(self._speech) == 0 and self._frames.shape[2] > 0:  # too short for a single call so far
             self._speech = self._run(0)
         pcm = self._speech

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import prod
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -22,30 +22,12 @@ from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANStream, BigVGANWi
 from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN
 from engine_runtime.codec.vocoder.cpu_bigvgan_stream import CpuBigVGANStream
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTNetwork, HiFTStream
+from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.bigvgan_package import BigVGAN
 from engine_runtime.models.hift import HIFT_OVERLAP_FRAMES, HiFT
 from engine_runtime.types import Mel, MelSpec, Pcm
-
-
-class VocoderStream(Protocol):
-    """The stream of one reply. `finish` returns the rest and resets the stream."""
-
-    def push(self, mel: Mel) -> Pcm:
-        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
-
-    def finish(self) -> Pcm:
-        """Return the samples held back, at the end of the mel."""
-
-    def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but returns float32 tensors on the device without waiting for them."""
-
-    def finish_tensor(self) -> Tensor:
-        """As `finish`, but a tensor on the device."""
-
-    def reset(self) -> None:
-        """Drop the frames and samples held back."""
 
 
 class Vocoder:

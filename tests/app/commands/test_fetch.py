@@ -16,7 +16,7 @@ from app import paths
 from app.audio.wav import read_wav, write_wav
 from app.cli import main
 from engine_runtime.bundle.bundle import Bundle
-from tests.doubles.hub_server import HubServer
+from tests.doubles.hub_server import HubServer, repositories_in
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -112,14 +112,7 @@ def test_what_cannot_be_fetched(
 @pytest.mark.slow
 def test_a_download_in_a_process_of_its_own(released_folder: Path, tmp_path: Path, repository: Path) -> None:
     """HF_ENDPOINT is read when huggingface_hub is imported, so only a new process shows that it is heeded."""
-    repositories = {
-        f"fnlp/{folder.name}": {
-            file.relative_to(folder).as_posix(): file.read_bytes()
-            for file in folder.rglob("*")
-            if file.is_file()
-        }
-        for folder in released_folder.iterdir()
-    }
+    repositories = repositories_in(released_folder)
     with HubServer(repositories) as hub:
         result = subprocess.run(
             [sys.executable, "-m", "app", "fetch", "moss-speech", "--to", str(tmp_path / "bundle")],

@@ -25,7 +25,7 @@ from engine_runtime.lm.generation import Row
 from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
-from tests.doubles.scripted_lm import PickingScript, scripted
+from tests.doubles.scripted_lm import SamplingScript, scripted
 from tests.tools.turns import (
     GREEDY,
     LONG,
@@ -261,7 +261,7 @@ def test_a_reply_that_ends_by_itself(engine: Engine) -> None:
 
 def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engine) -> None:
     codes = list(range(1, 31))
-    spoken, executor = scripted(engine, reply_script(engine, codes), PickingScript)
+    spoken, executor = scripted(engine, reply_script(engine, codes), SamplingScript)
     turn = spoken.open_turn(spoken.new_conversation(), 1)
     ask(turn, speech(1.0))
     events = list(turn.commit(Modality.SPEECH, LONG))
@@ -273,7 +273,7 @@ def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engi
     )
     assert len(executor.exclusive_gpu) > len(codes) - 1
 
-    written, executor = scripted(engine, [(word, 0) for word in range(20, 40)], PickingScript)
+    written, executor = scripted(engine, [(word, 0) for word in range(20, 40)], SamplingScript)
     turn = written.open_turn(written.new_conversation(), 1, Modality.TEXT)
     turn.push_text("two plus three?")
     list(turn.commit(Modality.TEXT, SamplingParams(max_new=15)))

@@ -14,7 +14,7 @@ import pytest
 from engine_runtime.bundle.released.download import check, download, find_offline, is_offline
 from engine_runtime.bundle.released.layout import find_released
 from engine_runtime.errors import FetchError
-from tests.doubles.hub_server import COMMIT, HubServer
+from tests.doubles.hub_server import COMMIT, HubServer, repositories_in
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +24,7 @@ FLOW = "flow/flow-chunk-5.pt"
 
 @pytest.fixture
 def hub(released_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    repositories = {
-        f"fnlp/{folder.name}": {
-            file.relative_to(folder).as_posix(): file.read_bytes()
-            for file in folder.rglob("*")
-            if file.is_file()
-        }
-        for folder in released_folder.iterdir()
-    }
+    repositories = repositories_in(released_folder)
     repositories["fnlp/MOSS-Speech-Codec"]["flow/flow.pt"] = bytes(5000)
     with HubServer(repositories) as server:
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

@@ -1,4 +1,4 @@
-"""The flow on buffers of a fixed size against its plain twin with dynamic caches, and its number formats."""
+"""The flow on buffers of a fixed size against the one with dynamic caches, and its number formats."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_any_policy_equals_the_one_shot_flow(
     )
     packets = run(fixed.stream(), codes, always(1))
     assert np.abs(np.concatenate(packets, axis=1) - want).max() <= TOLERANCE
-    twins = run(dynamic.stream(), codes, always(1))
-    assert np.abs(np.concatenate(twins, axis=1) - want).max() <= TOLERANCE
+    references = run(dynamic.stream(), codes, always(1))
+    assert np.abs(np.concatenate(references, axis=1) - want).max() <= TOLERANCE
     # the last packet may be larger where a whole rest is made in one call
-    shared = min(len(packets), len(twins)) - 1
-    assert [mel.shape for mel in packets[:shared]] == [mel.shape for mel in twins[:shared]]
+    shared = min(len(packets), len(references)) - 1
+    assert [mel.shape for mel in packets[:shared]] == [mel.shape for mel in references[:shared]]
 
 
 @pytest.mark.slow

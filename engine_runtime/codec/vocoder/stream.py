@@ -1,0 +1,38 @@
+"""VocoderStream: the state of a vocoder in one reply, and what all vocoders do alike with it.
+
+In: mel chunks. Out: final samples, as tensors on the device or, waiting for it, as arrays on the host. Runs
+in the thread of its caller; streams do not share state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from engine_runtime.types import Mel, Pcm
+
+
+class VocoderStream(ABC):
+    """The stream of one reply."""
+
+    def push(self, mel: Mel) -> Pcm:
+        """Add frames [n_mels, frames]; returns the samples that are final now, possibly none."""
+        return self.push_tensor(torch.as_tensor(mel)).cpu().numpy()
+
+    def finish(self) -> Pcm:
+        """Return the samples held back, at the end of the mel; the stream is reset afterwards."""
+        return self.finish_tensor().cpu().numpy()
+
+    @abstractmethod
+    def push_tensor(self, mel: Tensor) -> Tensor:
+        """As `push`, but returns float32 tensors on the device without waiting for them."""
+
+    @abstractmethod
+    def finish_tensor(self) -> Tensor:
+        """As `finish`, but a tensor on the device."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Clear the state: the next frame is the first of a signal."""
