@@ -4,13 +4,13 @@ MossVoiceError
 ├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
 │   └── MelMismatchError two stages disagree about the mel spectrogram between them
 ├── FetchError           a released model that cannot be downloaded or found
-├── AudioInputError      a WAV or device that gives no usable audio
+├── AudioInputError      a WAV or device without usable audio
 ├── AudioDeviceError     a sound device that is missing, busy or lost
 ├── OutOfBlocksError     the KV pool holds no free block for the conversation
 ├── FlowCacheError       no room in the flow's caches for another reply beside those being spoken
 ├── ContextLengthError   a prompt longer than the model's context
 ├── ExecutorError        a forward step that was refused or failed, names the tensor
-├── EngineError          a TensorRT-LLM engine that cannot be read, loaded, or does not belong to the bundle
+├── EngineError          a TensorRT engine that cannot be built or loaded, or does not belong to the bundle
 └── ExportError          a file that could not be written (disk full, no permission)
 
 `redact` takes credentials out of any text before it leaves the program: a log, a report, a message.
@@ -78,7 +78,8 @@ class ExecutorError(MossVoiceError):
 
 
 class EngineError(MossVoiceError):
-    """A TensorRT-LLM engine cannot be read or loaded, or was built for something else."""
+    """A TensorRT engine cannot be built, read or loaded, or was built for something else; or its library is
+    missing."""
 
 
 class ExportError(MossVoiceError):

@@ -28,7 +28,7 @@ from engine_runtime.codec.voice.prompt import make_voice_prompt
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.cpu_threads import CpuThreads, torch_threads
 from engine_runtime.errors import BundleError
-from engine_runtime.executors.cuda.weights import WeightSource
+from engine_runtime.executors.fused_weights import WeightSource
 from engine_runtime.executors.torch.executor import TorchExecutor
 from engine_runtime.executors.torch.quantized_network import load_paged
 from engine_runtime.hardware import usable_device

@@ -95,7 +95,7 @@ class EngineOptions:
         if self.backend == "trtllm" and self.engine is None:
             raise EngineError(
                 "No engine was named for the trtllm backend. Give its folder with --engine DIR; "
-                "`moss-voice trt build` makes one."
+                "`moss-voice trt build` creates one."
             )
         if self.backend == "torch" and self.engine is not None:
             raise EngineError(f"The engine {self.engine} would not be used. Add --backend trtllm.")

@@ -1,6 +1,6 @@
 """Types that cross stage boundaries. Plain data, safe to pass between threads.
 
-Every per-turn value carries its `turn_id`. What may become stale is made under a `CancelScope`.
+Every per-turn value carries its `turn_id`. Values that may become stale are computed under a `CancelScope`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CancelScope:
     """Whether the result of some work, such as the reply to a commit, is still wanted.
 
     The thread that asks for the work creates the scope and alone cancels it, once and for good. Any thread
-    may ask `is_cancelled`, without a lock. What was made under a cancelled scope is stale: the producer
+    may ask `is_cancelled`, without a lock. A value computed under a cancelled scope is stale: the producer
     stops, the consumer drops it, and no queue is purged. A scope is cancelled with its `parent`: every commit
     of a turn with the turn.
     """
@@ -107,7 +107,7 @@ class CancelScope:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """A piece of reply text: the reply itself, or the subtitle of speech (`is_subtitle`).
+    """A fragment of reply text: the reply itself, or the subtitle of speech (`is_subtitle`).
 
     In a spoken reply it counts as heard once more than `start_sample` samples were played.
     """

@@ -4,7 +4,7 @@
     python3 packaging/bootstrap.py run     open the window (without a display: a sample conversation)
     python3 packaging/bootstrap.py test    lint, types, architecture, tests
 
-Makes .venv in the checkout, installs the system libraries that are missing (as root or with sudo that asks
+Creates .venv in the checkout, installs the system libraries that are missing (as root or with sudo that asks
 no password; otherwise it says which and how) and the Python packages of packaging/constraints.txt. What is
 already there is left alone, so a second start takes a second. Standard library only.
 """
@@ -33,12 +33,15 @@ SUPPORTED = ((3, 11), (3, 12))
 TORCH = "torch==2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # bigvgan asks for training tools (pesq is a C build, tensorboard, nnaudio, auraloss), silero-vad for
-# torchaudio. None of that is used: of bigvgan the network, of silero-vad the ONNX file. What they do need
-# is in pyproject.toml.
-WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3")
+# torchaudio, pipecat-ai for a web framework. None of that is used: of bigvgan the network, of silero-vad and
+# pipecat-ai (Smart Turn v3.2) an ONNX file each. What they do need is in pyproject.toml.
+WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
 # Builds the codec's engines without a GPU. For the tests alone, which go without where it cannot be had: its
 # wheel (90 MB) is for Linux on x86-64.
 TENSORRT_RTX = "tensorrt-rtx==1.7.1.116"
+
+# One process for each core, with a torch of its own: above four, memory is what runs short.
+WORKERS = ("-n", "logical", "--maxprocesses", "4")
 
 # The shipped bundle's codec for an RTX 4090: exported, compared with torch, built, its tensors checked.
 BUILD_ENGINES = (
@@ -46,7 +49,7 @@ BUILD_ENGINES = (
     *("--engines", str(ROOT / "build" / "engines")),
 )
 
-# Debian package -> the shared library that tells whether it is there already.
+# Debian package -> a shared library, which shows whether it is already installed.
 RUN_LIBRARIES = {
     "libportaudio2": "portaudio",
     "libasound2-plugins": None,
@@ -70,7 +73,7 @@ RUN_LIBRARIES = {
 TEST_PROGRAMS = {"pulseaudio": "pulseaudio", "pulseaudio-utils": "pactl", "strace": "strace"}
 
 
-# What pip says where it reaches no index; its last line then is about versions that do not fit.
+# Output of pip if it reaches no index; its last line is then about versions.
 NO_NETWORK = re.compile(
     r"Retrying \(Retry|name resolution|Name or service not known|Network is unreachable|Connection refused|"
     r"NewConnectionError|ConnectTimeout|ProxyError|connect to proxy"
@@ -81,7 +84,7 @@ NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 class SetUpError(Exception):
-    """Why packages cannot be installed, and what to do."""
+    """The reason why packages cannot be installed, and the remedy."""
 
 
 def main() -> int:
@@ -109,7 +112,7 @@ def main() -> int:
     except SetUpError as error:
         return _fail(f"Set-up failed: {error} Start again to continue.")
     except (OSError, subprocess.CalledProcessError) as error:
-        return _fail(f"Set-up failed: {error}. The lines above tell why; start again to continue.")
+        return _fail(f"Set-up failed: {error}. See the lines above for the reason; start again to continue.")
     if arguments.command == "run":
         run_program(arguments.headless)
     try:
@@ -122,7 +125,7 @@ def main() -> int:
 
 
 def install_system_libraries(with_tests: bool) -> None:
-    """Install missing Debian packages where that is allowed, else say which they are."""
+    """Install missing Debian packages if permitted, else list them."""
     missing = missing_system_packages(with_tests)
     if not missing:
         return
@@ -139,7 +142,7 @@ def install_system_libraries(with_tests: bool) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     _run([*prefix, "apt-get", "update", "-q"], environment, check=False)
     if _run([*prefix, *command], environment, check=False) != 0:
-        _say("Not all of them could be installed; `moss-voice doctor` tells what that costs.")
+        _say("Not all of them could be installed; `moss-voice doctor` shows the consequences.")
 
 
 def missing_system_packages(with_tests: bool) -> list[str]:
@@ -168,7 +171,7 @@ def _has_library(package: str, library: str | None) -> bool:
 
 
 def _root_prefix() -> list[str] | None:
-    """What to put before a command that needs root; None where that is not to be had without a password."""
+    """Prefix of a command that needs root; None if root access requires a password."""
     if os.geteuid() == 0:
         return []
     if (
@@ -180,7 +183,7 @@ def _root_prefix() -> list[str] | None:
 
 
 def install_packages(with_tests: bool, gpu: bool) -> None:
-    """Make .venv and install what pyproject.toml asks for, unless that was done before."""
+    """Create .venv and install the requirements of pyproject.toml, unless that was done before."""
     wanted = _fingerprint(with_tests, gpu)
     if MARK.is_file() and wanted in MARK.read_text(encoding="utf-8").split():
         return
@@ -213,7 +216,7 @@ def _install_torch(gpu: bool) -> None:
 
 
 def _fingerprint(with_tests: bool, gpu: bool) -> str:
-    """Changes when a file that decides what is installed changes."""
+    """A hash of the files that determine the installed packages."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {with_tests} {gpu} {ROOT}".encode())
     for file in (CONSTRAINTS, ROOT / "pyproject.toml", Path(__file__)):
         digest.update(file.read_bytes())
@@ -226,7 +229,7 @@ def venv_python() -> Path:
 
 
 def _has_pip() -> bool:
-    """Whether .venv is there and whole: pip comes last into it."""
+    """Whether .venv exists and is complete: pip is installed last."""
     is_there = venv_python().is_file()
     return is_there and _run([str(venv_python()), "-m", "pip", "--version"], quiet=True, check=False) == 0
 
@@ -252,7 +255,7 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> int:
 
 
 def _run_and_listen(command: Sequence[str], quiet: bool) -> tuple[int, str]:
-    """Exit status and what was written to stderr, which is passed on unless `quiet`."""
+    """Exit status and output on stderr, which is also printed unless `quiet`."""
     sys.stdout.flush()
     errors = []
     output = subprocess.DEVNULL if quiet else None
@@ -268,7 +271,7 @@ def _run_and_listen(command: Sequence[str], quiet: bool) -> tuple[int, str]:
     return process.returncode, "".join(errors)
 
 
-# ---- what the set-up is for ----
+# ---- after the set-up ----
 
 
 def run_program(headless: bool) -> NoReturn:
@@ -301,7 +304,7 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
         "format": [python, "-m", "ruff", "format", "--check", "."],
         "types": [python, "-m", "mypy"],
         "architecture": [str(VENV / "bin" / "lint-imports")],
-        "tests": [python, "-m", "pytest", *pytest_arguments],
+        "tests": [python, "-m", "pytest", *WORKERS, *pytest_arguments],
     }
     if _run([python, "-c", "import tensorrt_rtx"], quiet=True, check=False) == 0:
         steps["engines"] = [python, *BUILD_ENGINES]

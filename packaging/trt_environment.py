@@ -31,12 +31,14 @@ VENV = ROOT / ".venv-trt"
 MARK = VENV / "moss-voice-installed"
 PYTHON = "3.12"
 FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
-"""What PyPI has no wheel of, but a package that fetches one, if anything."""
-WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3")  # as in bootstrap.py, and for its reason
+"""Requirements without a wheel on PyPI."""
+# As in bootstrap.py, and for its reason.
+WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
+WORKERS = ("-n", "logical", "--maxprocesses", "4")  # as in bootstrap.py
 OWN_EXTRA = "trt"
-"""The extra that stands for TensorRT-LLM itself."""
+"""The extra that requires TensorRT-LLM itself."""
 CANNOT = 3
-"""Exit status where there is no Python 3.12 to try it with."""
+"""Exit status if there is no Python 3.12."""
 
 
 def main() -> int:
@@ -56,7 +58,10 @@ def main() -> int:
             return resolve(python)
         install(python)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"Set-up failed: {error}. The lines above tell why; start again to go on.", file=sys.stderr)
+        print(
+            f"Set-up failed: {error}. See the lines above for the reason; start again to continue.",
+            file=sys.stderr,
+        )
         return 1
     return run_tests(arguments.rest)
 
@@ -80,13 +85,13 @@ def _version_of(python: str) -> str | None:
 
 
 def required(lines: Iterable[str]) -> list[str]:
-    """Requirements without remarks, and without what has no wheel on PyPI."""
+    """Requirements without comments, and without those that have no wheel on PyPI."""
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     return [line for line in found if _name(line) not in FROM_NVIDIA]
 
 
 def own_requirements() -> list[str]:
-    """What pyproject.toml asks for, with all extras but the one for TensorRT-LLM itself."""
+    """Requirements of pyproject.toml, with all extras except the one for TensorRT-LLM itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     lines = [line for name, group in extras.items() if name != OWN_EXTRA for line in group]
@@ -99,7 +104,7 @@ def _name(requirement: str) -> str:
 
 
 def resolve(python: str) -> int:
-    """Let pip find versions that meet both; print those of the packages that TensorRT-LLM names."""
+    """Let pip find versions that satisfy both; print those of the packages that TensorRT-LLM requires."""
     theirs = required(REQUIREMENTS.read_text(encoding="utf-8").splitlines())
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -107,7 +112,7 @@ def resolve(python: str) -> int:
         options += ["--constraint", str(CONSTRAINTS)]
         status = _pip(python, "install", *options, *theirs, *required(own_requirements()), check=False)
         if status != 0:
-            print("No versions meet both. pip tells above which requirements are at odds.", file=sys.stderr)
+            print("No versions satisfy both. pip lists the conflicting requirements above.", file=sys.stderr)
             return 1
         found = json.loads(report.read_text(encoding="utf-8"))["install"]
     versions = {entry["metadata"]["name"].lower(): entry["metadata"]["version"] for entry in found}
@@ -135,7 +140,7 @@ def install(python: str) -> None:
 def run_tests(pytest_arguments: Sequence[str]) -> int:
     """Every test on the CPU, with the versions that TensorRT-LLM asks for."""
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [str(VENV / "bin" / "python"), "-m", "pytest", *pytest_arguments]
+    command = [str(VENV / "bin" / "python"), "-m", "pytest", *WORKERS, *pytest_arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -1,12 +1,12 @@
-"""Measurements of an engine and of the machine below it: whole replies (`replies`), each stage alone against
-the ceilings of the machine (`stages`), and in comparison with other implementations (`compare`)."""
+"""Benchmarks of an engine: complete replies (`replies`), single stages against the measured ceilings of the
+machine (`stages`), and comparisons with other implementations (`compare`)."""
 
 from engine_runtime.bench.replies import (
     DEFINITIONS,
     SILENCE_DBFS,
     BenchError,
     BenchReport,
-    Reply,
+    MeasuredReply,
     Summary,
     level_dbfs,
     measure_reply,
@@ -19,7 +19,7 @@ __all__ = [
     "SILENCE_DBFS",
     "BenchError",
     "BenchReport",
-    "Reply",
+    "MeasuredReply",
     "Summary",
     "level_dbfs",
     "measure_reply",

@@ -1,7 +1,7 @@
-"""Background load for a measurement: processes that spin on the CPU.
+"""Background CPU load for a measurement: processes that spin.
 
-In: how many. Out: a `with` block in which they run, from its first line to its last; Ctrl-C and errors end
-them, too. Each also ends by itself when the program that started it is gone. Any thread.
+In: number of processes. Out: a context manager; the processes run while its block runs and are killed when it
+exits, also on errors and Ctrl-C. A process exits when its parent has died. Any thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ while True:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run the block beside `count` processes that spin already. Raises BenchError where one does not
-    start."""
+    """Run the block while `count` processes spin. Raises BenchError if one does not start."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_process()) for _ in range(count)]
         for process in processes:
@@ -41,7 +40,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @contextmanager
 def _process() -> Iterator[subprocess.Popen[bytes]]:
-    """Ends with the block, and, as its standard input closes then, with this program."""
+    """Killed at the end of the block; exits when its standard input is closed, that is, with this program."""
     # A terminal interrupt reaches the process as well; discard its traceback.
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM],

@@ -1,8 +1,8 @@
 """Measured ceilings of the machine: memory bandwidth and matrix multiplication rate.
 
-In: a device. Out: bytes per second (read and written both counted) and floating-point operations per second,
-the ceilings that the times of a model are held against. Both results are checked before they count. In the
-thread of the caller.
+In: a device. Out: bytes per second (reads plus writes) and floating-point operations per second, the ceilings
+to compare the times of a model with. The results of both operations are verified. Runs in the thread of its
+caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPU_MATRIX, CPU_MATRIX = 8192, 1024
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """`matrix_dtype` is that of the products, which accumulate in float32."""
+    """`matrix_dtype` is the dtype of the operands; products accumulate in float32."""
 
     copy_bytes_per_s: float
     matrix_flops_per_s: float
@@ -34,7 +34,7 @@ class Ceilings:
     def section(self) -> Section:
         """As a table."""
         columns = {
-            "ceiling": "measured on this machine just now, medians",
+            "ceiling": "measured on this machine before the benchmark, medians",
             "rate": "GB/s of a copy in device memory, read + written; TFLOP/s of a square product",
             "size": "bytes copied, or rows and columns of the matrices",
             "dtype": "of the matrices",
@@ -55,10 +55,10 @@ class Ceilings:
 
 
 def measure_ceilings(device: torch.device, repeats: int = 20) -> Ceilings:
-    """Measure both. Raises BenchError where a result is wrong."""
+    """Measure both. Raises BenchError if a result is wrong."""
     is_gpu = device.type == "cuda"
     size = GPU_COPY_BYTES if is_gpu else CPU_COPY_BYTES
-    if is_gpu:  # a quarter of what is free for each of source and target, where memory is short
+    if is_gpu:  # source and target take at most a quarter of the free memory each
         size = min(size, memory_of(device)[0] // 32 * 8)
     matrix, dtype = (GPU_MATRIX, torch.bfloat16) if is_gpu else (CPU_MATRIX, torch.float32)
     ceilings = Ceilings(
@@ -69,7 +69,7 @@ def measure_ceilings(device: torch.device, repeats: int = 20) -> Ceilings:
         matrix_dtype=str(dtype).removeprefix("torch."),
     )
     if is_gpu:
-        torch.cuda.empty_cache()  # an engine that comes next counts what is free
+        torch.cuda.empty_cache()  # the next engine is sized by the free memory
     return ceilings
 
 
@@ -78,7 +78,7 @@ def _copy_s(device: torch.device, size: int, repeats: int) -> float:
     target = torch.zeros_like(source)
     seconds = statistics.median(times_ms(lambda: target.copy_(source), device, repeats, warm_up=3)) / 1000
     if not torch.equal(source, target):
-        raise BenchError("A copy in device memory was wrong. No times are given; check the machine.")
+        raise BenchError("A copy in device memory was wrong. No times are reported; check the machine.")
     return seconds
 
 
@@ -88,10 +88,10 @@ def _product_s(device: torch.device, size: int, dtype: torch.dtype, repeats: int
         torch.randn((size, size), generator=generator, device=device, dtype=torch.float32).to(dtype)
         for _ in range(2)
     )
-    out = torch.zeros_like(left)  # not empty: an earlier product may lie there
+    out = torch.zeros_like(left)  # not torch.empty: it may return the memory of an earlier product
     times = times_ms(lambda: torch.mm(left, right, out=out), device, repeats, warm_up=3)
     wanted = left[0].double() @ right.double()
     error = float((out[0].double() - wanted).abs().max() / wanted.abs().max())
     if not error < 0.02:
-        raise BenchError("A product of matrices was wrong. No times are given; check the machine.")
+        raise BenchError("A matrix product was wrong. No times are reported; check the machine.")
     return statistics.median(times) / 1000

@@ -1,7 +1,7 @@
-"""The codec alone: speech encoder, flow and vocoder, one packet at a time as in a conversation.
+"""Benchmark of the codec: speech encoder, flow and vocoder, one packet at a time as in a conversation.
 
-In: the stages of an engine and a question. Out: three tables. Times count only for output of the right shape
-that is finite and moves. Engine thread.
+In: the stages of an engine and a question. Out: three tables. Times are reported only if the output has the
+expected shape, is finite and is not constant. Engine thread.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ PUSH_MS = 80
 OTHER_STEPS = (10, 5)
 
 ENCODER_COLUMNS = {
-    "call": f"push: {PUSH_MS} ms of speech; tail: what is left at the end of the speech",
+    "call": f"push: {PUSH_MS} ms of speech; tail: the remaining samples at the end of the speech",
     "ms": "median",
     "ms_p95": "95th percentile",
-    "codes": "speech codes of all calls of this kind in one question",
+    "codes": "speech codes from all calls of this kind for one question",
 }
 FLOW_COLUMNS = {
     "steps": "Euler steps",
-    "packet": "first or later in a reply; the voice prompt is in the caches already",
-    "codes": "of the packet; its look-ahead is there, too",
+    "packet": "first or later in a reply; the voice prompt is already cached",
+    "codes": "of the packet, without its look-ahead",
     "ms": "median",
     "ms_p95": "95th percentile",
     "audio_ms": "audio of the packet",
 }
 VOCODER_COLUMNS = {
     "packet": "first or later in a reply",
-    "codes": "that the mel was made of",
+    "codes": "codes of the packet",
     "ms": "median",
     "ms_p95": "95th percentile",
-    "audio_ms": "audio that came out; the first packet holds back its look-ahead",
+    "audio_ms": "audio returned; the first packet is shorter by the look-ahead",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A packet of a reply: how many codes it has, and which ones are fed for it, up to the end of its
+    """A packet of a reply: its number of codes, and the slice of codes pushed for it, including its
     look-ahead."""
 
     place: Literal["first", "later"]
@@ -71,7 +71,7 @@ def packets_of(stage: Token2Mel, count: int) -> list[Packet]:
 
 @dataclass(slots=True)
 class CodecBench:
-    """`repeats` replies of a few packets each, all sizes among them."""
+    """Runs `repeats` replies of a few packets each, which include every packet size."""
 
     stages: Stages
     repeats: int
@@ -80,7 +80,7 @@ class CodecBench:
     _mels: list[Mel] = field(default_factory=list)
 
     def encoder(self, question: Pcm, stream: SpeechTokenizerStream) -> Section:
-        """Every push and the tail of one question, `repeats` times."""
+        """Time every push and the tail of one question, `repeats` times."""
         tokenizer = self.stages.speech_tokenizer
         block = tokenizer.sample_rate * PUSH_MS // 1000
         pushes: list[float] = []
@@ -110,7 +110,7 @@ class CodecBench:
         return section
 
     def flow(self) -> Section:
-        """The first and later packets, at the engine's number of steps and at others."""
+        """Time first and later packets, with the engine's number of Euler steps and with others."""
         stage = self.stages.token2mel
         section = Section("flow", FLOW_COLUMNS)
         section.note = f"voice prompt of {stage.prompt_codes} codes"
@@ -130,7 +130,7 @@ class CodecBench:
         return section
 
     def vocoder(self) -> Section:
-        """The mel of the flow's last reply, packet by packet."""
+        """Time the vocoder on the mel of the last reply of the flow, packet by packet."""
         if not self._mels:
             self._flow(self.stages.token2mel.steps)
         times: list[list[float]] = [[] for _ in self._mels]
@@ -138,16 +138,16 @@ class CodecBench:
         stream = self.stages.vocoder.stream()
         for repeat in range(self.repeats + 1):
             stream.reset()
-            pieces = []
+            chunks = []
             for index, mel in enumerate(self._mels):
                 self.stages.cpu_threads.adapt()
                 began = time.perf_counter()
-                pieces.append(stream.push(mel))
+                chunks.append(stream.push(mel))
                 if repeat:
                     times[index].append((time.perf_counter() - began) * 1000)
-            pieces.append(stream.finish())
-            made = [len(piece) for piece in pieces]
-            self._check_pcm(np.concatenate(pieces))
+            chunks.append(stream.finish())
+            made = [len(chunk) for chunk in chunks]
+            self._check_pcm(np.concatenate(chunks))
         rate = self.stages.vocoder.sample_rate
         section = Section("vocoder", VOCODER_COLUMNS, note=f"vocoder {self.stages.vocoder.kind}")
         section.rows += self._rows(times, [1000 * samples / rate for samples in made])
@@ -159,7 +159,7 @@ class CodecBench:
         return packets_of(stage, max(self.least_packets, len(stage.packet_codes)))
 
     def _rows(self, times: list[list[float]], audio_ms: list[float]) -> list[dict[str, Cell]]:
-        """One row for each size, of all packets that have it."""
+        """One row per packet size, over all packets of that size."""
         together: dict[tuple[str, int], list[int]] = {}
         for index, packet in enumerate(self._packets):
             together.setdefault((packet.place, packet.codes), []).append(index)
@@ -178,7 +178,7 @@ class CodecBench:
         return rows
 
     def _flow(self, steps: int) -> list[list[float]]:
-        """Times of each packet; the last reply's mels are kept."""
+        """Times of each packet in ms; keeps the mels of the last reply."""
         stage, packets = self.stages.token2mel, self._packets
         codebook = self.stages.speech_tokenizer.codebook_size
         codes = np.random.default_rng(self.seed).integers(0, codebook, packets[-1].fed.stop)
@@ -201,25 +201,28 @@ class CodecBench:
         expected = sum(mel.shape[1] for mel in self._mels) * self.stages.vocoder.mel.hop
         if len(pcm) != expected or not np.isfinite(pcm).all() or level_dbfs(pcm) < SILENCE_DBFS:
             raise BenchError(
-                f"The vocoder gave {len(pcm)} samples for {expected}, or they are silent or not finite. "
-                "No times are given; check the weights."
+                f"The vocoder returned {len(pcm)} samples where {expected} were expected, or they are silent "
+                "or not finite. "
+                "No times are reported; check the weights."
             )
 
 
 def _check_codes(codes: NDArray[np.int64], expected: int) -> None:
     if len(codes) != expected or (expected > 8 and len(set(codes.tolist())) < 2):
         raise BenchError(
-            f"The speech encoder gave {len(codes)} codes ({len(set(codes.tolist()))} different ones) where "
-            f"{expected} were expected. No times are given; check the weights."
+            f"The speech encoder returned {len(codes)} codes ({len(set(codes.tolist()))} different ones) "
+            "where "
+            f"{expected} were expected. No times are reported; check the weights."
         )
 
 
 def _check_mel(mels: list[Mel], bands: int, frames: list[int]) -> None:
     if [mel.shape for mel in mels] != [(bands, count) for count in frames]:
         raise BenchError(
-            f"The flow gave packets of {[mel.shape[1] for mel in mels]} frames where {frames} were expected. "
-            "No times are given."
+            f"The flow returned packets of {[mel.shape[1] for mel in mels]} frames where {frames} "
+            "were expected. "
+            "No times are reported."
         )
     mel = np.concatenate(mels, axis=1)
     if not np.isfinite(mel).all() or float(mel.std(axis=1).max()) < 1e-3:
-        raise BenchError("The flow's mel is not finite or does not move. No times are given.")
+        raise BenchError("The flow's mel is not finite or is constant. No times are reported.")

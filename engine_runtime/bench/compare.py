@@ -1,8 +1,7 @@
-"""Two comparisons in one run on one machine: transformers against the paged runtime, and a flow that
-recomputes its prefix against the cached one.
+"""Compares the paged runtime with transformers, and the cached flow with one that recomputes its prefix.
 
-In: a loaded engine and the weights it was loaded from. Out: a table each. Outputs are held against each other
-first; where they do not agree there are no times. Engine thread.
+In: a loaded engine and the weights it was loaded from. Out: one table per comparison, both sides measured in
+the same run. Outputs are compared first; if they disagree, no times are reported. Engine thread.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.transformers_reference import ComparisonError, TransformersLM
 from engine_runtime.codec.loading import load_flow
 from engine_runtime.cuda.stopwatch import p50_p95, times_ms, wait_for
-from engine_runtime.lm.paged_lm import Logits
-from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.loading import Stages, load_lm_weights
 from engine_runtime.options import Dtype
 from engine_runtime.table import Cell, Section
@@ -38,14 +36,14 @@ MEL_TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 0.01, "bfloat16
 on an H200 7e-7, 0.0012 and 0.008; with the nano bundle on a CPU 1.4e-6, 0.0018 and 0.019."""
 
 TRANSFORMERS_COLUMNS = {
-    "what": "prefill of so many rows, or decode steps behind so many rows, sampling included",
+    "what": "prefill of this many rows, or decode step after this many cached rows, sampling included",
     "ours_ms": "the paged runtime as a reply uses it (weights as stored in this run), median",
     "theirs_ms": "transformers: the same blocks, native weights, eager, both tails and both heads, median",
     "times_faster": "theirs_ms / ours_ms",
 }
 RECOMPUTE_COLUMNS = {
     "packet": "number of the packet in the reply",
-    "codes": "of the packet",
+    "codes": "codes of the packet",
     "cached_ms": "the cached flow as a reply uses it: this packet only, median",
     "recompute_ms": "the plain flow in float32: voice prompt and all codes so far, median",
     "times_faster": "recompute_ms / cached_ms",
@@ -54,7 +52,7 @@ RECOMPUTE_COLUMNS = {
 
 @dataclass(slots=True)
 class Comparison:
-    """What both comparisons share."""
+    """State shared by both comparisons."""
 
     stages: Stages
     lm: LMBench
@@ -62,7 +60,7 @@ class Comparison:
 
     @torch.inference_mode()
     def transformers(self) -> Section:
-        """Raises ComparisonError where transformers is missing or the logits disagree."""
+        """Raises ComparisonError if transformers is missing or the logits disagree."""
         stages, most = self.stages, self.stages.lm.max_rows - 1
         model = load_lm_weights(stages.bundle, stages.lm_config, self.lm.device, stages.options)
         theirs = TransformersLM(model, stages.lm.max_rows)
@@ -86,7 +84,7 @@ class Comparison:
         return section
 
     def _agreement(self, theirs: TransformersLM, rows: int) -> str:
-        """Logits of both heads after the same rows. What was found, as a sentence."""
+        """Compare the logits of both heads after the same rows. Returns the result as a sentence."""
         lm, ids = self.stages.lm, self.stages.sequences.merged_ids(self.lm.rows_of_speech(rows + 8))
         theirs.reset()
         with self.lm.sequence() as sequence:
@@ -96,34 +94,35 @@ class Comparison:
         if not min(cosines) > LEAST_COSINE:
             raise ComparisonError(
                 f"The logits of both sides differ: smallest cosine {min(cosines):.4f}, and at least "
-                f"{LEAST_COSINE} is asked for. No times are given; compare with --weights native first."
+                f"{LEAST_COSINE} is required. No times are reported; compare with --weights native first."
             )
         return f"logits of both heads over {len(pairs)} rows: smallest cosine {min(cosines):.6f}"
 
     def _their_steps(self, theirs: TransformersLM, cached_rows: int) -> list[float]:
-        """Steps of the other side, samples by the same sampler."""
+        """Times of decode steps of transformers, with the sampler of the engine."""
         history = self.lm.rows_of_speech(cached_rows)
         generation = self.lm.plain_generation(history)
         theirs.reset()
-        sampled = [generation.sample(Logits(*theirs.run(self.stages.sequences.merged_ids(history)))).row]
+        sampled = [generation.sample(StepOutput(*theirs.run(self.stages.sequences.merged_ids(history)))).row]
 
         def run() -> None:
-            sampled[0] = generation.sample(Logits(*theirs.run(self.stages.sequences.merged_ids(sampled)))).row
+            ids = self.stages.sequences.merged_ids(sampled)
+            sampled[0] = generation.sample(StepOutput(*theirs.run(ids))).row
             theirs.crop(cached_rows)
 
         return times_ms(run, self.lm.device, self.repeats, self.lm.warm_up_steps)
 
     @torch.inference_mode()
     def recompute(self, count: int = 6) -> Section:
-        """The plain flow over all codes at the end of every packet, against the cached one. ComparisonError
-        if the mels differ."""
+        """Compare the cached flow with the plain one over all codes so far, at the end of every packet.
+        Raises ComparisonError if the mels differ."""
         stage, device = self.stages.token2mel, self.lm.device
         packets = packets_of(stage, count)
         codebook = self.stages.speech_tokenizer.codebook_size
         codes = np.random.default_rng(0).integers(0, codebook, packets[-1].fed.stop)
-        whole = self._plain_flow()
+        plain_flow = self._plain_flow()
         cached: list[list[float]] = [[] for _ in packets]
-        anew: list[list[float]] = [[] for _ in packets]
+        recomputed: list[list[float]] = [[] for _ in packets]
         stream, worst, means = stage.stream(), 0.0, []
         for repeat in range(self.repeats + 1):
             stream.reset()
@@ -133,10 +132,10 @@ class Comparison:
                 (mel,) = stream.push(codes[packet.fed])
                 cached_ms = (time.perf_counter() - began) * 1000
                 began = time.perf_counter()
-                wanted = whole(codes[: packet.fed.stop])
+                wanted = plain_flow(codes[: packet.fed.stop])
                 if repeat:
                     cached[index].append(cached_ms)
-                    anew[index].append((time.perf_counter() - began) * 1000)
+                    recomputed[index].append((time.perf_counter() - began) * 1000)
                 difference = np.abs(mel - wanted[:, -mel.shape[1] :])
                 worst = max(worst, float(difference.max()))
                 means.append(float(difference.mean()))
@@ -145,11 +144,11 @@ class Comparison:
             advice = "check the weights" if dtype == "float32" else "compare with --codec-dtype float32 first"
             raise ComparisonError(
                 f"The cached flow and the plain one differ by {max(means):.3g} in log-mel, more than the "
-                f"{MEL_TOLERANCE[dtype]} of {dtype}. No times are given; {advice}."
+                f"{MEL_TOLERANCE[dtype]} of {dtype}. No times are reported; {advice}."
             )
         section = Section("compared with a flow that recomputes", RECOMPUTE_COLUMNS)
         for index, packet in enumerate(packets):
-            ours, other = p50_p95(cached[index])[0], p50_p95(anew[index])[0]
+            ours, other = p50_p95(cached[index])[0], p50_p95(recomputed[index])[0]
             section.rows.append(
                 {
                     "packet": index + 1,
@@ -166,19 +165,19 @@ class Comparison:
         return section
 
     def _plain_flow(self) -> Callable[[Codes], Mel]:
-        """Log-mel of a reply's codes as far as their look-ahead is there, by the plain flow with the engine's
+        """Log-mel of the codes whose look-ahead has arrived, computed by the plain flow with the engine's
         voice."""
         stage, device = self.stages.token2mel, self.lm.device
         flow, _ = load_flow(self.stages.bundle, device, self.stages.options)
         voice = stage.prompt
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if voice is not None:
-            given = {"prompt_codes": voice.codes, "prompt_mel": voice.mel, "xvector": voice.xvector}
+            arguments = {"prompt_codes": voice.codes, "prompt_mel": voice.mel, "xvector": voice.xvector}
 
         def on(part: NDArray[Any]) -> Tensor:
             return torch.as_tensor(part, device=device)[None]
 
-        prompt: dict[str, Any] = {name: on(part) for name, part in given.items() if part is not None}
+        prompt: dict[str, Any] = {name: on(part) for name, part in arguments.items() if part is not None}
 
         def run(codes: Codes) -> Mel:
             mel = flow.inference(
@@ -204,9 +203,9 @@ def _row(what: str, ours: list[float], theirs: list[float]) -> dict[str, Cell]:
     }
 
 
-def _cosine(ours: Logits, theirs: tuple[Tensor, Tensor]) -> float:
-    """The smaller one of the two heads."""
-    if ours.text is None or ours.audio is None:
-        raise ComparisonError("The runtime left a head out although both were asked for.")
-    both = zip((ours.text, ours.audio), theirs, strict=True)
+def _cosine(ours: StepOutput, theirs: tuple[Tensor, Tensor]) -> float:
+    """The smaller cosine of the two heads."""
+    if ours.text_logits is None or ours.audio_logits is None:
+        raise ComparisonError("The runtime did not return the logits of both heads.")
+    both = zip((ours.text_logits, ours.audio_logits), theirs, strict=True)
     return min(float(F.cosine_similarity(a.float().cpu(), b.float().cpu(), dim=0)) for a, b in both)

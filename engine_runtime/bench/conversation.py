@@ -1,6 +1,7 @@
-"""Whole replies as a user waits for them: with the question heard while it was spoken, and all at once.
+"""Benchmark of complete replies: with the question streamed while it is spoken, and pushed all at once.
 
-In: an engine, a question, how often. Out: one table. Every reply is checked (replies.py). Engine thread.
+In: an engine, a question, number of runs. Out: one table. Every reply is verified (replies.py). Engine
+thread.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
 COLUMNS = {
-    "question": "while spoken: encoded and prefilled before the commit; at once: all of it after the commit",
+    "question": "while spoken: encoded and prefilled before the commit; at once: everything after the commit",
     "ttfa_ms": "commit to the first PCM sample ready, median",
     "ttfa_ms_p95": "95th percentile",
     "rtf_total": "wall time of the reply / its audio, median",
     "rtf_steady": "wall time of the chunks after the first / their audio, median",
-    "gap_ms": "longest silence of a reply played in real time from its first chunk on, sum of its gaps",
+    "gap_ms": "sum of the gaps in a reply that is played in real time from its first chunk on, maximum",
     "reply_s": "audio of one reply",
 }
 
@@ -32,7 +33,7 @@ COLUMNS = {
 def measure_conversation(
     engine: Engine, question: Pcm, params: SamplingParams | None, repeats: int
 ) -> Section:
-    """`repeats` replies of both kinds, after one of each that does not count."""
+    """Measure `repeats` replies of both kinds, after one warm-up reply of each."""
     section = Section("question to reply", COLUMNS)
     for name, while_spoken in (("while spoken", True), ("at once", False)):
         replies = [
@@ -60,7 +61,7 @@ def measure_conversation(
 
 
 def question_of(pcm: Pcm, seconds: float, rate: int) -> Pcm:
-    """A question of exactly so many seconds, out of a shorter or longer one."""
+    """The recording repeated or truncated to this many seconds."""
     samples = round(seconds * rate)
     repeated: Pcm = np.resize(pcm, samples) if len(pcm) else np.zeros(samples, np.float32)
     return repeated

@@ -1,7 +1,7 @@
-"""What a step of the language model has to read and a prefill has to compute, from the dimensions alone.
+"""Memory traffic of a decode step and operations of a prefill, computed from the dimensions of the network.
 
-In: the network's config and its number formats. Out: bytes and floating-point operations: the numerator of
-every "ratio to floor" and "share of the matrix rate". Any thread.
+In: the config of the network and its weight formats. Out: bytes and floating-point operations, from which the
+benchmark computes `ratio` and `matrix_share`. Any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _OF_ENGINES: dict[str | None, WeightFormat] = {
 
 
 def weight_numbers(options: EngineOptions) -> tuple[BlockFormats, int]:
-    """How each part is stored, and bytes of a number that is not rounded; an engine says so by itself."""
+    """Weight formats, and bytes of an unquantized number. For a TensorRT-LLM engine both come from its
+    config."""
     if options.engine is not None:
         model = EngineDirectory.open(options.engine).model
         return BlockFormats(_OF_ENGINES[model.quantization.algorithm]), model.torch_dtype.itemsize
@@ -35,7 +36,7 @@ def weight_numbers(options: EngineOptions) -> tuple[BlockFormats, int]:
 
 @dataclass(frozen=True, slots=True)
 class LMCosts:
-    """`weight_bytes` and `kv_bytes` are those of one number, where a format does not say otherwise."""
+    """`weight_bytes` and `kv_bytes`: bytes of one unquantized weight, and of one number in the KV cache."""
 
     config: MossLMConfig
     formats: BlockFormats
@@ -43,8 +44,8 @@ class LMCosts:
     kv_bytes: int
 
     def step_bytes(self, cached_rows: int, tails: Tails) -> int:
-        """Bytes that one decode step must read: weights once, keys and values of all rows before it once.
-        Heads and norms are not quantized."""
+        """Bytes that one decode step must read: the weights and the keys and values of all cached rows, once
+        each. Heads and norms are not quantized."""
         config = self.config
         layers = config.shared_layers
         weights = config.shared_layers * self._layer_bytes(self.formats.trunk)
@@ -61,9 +62,10 @@ class LMCosts:
         return weights + embedding + layers * cached_rows * per_row
 
     def prefill_flops(self, rows: int, tails: Tails) -> int:
-        """Operations of `rows` new rows without history: two a weight and row, and causal attention.
+        """Operations of a prefill of `rows` rows without history: two per weight and row, plus causal
+        attention.
 
-        The heads work on the last row only.
+        The heads run on the last row only.
         """
         config = self.config
         layers = config.shared_layers

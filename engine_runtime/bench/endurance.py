@@ -1,8 +1,8 @@
-"""Turns one after the other for minutes: does anything grow, is a KV block lost?
+"""Endurance test: turns without a pause for minutes, to find memory growth and lost KV blocks.
 
-In: an engine, a question, minutes. Out: one table with memory and turns at several times. Each conversation
-has spoken replies, a written one and one that is interrupted, over a warm context; when it ends, every block
-must be free again. Engine thread.
+In: an engine, a question, minutes. Out: one table of memory and turns over time. Each conversation has spoken
+replies, a written one and an interrupted one, over a warm context; when it ends, all blocks must be free.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "at_s": "time since the first turn",
-    "turns": "turns ended by then, interrupted ones included",
-    "speech_s": "speech made by then",
+    "turns": "turns so far, interrupted ones included",
+    "speech_s": "speech generated so far",
     "host_mb": "resident memory of the process (10^6 bytes)",
     "device_mb": "device memory in tensors",
-    "blocks_used": "KV blocks that are not free once the conversation has ended",
+    "blocks_used": "KV blocks in use after the conversation has ended",
 }
 ROWS = 10
 HOST_GROWTH_MB = 32.0
-"""Host memory may differ by this between the first and the last row: allocators round up and keep pages."""
+"""Allowed growth of host memory: allocators round up and keep pages."""
 DEVICE_GROWTH_MB = 1.0
 _TURNS = ("speech", "speech", "text", "interrupted", "speech")
 
@@ -45,10 +45,10 @@ def measure_endurance(
     params: SamplingParams | None = None,
     progress: Callable[[float], None] = lambda seconds: None,
 ) -> Section:
-    """Hold conversations until the time is over, at least two; the last row is of the end.
+    """Run conversations until the time has passed, at least two. The last row describes the end.
 
-    `progress` is given the seconds that passed. Raises BenchError where a block stays in use, where a reply
-    is not finite, or where memory grew after the first tenth of the time.
+    `progress` receives the elapsed seconds. Raises BenchError if a block stays in use, a reply is not finite,
+    or memory grew after the first tenth of the time.
     """
     section = Section("endurance", COLUMNS)
     device = engine.stages.lm.cache.pool.device
@@ -81,11 +81,11 @@ def measure_endurance(
 
 
 def _converse(engine: Engine, question: Pcm, params: SamplingParams | None, before: int) -> tuple[int, int]:
-    """One conversation: its turns, and the samples that were said in it."""
+    """Run one conversation. Returns its number of turns and of generated samples."""
     conversation, samples = engine.new_conversation(), 0
     text = engine.bundle.lm.sampling_text.seeded()
     speech = (params or engine.bundle.lm.sampling_speech).seeded()
-    if params is not None:  # random weights know no end
+    if params is not None:  # a model with random weights does not end its replies
         text = replace(text, min_new=0, max_new=min(text.max_new, params.max_new))
     for number, kind in enumerate(_TURNS, start=1):
         modality = Modality.TEXT if kind == "text" else Modality.SPEECH
@@ -107,11 +107,11 @@ def _converse(engine: Engine, question: Pcm, params: SamplingParams | None, befo
 def _check_growth(section: Section) -> None:
     for name, allowed in (("host_mb", HOST_GROWTH_MB), ("device_mb", DEVICE_GROWTH_MB)):
         found = [row[name] for row in section.rows if isinstance(row.get(name), float)]
-        # The first row is that of caches which fill once.
+        # The first row is excluded: caches are still filling.
         growth = float(found[-1] or 0.0) - float(found[1] or 0.0) if len(found) > 2 else 0.0
         if growth > allowed:
             course = ", ".join(f"{value:.0f}" for value in found)
             raise BenchError(
                 f"{name} grew by {growth:.1f} over {section.rows[-1]['turns']} turns ({course}); at most "
-                f"{allowed:.0f} are allowed for. This is a defect of the program; please report it."
+                f"{allowed:.0f} are allowed. This is a defect of the program; please report it."
             )

@@ -1,6 +1,7 @@
-"""What it costs to encode a spoken turn anew at its commit, beside the codes of the stream.
+"""Cost of encoding a spoken turn again at its commit (--exact-encoding), compared with streamed codes.
 
-In: an engine, a question, how often. Out: one table; every reply is checked (replies.py). Engine thread.
+In: an engine, a question, number of runs. Out: one table; every reply is verified (replies.py). Engine
+thread.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 
 TITLE = "exact encoding"
 COLUMNS = {
-    "codes": "of the stream, or of the whole question, encoded anew at the commit",
+    "codes": "streamed, or of the complete question, encoded again at the commit",
     "ttfa_ms": "commit to the first PCM sample ready, median",
     "ttfa_ms_p95": "95th percentile",
-    "encode_ms": "of the speech encoder at the commit: the tail, or the whole question; median",
+    "encode_ms": "of the speech encoder at the commit: the tail, or the complete question; median",
     "rows_at_commit": "rows prefilled at the commit, median",
-    "changed_codes": "codes that the encoding at the commit changed, mean",
+    "changed_codes": "codes changed by the encoding at the commit, mean",
 }
 
 
 def measure_exact_encoding(
     engine: Engine, question: Pcm, params: SamplingParams | None, repeats: int
 ) -> Section:
-    """`repeats` replies of both kinds in turns, after one of each that does not count."""
+    """Measure `repeats` replies of both kinds alternately, after one warm-up reply of each."""
     from engine_runtime.engine import Engine
 
     section = Section(TITLE, COLUMNS, note=f"question of {len(question) / engine.input_sample_rate:.1f} s")
@@ -49,7 +50,7 @@ def measure_exact_encoding(
     shift = len(question) // (2 * (repeats + 1) + 1)
     for number in range(repeats + 1):
         for offset, (name, each) in enumerate(kinds.items()):
-            # Each time other codes: rows of an earlier question must not be found in the prefix cache.
+            # Shift the question so that its codes differ: earlier rows must not be found in the prefix cache.
             shifted = np.roll(question, (2 * number + offset) * shift)
             replies[name].append(measure_reply(each, shifted, number + 1, params).values)
     for name, found in replies.items():

@@ -1,9 +1,9 @@
-"""The language model alone: prefill of many rows, and one decode step behind many rows.
+"""Benchmark of the language model: prefill, and decode steps at several context lengths.
 
-In: the stages of an engine and the ceilings of the machine. Out: two tables. A step is measured as a reply
-runs it, sampling included, with the tails that speech needs, and the next one follows behind it, as in a
-reply. Times count only if every step went through, logits are finite and move, and the rows that come
-out differ: otherwise the row says why it has none. Engine thread.
+In: the stages of an engine and the ceilings of the machine. Out: two tables. Decode steps run as in a spoken
+reply, back to back, sampling included, with the tails that speech needs. Times are reported only if no step
+failed, logits are finite and not constant, and the sampled rows differ; otherwise the table states the
+reason. Engine thread.
 """
 
 from __future__ import annotations
@@ -23,43 +23,42 @@ from engine_runtime.cuda.stopwatch import p50_p95, times_ms
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.generation import Generation, Row
-from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS, Tails
+from engine_runtime.lm.step import BOTH_TAILS, StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.table import Cell, Section
 
 PREFILL_ROWS = (64, 512, 2048)
 CACHED_ROWS = (512, 2048, 4096, 8192)
 _SPEECH_TAILS = Tails(text=False, audio=True)
-_VALID = "yes, or why there is no time: a step failed, or what it gave is not finite or does not move"
+_VALID = "yes, or why no time is reported: a step failed, or its output is not finite or is constant"
 
 PREFILL_COLUMNS = {
-    "rows": "new rows of one prefill, no rows before them, audio tail only (an engine runs both)",
+    "rows": "rows of one prefill without history, audio tail only (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
-    "tflop": "operations: two a weight and row, causal attention, one row of the head",
+    "tflop": "operations: two per weight and row, causal attention, one row of the head",
     "tflop_per_s": "tflop / ms",
     "matrix_share": "tflop_per_s / the measured matrix rate",
-    "device_ms": "median of what the GPU took, by events on the engine's own stream",
+    "device_ms": "median GPU time, by events on the engine's own stream",
     "valid": _VALID,
 }
 STEP_COLUMNS = {
-    "cached_rows": "rows before the first step; each is speech, sampling included, the text tail left out "
-    "unless it says subtitles (an engine runs both)",
+    "cached_rows": "rows before the first step; steps of speech, sampling included, without the text tail "
+    "unless the model has subtitles (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
-    "gbytes": "what must be read: weights that the step uses, keys and values of the cached rows",
+    "gbytes": "bytes to read: weights that the step uses, keys and values of the cached rows",
     "floor_ms": "gbytes / the measured copy bandwidth",
     "ratio": "ms / floor_ms",
-    "device_ms": "median of what the GPU took, by events on the engine's own stream",
+    "device_ms": "median GPU time, by events on the engine's own stream",
     "valid": _VALID,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LMBench:
-    """What the measurements share."""
+    """State shared by the measurements."""
 
     stages: Stages
     ceilings: Ceilings
@@ -69,18 +68,18 @@ class LMBench:
 
     @property
     def costs(self) -> LMCosts:
-        """Bytes and operations in the formats of this engine."""
+        """Bytes and operations in the weight formats of this engine."""
         formats, weight_bytes = weight_numbers(self.stages.options)
         kv_bytes = self.stages.lm.cache.pool.element_size()
         return LMCosts(self.stages.lm_config, formats, weight_bytes, kv_bytes)
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs; the tensors of a step may lie on the host."""
+        """The device of the model; logits may be on the host."""
         return self.stages.lm.cache.pool.device
 
     def prefill(self) -> Section:
-        """Each number of rows that the context holds."""
+        """Measure prefills of every size that fits into the context."""
         section = Section("prefill", PREFILL_COLUMNS)
         left_out = [rows for rows in PREFILL_ROWS if rows > self.stages.lm.max_rows]
         for rows in PREFILL_ROWS:
@@ -90,7 +89,7 @@ class LMBench:
         return section
 
     def step(self) -> Section:
-        """Each number of cached rows that the context holds, or as many as it holds."""
+        """Measure decode steps at every context length that fits, or at the longest possible one."""
         section = Section("decode step", STEP_COLUMNS)
         most = self.stages.lm.max_rows - 1
         left_out = [rows for rows in CACHED_ROWS if rows > most]
@@ -137,9 +136,9 @@ class LMBench:
         }
 
     def prefill_times(self, rows: int, device_ms: list[float] | None = None) -> list[float]:
-        """Milliseconds of prefills of so many rows. BenchError where the last row makes no difference.
+        """Milliseconds per prefill of this many rows. Raises BenchError if the logits ignore the last row.
 
-        What the device took, where an executor measures that, is added to `device_ms`.
+        Device times, if the executor measures them, are appended to `device_ms`.
         """
         lm, history = self.stages.lm, self.rows_of_speech(rows)
         ids, others = (
@@ -158,12 +157,12 @@ class LMBench:
             before = logits[0].clone()
             lm.blocks.rollback(sequence, 0)
             if torch.equal(before, _checked(lm.prefill(sequence, others, _SPEECH_TAILS))):
-                raise BenchError("Logits do not depend on the last row. No times are given.")
+                raise BenchError("Logits do not depend on the last row. No times are reported.")
         return times
 
     def step_times(self, cached_rows: int, device_ms: list[float] | None = None) -> tuple[list[float], Tails]:
-        """Milliseconds of decode steps behind so many rows, and the tails that they ran; `device_ms` as in
-        `prefill_times`. BenchError where all of them give the same."""
+        """Milliseconds per decode step after this many rows, and the tails that ran; `device_ms` as in
+        `prefill_times`. Raises BenchError if all steps return the same."""
         lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
         generation = self.generation(history)
         sampled: list[Row] = []
@@ -171,26 +170,31 @@ class LMBench:
 
         def run() -> None:
             token_id = self.stages.sequences.merged_ids(sampled[-1:])[0]
-            logits = lm.decode(sequence, token_id, generation.tails)
-            sampled.append(generation.sample(logits).row)
+            output = lm.decode(sequence, token_id, generation.tails, generation.sampling, exclusive_gpu=True)
+            sampled.append(generation.sample(output).row)
             self._note_device(device_ms)
             if sequence.num_rows == lm.max_rows:
                 lm.blocks.rollback(sequence, cached_rows)
-            if logits.audio is not None:  # None where the executor samples
-                heads.append(logits.audio)
+            if output.audio_logits is not None:  # None if the executor samples
+                heads.append(output.audio_logits)
 
         with self.sequence() as sequence:
-            logits = lm.prefill(sequence, self.stages.sequences.merged_ids(history), generation.tails)
-            sampled.append(generation.sample(logits).row)
+            ids = self.stages.sequences.merged_ids(history)
+            output = lm.prefill(sequence, ids, generation.tails, generation.sampling)
+            sampled.append(generation.sample(output).row)
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
         if len({row.audio for row in sampled}) < 2:
-            raise BenchError("Every decode step gives the same code. No times are given; check the weights.")
+            raise BenchError(
+                "Every decode step returns the same code. No times are reported; check the weights."
+            )
         if len(heads) > 1 and all(torch.equal(heads[0], other) for other in heads[1:]):
-            raise BenchError("Every decode step gives the same logits. No times are given; it does not run.")
+            raise BenchError(
+                "Every decode step returns the same logits. No times are reported; it does not run."
+            )
         return times, self._run_tails(generation.tails)
 
     def _run_tails(self, wanted: Tails) -> Tails:
-        """The tails that a step runs where these are wanted."""
+        """The tails that a step runs if these are requested."""
         return wanted if self.stages.lm.executor.supports_deferred_tails else BOTH_TAILS
 
     def _note_device(self, device_ms: list[float] | None) -> None:
@@ -199,12 +203,12 @@ class LMBench:
             device_ms.append(executor.last_step_ms)
 
     def generation(self, history: list[Row]) -> Generation:
-        """A reply in speech that draws its codes and never ends by itself, made as a turn makes it."""
+        """A spoken reply that samples its codes and does not end early, configured as in a turn."""
         executor = self.stages.lm.executor
         return self._generation(history, str(executor.device), True, executor.can_sample)
 
     def plain_generation(self, history: list[Row]) -> Generation:
-        """The same from the logits of both heads on the device."""
+        """The same, sampling on the device from the logits of both heads."""
         return self._generation(history, str(self.device), False, False)
 
     def _generation(
@@ -226,16 +230,16 @@ class LMBench:
         )
 
     def rows_of_speech(self, count: int) -> list[Row]:
-        """Rows of random speech, the last of them inside it."""
+        """Rows of random speech; the speech continues after the last one."""
         special = self.stages.bundle.lm.special_ids
         codes = np.random.default_rng(self.seed).integers(0, special.eosp, count)
-        # NOTE: audio_pad is an id of a code, too; at the end of a prompt it would stand for text.
+        # NOTE: audio_pad is also the id of a code; at the end of a prompt it would mean text.
         codes[-1] = (special.audio_pad + 1) % special.eosp
         return [Row(special.modality_pad, int(code)) for code in codes]
 
     @contextmanager
     def sequence(self) -> Iterator[Sequence]:
-        """A sequence whose blocks go back in the end."""
+        """A sequence whose blocks are released at the end."""
         sequence = Sequence()
         try:
             yield sequence
@@ -248,7 +252,7 @@ def _median(times: list[float]) -> float | None:
 
 
 def _valid(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> dict[str, Cell]:
-    """A row of a table, without times where they would be of something else than the work."""
+    """A row of a table; without times if the measurement is not valid."""
     try:
         return measure(rows) | {"valid": "yes"}
     except (BenchError, ExecutorError) as error:
@@ -257,9 +261,9 @@ def _valid(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> d
         return {name: rows, "valid": "no: the GPU has too little memory for it"}
 
 
-def _checked(logits: Logits) -> Tensor:
-    """Audio logits that are finite and not all the same."""
-    audio = logits.audio
+def _checked(output: StepOutput) -> Tensor:
+    """The audio logits. Raises BenchError if they are not finite or all equal."""
+    audio = output.audio_logits
     if audio is None or not torch.isfinite(audio).all() or float(audio.float().std()) == 0:
-        raise BenchError("The language model's logits are not finite or all the same. No times are given.")
+        raise BenchError("The language model's logits are not finite or all equal. No times are reported.")
     return audio

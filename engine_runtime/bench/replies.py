@@ -1,9 +1,8 @@
-"""Measure every stage of the engine on one spoken question, many times, and only after checking what it said.
+"""Measures complete replies to one spoken question, with the times of every stage, and verifies each reply.
 
-In: a loaded engine and a question. Out: a `BenchReport`: for each figure its definition, mean, deviation
-and percentiles. Warm-up replies are not counted. Stage times come from the engine's timing bus; TTFA and
-RTF are taken here, from outside, so that the engine does not grade itself. Runs in the thread of its
-caller.
+In: a loaded engine and a question. Out: a `BenchReport`: for each metric its definition, mean, deviation and
+percentiles. Warm-up replies are excluded. Stage times come from the engine's timing bus; TTFA and RTF are
+measured here, outside of the engine. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _PUSH_MS = 80
 
 DEFINITIONS = {
     "encode_ms": "one call of the speech encoder while the user speaks",
-    "exact_encode_ms": "encoding the whole question anew at the commit (--exact-encoding)",
-    "changed_codes": "codes that this changed",
+    "exact_encode_ms": "encoding the complete question again at the commit (--exact-encoding)",
+    "changed_codes": "codes changed by --exact-encoding at the commit",
     "prefill_ms": "one prefill call of the language model",
     "prefill_rows": "rows of one prefill call",
     "rows_at_commit": "rows left to prefill when the user's turn ends",
@@ -38,11 +37,11 @@ DEFINITIONS = {
     "token2mel_ms": "flow matching of one chunk",
     "vocoder_ms": "vocoder of one chunk",
     "ttfa_ms": "commit of the turn to the first PCM sample ready",
-    "rtf_total": "wall time of the whole reply / its audio",
+    "rtf_total": "wall time of the complete reply / its audio",
     "rtf_steady": "wall time of the chunks after the first / their audio",
     "first_chunk_ratio": "TTFA / audio of the first chunk",
     "reply_s": "audio of one reply",
-    "gap_ms": "silence within one reply if its first chunk were played at once and the rest in real time",
+    "gap_ms": "silence within one reply if it were played in real time from its first chunk on",
 }
 _STAGE_TIMES = {
     "encode": "encode_ms",
@@ -55,7 +54,7 @@ _STAGE_ATTRIBUTES = {"rows": "prefill_rows", "rows_at_commit": "rows_at_commit"}
 
 
 class BenchError(MossVoiceError):
-    """The engine's output is wrong, so its times mean nothing."""
+    """The engine's output is wrong, so its times are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 @dataclass(slots=True)
-class Reply:
+class MeasuredReply:
     """One measured reply."""
 
     codes: tuple[int, ...]
@@ -96,7 +95,7 @@ class Reply:
 
 @dataclass(slots=True)
 class BenchReport:
-    """What was measured. `warm_up_ttfa_ms` holds the replies that do not count."""
+    """The results. `warm_up_ttfa_ms`: TTFA of the warm-up replies, which are not in `metrics`."""
 
     metrics: dict[str, Summary]
     warm_up_ttfa_ms: list[float]
@@ -116,18 +115,18 @@ def run_bench(
 ) -> BenchReport:
     """Ask `question` (at the engine's input rate) `warm_up + runs` times, each in a new conversation.
 
-    `progress` is given how many replies are done. Raises BenchError where a reply is not finite, silent, of
+    `progress` receives the number of finished replies. Raises BenchError if a reply is not finite, silent, of
     the wrong length or differs between two runs with the same seed.
     """
     if runs < 1:
         raise BenchError("A measurement needs at least one run; give --runs 1 or more.")
-    replies: list[Reply] = []
+    replies: list[MeasuredReply] = []
     for turn_id in range(1, warm_up + runs + 1):
         reply = measure_reply(engine, question, turn_id, params)
         if replies and reply.codes != replies[0].codes:
             raise BenchError(
-                f"Reply {turn_id} has other codes than the first one although question and seed are the "
-                "same. No times are given; the engine keeps something from one conversation to the next."
+                f"Reply {turn_id} differs from the first one although question and seed are the "
+                "same. No times are reported; the engine keeps state from one conversation to the next."
             )
         replies.append(reply)
         progress(turn_id)
@@ -153,11 +152,11 @@ def measure_reply(
     params: SamplingParams | None = None,
     *,
     while_spoken: bool = True,
-) -> Reply:
+) -> MeasuredReply:
     """One turn and its spoken reply. Raises BenchError as `run_bench`, apart from comparing replies.
 
     The question is pushed in blocks as from a microphone, before the clock starts; without `while_spoken` all
-    at once after it has started, as if nothing were encoded and prefilled before the commit.
+    at once after it has started, so that nothing is encoded or prefilled before the commit.
     """
     values: dict[str, list[float]] = {}
 
@@ -195,11 +194,11 @@ def measure_reply(
         engine.end_conversation(conversation)
     if done is None or not chunks:
         raise BenchError(
-            "The engine gave no speech for the question. No times are given; try another question."
+            "The engine returned no speech for the question. No times are reported; try another question."
         )
     pcm = np.concatenate([chunk for _, chunk in chunks])
     values |= _latencies(committed, finished, chunks, engine.output_sample_rate)
-    reply = Reply(done.codes, pcm, values)
+    reply = MeasuredReply(done.codes, pcm, values)
     _check_reply(engine, reply)
     return reply
 
@@ -207,7 +206,7 @@ def measure_reply(
 def _latencies(
     committed: float, finished: float, chunks: Sequence[tuple[float, Pcm]], sample_rate: int
 ) -> dict[str, list[float]]:
-    """TTFA and the three ratios, from when each chunk came out."""
+    """TTFA and the three ratios, from the time of each chunk."""
     audio_s = [len(pcm) / sample_rate for _, pcm in chunks]
     first = chunks[0][0] - committed
     after_first_s = sum(audio_s[1:])
@@ -223,7 +222,7 @@ def _latencies(
 
 
 def _gap_s(made_s: Sequence[float], audio_s: Sequence[float]) -> float:
-    """Silence while chunks that were made at `made_s` are played one after the other from 0 on."""
+    """Silence in s if chunks that became ready at `made_s` are played in real time from 0 on."""
     played_until, gap = 0.0, 0.0
     for made, audio in zip(made_s, audio_s, strict=True):
         gap += max(made - played_until, 0.0)
@@ -231,19 +230,21 @@ def _gap_s(made_s: Sequence[float], audio_s: Sequence[float]) -> float:
     return gap
 
 
-def _check_reply(engine: Engine, reply: Reply) -> None:
+def _check_reply(engine: Engine, reply: MeasuredReply) -> None:
     if not np.isfinite(reply.pcm).all():
-        raise BenchError("The reply holds values that are not finite. No times are given; check the weights.")
+        raise BenchError(
+            "The reply holds values that are not finite. No times are reported; check the weights."
+        )
     if level_dbfs(reply.pcm) < SILENCE_DBFS:
         raise BenchError(
-            "The reply is silent. No times are given; check the weights or ask another question."
+            "The reply is silent. No times are reported; check the weights or ask another question."
         )
     bundle = engine.bundle
     expected = len(reply.codes) * bundle.samples_per_code
     if len(reply.pcm) != expected:
         raise BenchError(
             f"The reply has {len(reply.pcm)} samples where its {len(reply.codes)} codes make {expected}. "
-            "No times are given."
+            "No times are reported."
         )
 
 

@@ -1,7 +1,7 @@
-"""The language model's times of every variant in one table: weight formats of torch, and an engine.
+"""Summary of the language model benchmark: all variants (weight formats of torch, an engine) in one table.
 
-In: the tables of each variant as documents, or the error in their place. Out: one table. A run whose step
-failed, or whose outputs are not finite and moving, has no time in it and says why. Any thread.
+In: the tables of each variant as JSON documents, or its error. Out: one table; a row without a valid time
+states the reason. No torch. Any thread.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 from engine_runtime.table import Cell, Section
 
 COLUMNS = {
-    "variant": "weights under torch, or trtllm: the engine",
-    "work": "prefill of so many rows, or a decode step behind so many rows; as in the tables above",
-    "ms": "median, as a reply waits for it",
+    "variant": "weight format under torch, or trtllm for an engine",
+    "work": "prefill of this many rows, or decode step after this many rows; as in the tables above",
+    "ms": "median wall time",
     "ms_p95": "95th percentile",
-    "device_ms": "median of what the GPU took, by events on the engine's own stream",
-    "ratio": "of a step: ms / the time to read what it needs at the measured copy bandwidth",
-    "valid": "yes, or why there is no time",
+    "device_ms": "median GPU time, by events on the engine's own stream",
+    "ratio": "of a step: ms / time to read its bytes at the measured copy bandwidth",
+    "valid": "yes, or why no time is reported",
 }
 _ROWS = {"prefill": "rows", "decode step": "cached_rows"}
 
 
 def side_by_side(stages: Mapping[str, Mapping[str, Any]]) -> Section:
-    """`stages` maps a variant to its tables by title; "error" says why they are missing or not all there."""
+    """`stages` maps a variant to its tables by title; "error" is the reason why tables are missing."""
     section = Section("language model, side by side", COLUMNS)
     for variant, tables in stages.items():
         for title, rows_name in _ROWS.items():
@@ -37,6 +37,6 @@ def side_by_side(stages: Mapping[str, Mapping[str, Any]]) -> Section:
     return section
 
 
-def is_whole(section: Section) -> bool:
+def is_complete(section: Section) -> bool:
     """Whether every row has a time."""
     return all(row["valid"] == "yes" for row in section.rows)

@@ -1,7 +1,6 @@
-"""Every stage of a loaded engine alone, against the ceilings of the machine, in the order of an utterance.
+"""Benchmark of every stage of a loaded engine: load time, memory, and latency against the measured ceilings.
 
-In: an engine that is warmed up, and what it was loaded with. Out: the tables, none of which holds a reference
-to the engine. Engine thread.
+In: a warmed-up engine. Out: tables, none of which keeps a reference to the engine. Engine thread.
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
+import torch
+
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.compare import Comparison
 from engine_runtime.bench.conversation import measure_conversation
 from engine_runtime.bench.exact_encoding import TITLE, measure_exact_encoding
 from engine_runtime.bench.language_model import LMBench
-from engine_runtime.bench.memory import measure_memory, reset_peak
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.options import EngineOptions
@@ -29,11 +30,18 @@ if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
 COMPARISONS = ("transformers", "recompute")
+MEMORY_COLUMNS = {
+    "load_s": "bundle opened, every network loaded and warmed up",
+    "allocated_gb": "device memory in tensors now (10^9 bytes)",
+    "peak_gb": "maximum while loading",
+    "reserved_gb": "device memory that torch holds",
+    "host_gb": "resident memory of the process",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class StageBench:
-    """What is measured: `repeats` of each call, and `replies` whole replies with `params`."""
+    """Measures `repeats` runs of each call, and `replies` complete replies with `params`."""
 
     ceilings: Ceilings
     repeats: int
@@ -41,12 +49,12 @@ class StageBench:
     params: SamplingParams | None
 
     def run(self, engine: Engine, question: Pcm, load_s: float) -> Iterator[Section]:
-        """The tables one by one, as they are done; a table for which the GPU has too little memory says so.
-        Raises BenchError where an output is wrong."""
+        """Yield each table when it is complete; if the GPU has too little memory for one, its note says so.
+        Raises BenchError if an output is wrong."""
         lm = self._language_model(engine)
         codec = CodecBench(engine.stages, self.repeats)
         measurements: dict[str, Callable[[], Section]] = {
-            "load and memory": lambda: measure_memory(lm.device, load_s),
+            "load and memory": lambda: _memory(lm.device, load_s),
             "prefill": lm.prefill,
             "decode step": lm.step,
             "speech encoder": lambda: _encoder(engine, codec, question),
@@ -63,7 +71,7 @@ class StageBench:
                 yield Section(title, {}, note=f"not measured: {error}")
 
     def compare(self, engine: Engine, what: str) -> Section:
-        """One of COMPARISONS. Raises as `run`, and ComparisonError where the other side is not there."""
+        """Run one of COMPARISONS. Raises as `run`, and ComparisonError if the other side is not available."""
         comparison = Comparison(engine.stages, self._language_model(engine), min(self.repeats, 10))
         run = comparison.transformers if what == "transformers" else comparison.recompute
         return explain_out_of_memory(run, engine.bundle.lm, engine.stages.options)
@@ -72,8 +80,25 @@ class StageBench:
         return LMBench(engine.stages, self.ceilings, self.repeats)
 
 
+def _memory(device: torch.device, load_s: float) -> Section:
+    """Time to load, and memory of the device and of the host right after loading."""
+    section = Section("load and memory", MEMORY_COLUMNS)
+    row: dict[str, float | int | str | None] = {
+        "load_s": load_s,
+        "host_gb": psutil.Process().memory_info().rss / 1e9,
+    }
+    if device.type == "cuda":
+        row["allocated_gb"] = torch.cuda.memory_allocated(device) / 1e9
+        row["peak_gb"] = torch.cuda.max_memory_allocated(device) / 1e9
+        row["reserved_gb"] = torch.cuda.memory_reserved(device) / 1e9
+    else:
+        section.note = "device memory does not apply on a CPU"
+    section.rows.append(row)
+    return section
+
+
 def _encoder(engine: Engine, codec: CodecBench, question: Pcm) -> Section:
-    """With the stream of a turn: another one would take memory for its caches, which captured graphs keep."""
+    """Uses the stream of a turn: another one would allocate caches, which captured graphs keep alive."""
     stream = engine.stages.streams.acquire()
     try:
         return codec.encoder(question, stream)
@@ -82,18 +107,21 @@ def _encoder(engine: Engine, codec: CodecBench, question: Pcm) -> Section:
 
 
 def load_timed(load: Callable[[], Engine], options: EngineOptions) -> tuple[Engine, float]:
-    """An engine that is warmed up, and how many seconds that took; the memory of an earlier one is free.
+    """Load and warm up an engine, after freeing the memory of an earlier one. Returns it and the seconds.
 
-    Raises what loading raises, and AcceleratorError where the GPU has too little memory.
+    Raises the errors of `load`, and AcceleratorError if the GPU has too little memory.
     """
     gc.unfreeze()
     gc.collect()
-    reset_peak(usable_device(options.device))
+    device = usable_device(options.device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     began = time.perf_counter()
     engine = load()
     engine.warm_up()
     load_s = time.perf_counter() - began
-    # As where the app runs an engine: a collection that walks all of it would take part in the times.
+    # As in the application: garbage collection that traverses the whole engine would distort the times.
     gc.collect()
     gc.freeze()
     return engine, load_s

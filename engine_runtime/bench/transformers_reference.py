@@ -1,8 +1,8 @@
-"""The same language model from transformers' Qwen3 modules with its own cache, as the released demo runs it.
+"""The language model built from transformers' Qwen3 modules with their own cache, as in the released demo.
 
-In: the weights of a MossLM on the device. Out: `TransformersLM`, which runs rows as `PagedLM` does: every
-step runs both tails and both heads, eager, over a `DynamicCache`. It shares the weights, so both can be held
-against each other in one run. transformers is optional (`pip install moss-voice[compare]`). One thread.
+In: the weights of a MossLM on the device. Out: `TransformersLM`, with an interface like `PagedLM`: every step
+runs both tails and both heads, eagerly, over a `DynamicCache`. It shares the weights, so both can be compared
+in one run. transformers is optional (`pip install moss-voice[compare]`). One thread.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from engine_runtime.models.moss_lm import Block, MossLM
 
 
 class ComparisonError(MossVoiceError):
-    """A comparison that cannot be made, or whose sides do not agree."""
+    """The comparison is not possible, or the two sides disagree."""
 
 
 class TransformersLM:
-    """See the module. Raises ComparisonError where transformers is not installed."""
+    """See the module. Raises ComparisonError if transformers is not installed."""
 
     def __init__(self, model: MossLM, max_rows: int) -> None:
         try:
@@ -60,7 +60,7 @@ class TransformersLM:
         self.reset()
 
     def _layers(self, qwen3: Any, block: Block, first: int) -> list[nn.Module]:
-        """Qwen3 layers on the weights of `block`, which own the cache layers from `first` on."""
+        """Qwen3 layers that share the weights of `block` and use the cache layers from `first` on."""
         layers = []
         for index, layer in enumerate(block.layers):
             with torch.device("meta"):
@@ -70,20 +70,21 @@ class TransformersLM:
         return layers
 
     def reset(self) -> None:
-        """Forget all rows."""
+        """Empty the cache."""
         self._cache, self.num_rows = self._new_cache(config=self._config), 0
 
     def crop(self, rows: int) -> None:
-        """Go back to so many rows."""
-        self._cache.crop(rows - self.num_rows)  # negative: so many rows less
+        """Truncate the cache to this many rows."""
+        self._cache.crop(rows - self.num_rows)  # negative: number of rows to remove
         self.num_rows = rows
 
     @torch.inference_mode()
     def run(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        """Text logits and audio logits of the last of more rows (merged ids); many only on an empty cache."""
+        """Append rows (merged ids); returns text and audio logits of the last one. Several rows require an
+        empty cache."""
         device = self._embedding.device
         if len(ids) > 1 and self.num_rows:
-            raise ComparisonError("Many rows at once are only possible on an empty cache.")
+            raise ComparisonError("Several rows at once require an empty cache.")
         x = self._embedding[torch.tensor(ids, device=device)][None]
         positions = torch.arange(self.num_rows, self.num_rows + len(ids), device=device)
         rotary = self._rotary(x, positions[None])

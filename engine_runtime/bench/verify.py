@@ -1,9 +1,9 @@
 """Quality of a weight format: an engine in that format compared with the same bundle in native weights.
 
 In: two loaders of a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
-threshold and whether it holds. Replies of the native engine are the teacher: both engines are led through the
-same rows, step by step as in a conversation, and their logits are compared, so that one early difference does
-not spoil all that follows. The engines are loaded one after the other, since two may not fit. Engine thread.
+threshold and whether it holds. Teacher forcing: both engines decode the replies of the native engine step by
+step, and their logits are compared, so that an early difference does not affect later rows. The engines are
+loaded one after the other, since two may not fit into memory. Engine thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from engine_runtime.bench.verify_encoder import LeadIn, measure_codes
 from engine_runtime.bench.word_errors import Recognizer, word_errors
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.lm.generation import Row
-from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS
+from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.table import Section
 from engine_runtime.types import Codes, Modality, Pcm, ReplyDone
 
@@ -36,33 +35,33 @@ if TYPE_CHECKING:
 LEAST_TOP1 = 0.90
 LEAST_COSINE = 0.99
 LEAST_CODES = 0.995
-"""Equal codes of streams and of whole recordings where both compute the same, up to rounding."""
+"""Share of equal codes of streams and of complete recordings if both compute the same, up to rounding."""
 LEAST_ESTIMATED_CODES = 0.95
-"""The same where a stream estimates the loudness of the whole."""
+"""The same if a stream estimates the loudness of the complete recording."""
 FINE_STEPS, FAST_STEPS = 10, 5
 MOST_MEL = 0.1
 """In natural logarithms: 0.9 dB."""
 MOST_WORD_ERRORS = 0.10
 """More word errors at FAST_STEPS than at FINE_STEPS, as a share of the words."""
 MOST_ROWS = 200
-NO_QUESTIONS = "There is no question to compare with. Give a folder of WAV files with --wavs DIR."
+NO_QUESTIONS = "No questions to compare with. Pass a folder of WAV files with --wavs DIR."
 
 COLUMNS = {
-    "check": "what is compared; heads: teacher-forced over the native engine's replies",
+    "check": "compared quantity; heads: teacher-forced over the replies of the native engine",
     "value": "agreement or cosine 0..1; mel distance: mean absolute difference of natural-log mels",
-    "threshold": "the least (>=) or the most (<=) that counts as aligned",
+    "threshold": "minimum (>=) or maximum (<=) that counts as aligned",
     "of": "rows, codes, frames or words that were compared",
-    "aligned": "whether the threshold is kept; - for a value that is only reported",
+    "aligned": "whether the threshold is met; - for a value that is only reported",
 }
 
 
 class VerifyError(MossVoiceError):
-    """Nothing to compare."""
+    """There is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison. `threshold` None stands for a value that is only reported."""
+    """One comparison. `threshold` None: the value is only reported."""
 
     name: str
     value: float
@@ -72,7 +71,7 @@ class Check:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the value is on the right side of the threshold."""
+        """Whether the value meets the threshold."""
         if self.threshold is None:
             return True
         return self.value >= self.threshold if self.is_least else self.value <= self.threshold
@@ -80,16 +79,16 @@ class Check:
 
 @dataclass(slots=True)
 class Verdict:
-    """All checks. `notes` says what could not be checked."""
+    """All checks. `notes`: what could not be checked, and why."""
 
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tables: list[Section] = field(default_factory=list)
-    """What lies behind some of the checks."""
+    """Details of some of the checks."""
 
     @property
     def is_aligned(self) -> bool:
-        """Whether every check is."""
+        """Whether every check is aligned."""
         return all(check.is_aligned for check in self.checks)
 
     def section(self, title: str) -> Section:
@@ -116,8 +115,8 @@ def _said(check: Check) -> str:
 
 
 @dataclass(slots=True)
-class _Lesson:
-    """One reply of the teacher: all rows, where the reply starts, its codes and words, and the logits."""
+class _TeacherReply:
+    """One reply of the teacher: all rows, the first row of the reply, its codes and words, and the logits."""
 
     rows: list[Row]
     start: int
@@ -132,17 +131,17 @@ def verify(
     questions: Mapping[str, Pcm],
     lead_ins: SequenceOf[LeadIn] = (),
 ) -> Verdict:
-    """Compare over spoken questions at the bundle's input rate, streamed codes with what `lead_ins` put
-    around them. Raises VerifyError if there are no questions."""
+    """Compare over spoken questions at the bundle's input rate; streamed codes also with each of `lead_ins`.
+    Raises VerifyError if there are no questions."""
     native = load_native()
-    lessons = _teach_all(native, questions)
+    replies = _teach_all(native, questions)
     exact = native.stages.options.exact_encoding
     verdict = verify_encoder(native.stages.speech_tokenizer, questions, lead_ins, exact=exact)
-    _flow_steps(native, lessons, verdict)
+    _flow_steps(native, replies, verdict)
     native.close()
     del native
-    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two engines
-    verdict.checks[:0] = _tested_heads(load_tested, lessons)
+    gc.collect()  # free the first engine now (reference cycles): two may not fit into GPU memory
+    verdict.checks[:0] = _tested_heads(load_tested, replies)
     return verdict
 
 
@@ -151,32 +150,32 @@ def verify_heads(
 ) -> Verdict:
     """Compare the language models alone. Errors as in `verify`."""
     native = load_native()
-    lessons = _teach_all(native, questions)
+    replies = _teach_all(native, questions)
     native.close()
     del native
-    gc.collect()  # turns and conversations refer to each other, and a GPU may have no room for two engines
-    return Verdict(_tested_heads(load_tested, lessons))
+    gc.collect()  # free the first engine now (reference cycles): two may not fit into GPU memory
+    return Verdict(_tested_heads(load_tested, replies))
 
 
-def _teach_all(native: Engine, questions: Mapping[str, Pcm]) -> list[_Lesson]:
-    """The native replies, with their logits."""
+def _teach_all(native: Engine, questions: Mapping[str, Pcm]) -> list[_TeacherReply]:
+    """Replies of the native engine, with their logits."""
     if not questions:
         raise VerifyError(NO_QUESTIONS)
-    lessons = [_teach(native, question) for question in questions.values()]
-    for lesson in lessons:
-        lesson.logits = list(_logits(native, lesson))
-    return lessons
+    replies = [_teach(native, question) for question in questions.values()]
+    for reply in replies:
+        reply.logits = list(_logits(native, reply))
+    return replies
 
 
-def _tested_heads(load_tested: Callable[[], Engine], lessons: list[_Lesson]) -> list[Check]:
+def _tested_heads(load_tested: Callable[[], Engine], replies: list[_TeacherReply]) -> list[Check]:
     tested = load_tested()
-    checks = _heads(tested, lessons)
+    checks = _heads(tested, replies)
     tested.close()
     return checks
 
 
-def _teach(engine: Engine, question: Pcm) -> _Lesson:
-    """The native reply to a question."""
+def _teach(engine: Engine, question: Pcm) -> _TeacherReply:
+    """Reply of the native engine to a question."""
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1)
     turn.push(question)
@@ -184,40 +183,42 @@ def _teach(engine: Engine, question: Pcm) -> _Lesson:
     events = list(turn.commit(Modality.SPEECH, replace(sampling, max_new=min(sampling.max_new, MOST_ROWS))))
     done = events[-1]
     if not isinstance(done, ReplyDone) or not done.codes:
-        raise VerifyError("The native engine says nothing to a question. Give other questions with --wavs.")
+        raise VerifyError(
+            "The native engine returned no speech for a question. Pass other questions with --wavs."
+        )
     exchange = conversation.exchanges[-1]
     opening = len(engine.stages.prompt.open_reply(Modality.SPEECH))
     rows = [*engine.stages.prompt.system(Modality.SPEECH), *exchange.user, *exchange.reply]
     start = len(rows) - len(exchange.reply) + opening
-    return _Lesson(rows, start, np.array(done.codes, dtype=np.int64), done.text)
+    return _TeacherReply(rows, start, np.array(done.codes, dtype=np.int64), done.text)
 
 
-def _logits(engine: Engine, lesson: _Lesson) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits of both heads before each row of the reply, on the host, what cannot be sampled left out."""
+def _logits(engine: Engine, reply: _TeacherReply) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits of both heads before each row of the reply, on the host, without ids that are never sampled."""
     special, lm = engine.bundle.lm.special_ids, engine.stages.lm
-    ids = engine.stages.sequences.merged_ids(lesson.rows)
+    ids = engine.stages.sequences.merged_ids(reply.rows)
     sequence = Sequence()
     try:
-        yield _on_host(lm.prefill(sequence, ids[: lesson.start], BOTH_TAILS), special.audio_forbidden_from)
-        for token_id in ids[lesson.start : lesson.start + len(lesson.codes)]:
+        yield _on_host(lm.prefill(sequence, ids[: reply.start], BOTH_TAILS), special.audio_forbidden_from)
+        for token_id in ids[reply.start : reply.start + len(reply.codes)]:
             logits = lm.decode(sequence, token_id, BOTH_TAILS)
             yield _on_host(logits, special.audio_forbidden_from)
     finally:
         lm.blocks.release(sequence)
 
 
-def _on_host(logits: Logits, audio_end: int) -> tuple[Tensor, Tensor]:
-    if logits.text is None or logits.audio is None:
-        raise VerifyError("The language model left a head out although both were asked for.")
-    return logits.text.float().cpu(), logits.audio[:audio_end].float().cpu()
+def _on_host(logits: StepOutput, audio_end: int) -> tuple[Tensor, Tensor]:
+    if logits.text_logits is None or logits.audio_logits is None:
+        raise VerifyError("The language model did not return the logits of both heads.")
+    return logits.text_logits.float().cpu(), logits.audio_logits[:audio_end].float().cpu()
 
 
-def _heads(engine: Engine, lessons: list[_Lesson]) -> list[Check]:
+def _heads(engine: Engine, replies: list[_TeacherReply]) -> list[Check]:
     """Top-1 agreement and cosine of both heads."""
     same: list[list[bool]] = [[], []]
     cosines: list[list[float]] = [[], []]
-    for lesson in lessons:
-        for wanted, found in zip(lesson.logits, _logits(engine, lesson), strict=True):
+    for reply in replies:
+        for wanted, found in zip(reply.logits, _logits(engine, reply), strict=True):
             for head in range(2):
                 same[head].append(bool(wanted[head].argmax() == found[head].argmax()))
                 cosines[head].append(float(F.cosine_similarity(wanted[head], found[head], dim=0)))
@@ -239,8 +240,8 @@ def verify_encoder(
     *,
     exact: bool = False,
 ) -> Verdict:
-    """Compare streamed speech codes alone. `exact`: each turn is encoded anew at its end, so that streamed
-    codes are only reported. Raises VerifyError for no questions."""
+    """Compare streamed speech codes alone. `exact`: each turn is encoded again at its end, so streamed codes
+    are only reported. Raises VerifyError if there are no questions."""
     if not questions:
         raise VerifyError(NO_QUESTIONS)
     table = measure_codes(tokenizer, questions, lead_ins)
@@ -252,27 +253,27 @@ def verify_encoder(
         verdict.checks.append(Check(name, share, None if exact else least, count))
     if not verdict.is_aligned:
         verdict.notes.append(
-            "streamed codes are not aligned: --exact-encoding encodes each turn anew at its end"
+            "streamed codes are not aligned: --exact-encoding encodes each turn again at its end"
             if tokenizer.is_revised
-            else "streamed codes are not aligned although nothing of them is estimated: check the weights"
+            else "streamed codes are not aligned although the ceiling is not estimated: check the weights"
         )
     return verdict
 
 
 @torch.inference_mode()
-def _flow_steps(engine: Engine, lessons: list[_Lesson], verdict: Verdict) -> None:
-    """Mel, and words heard, at FINE_STEPS and at FAST_STEPS."""
+def _flow_steps(engine: Engine, replies: list[_TeacherReply], verdict: Verdict) -> None:
+    """Compare mel and recognized words at FINE_STEPS and FAST_STEPS."""
     stages = engine.stages
     mels = [
-        [stages.token2mel.convert(lesson.codes, steps) for lesson in lessons]
+        [stages.token2mel.convert(reply.codes, steps) for reply in replies]
         for steps in (FINE_STEPS, FAST_STEPS)
     ]
     distance = np.concatenate([np.abs(a - b).mean(axis=0) for a, b in zip(*mels, strict=True)])
     name = f"mel at {FINE_STEPS} / {FAST_STEPS}"
     verdict.checks.append(Check(name, float(distance.mean()), MOST_MEL, len(distance), is_least=False))
-    texts = [lesson.words for lesson in lessons]
+    texts = [reply.words for reply in replies]
     if not any(texts):
-        verdict.notes.append("word errors not checked: the bundle gives no words to its speech")
+        verdict.notes.append("word errors not checked: the bundle has no subtitles")
         return
     try:
         recognizer = Recognizer(texts)

@@ -1,5 +1,5 @@
-"""Streamed speech codes, held against those of whole recordings: what is quiet before the speech, and how
-loud the speech is, times what a stream knows of the loudness.
+"""Compares streamed speech codes with those of complete recordings, by what precedes the speech, by level,
+and by what a stream knows of the maximum.
 
 In: a speech tokenizer and recordings at its rate. Out: a table. Engine thread.
 """
@@ -22,15 +22,15 @@ from engine_runtime.types import Codes, Pcm
 LEAD_S = 0.4
 ROOM_DBFS = -60.0
 QUIET_DB = -20.0
-"""Level of the quiet speech below the recordings as they are."""
+"""Gain of the quiet speech."""
 PUSH_MS = 80
 
 COLUMNS = {
     "before the speech": f"{LEAD_S:g} s of digital silence, dither (one bit) or a room ({ROOM_DBFS:g} dBFS); "
-    "turn: a room around the speech, cut as the application cuts a turn",
+    "turn: room noise around the speech, as the application cuts a turn",
     "level_db": "gain of the recordings",
-    "codes": "that were compared with those of the whole recording, as the model was trained",
-    "bare": "share that is equal if the ceiling is the maximum so far",
+    "codes": "compared codes; the reference is the complete recording, as in training",
+    "bare": "share of equal codes if the ceiling is the maximum so far",
     "prior": f"... with the bundle's prior, else {SPEECH_CEILING:g}, below it and no revision",
     "streamed": "... as a stream runs in the first turn",
     "next turn": "... as it runs after a turn of the same loudness",
@@ -40,17 +40,17 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class LeadIn:
-    """What stands around the speech: quiet samples before and after it."""
+    """Quiet samples before and after the speech."""
 
     name: str
     before_s: float
     after_s: float = 0.0
     steps: bool = False
-    """Whether it is dither, values of one step of 16 bits."""
+    """Dither of one 16-bit step."""
     rms: float = 0.0
 
     def around(self, speech: Pcm, rate: int, generator: np.random.Generator) -> Pcm:
-        """The recording with it. A room is there while somebody speaks, too."""
+        """The recording between these samples. Room noise is also added to the speech."""
         before, after = round(self.before_s * rate), round(self.after_s * rate)
         pcm = np.pad(speech, (before, after)).astype(np.float64)
         if self.steps:
@@ -59,7 +59,7 @@ class LeadIn:
 
 
 def all_lead_ins(pre_roll_s: float, tail_s: float) -> tuple[LeadIn, ...]:
-    """All that are compared; a turn of the application is cut with this much before and after the speech."""
+    """All variants; a turn of the application has `pre_roll_s` before and `tail_s` after the speech."""
     room = 10 ** (ROOM_DBFS / 20)
     return (
         LeadIn("none", 0.0),
@@ -73,11 +73,11 @@ def all_lead_ins(pre_roll_s: float, tail_s: float) -> tuple[LeadIn, ...]:
 def measure_codes(
     tokenizer: SpeechTokenizer, recordings: Mapping[str, Pcm], lead_ins: Sequence[LeadIn]
 ) -> Section:
-    """The table. Recordings are cut to one segment with what stands around them."""
+    """Compare all variants. A recording with its lead-in is truncated to one segment."""
     note = (
-        "estimated and revised while somebody speaks; with --exact-encoding all of them are equal at the end"
+        "estimated and revised while the user speaks; with --exact-encoding all of them are equal at the end"
         if tokenizer.is_revised
-        else "never estimated: the model was trained with what a stream computes"
+        else "never estimated: training and streams compute the same"
     )
     section = Section("streamed speech codes", COLUMNS, note=note)
     stream = tokenizer.stream()
@@ -89,7 +89,7 @@ def measure_codes(
                 {
                     "before the speech": lead_in.name,
                     "level_db": level_db,
-                    "codes": sum(one.whole.size for one in measured),
+                    "codes": sum(one.complete.size for one in measured),
                     "bare": _share(measured, lambda one: one.bare),
                     "prior": _share(measured, lambda one: one.prior),
                     "streamed": _share(measured, lambda one: one.streamed),
@@ -101,7 +101,7 @@ def measure_codes(
 
 
 def _run(stream: SpeechTokenizerStream, pcm: Pcm, rate: int, prior: float | None = None) -> Codes:
-    """All codes of a stream, as they are in the end."""
+    """Final codes of a stream."""
     block = rate * PUSH_MS // 1000
     stream.reset(prior)
     for start in range(0, pcm.size, block):
@@ -120,9 +120,9 @@ def _signals(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Codes of one recording, all of it known (`whole`) and with less knowledge of its maximum."""
+    """Codes of one recording, with its maximum known (`complete`) and with less knowledge of it."""
 
-    whole: Codes
+    complete: Codes
     bare: Codes
     prior: Codes
     streamed: Codes
@@ -141,15 +141,15 @@ class _Measured:
         def scaled(ceilings: Tensor) -> Codes:
             return tokenizer.encode_mel(features.scale(log_power, ceilings))
 
-        streamed, whole = _run(stream, pcm, rate), tokenizer.encode(pcm)
-        if streamed.size != whole.size:
+        streamed, complete = _run(stream, pcm, rate), tokenizer.encode(pcm)
+        if streamed.size != complete.size:
             raise ExecutorError(
-                f"A stream gave {streamed.size} codes where the whole recording has {whole.size}. "
+                f"A stream returned {streamed.size} codes where the complete recording has {complete.size}. "
                 "Check the bundle's speech encoder."
             )
         revisions, maximum = stream.revisions, stream.maximum
         return cls(
-            whole=whole,
+            complete=complete,
             bare=scaled(maxima),
             prior=scaled(maxima.clamp_min(features.prior if features.is_revised else SPEECH_CEILING)),
             streamed=streamed,
@@ -159,4 +159,4 @@ class _Measured:
 
 
 def _share(measured: Sequence[_Measured], codes: Callable[[_Measured], Codes]) -> float:
-    return float(np.mean(np.concatenate([codes(one) == one.whole for one in measured])))
+    return float(np.mean(np.concatenate([codes(one) == one.complete for one in measured])))

@@ -1,8 +1,8 @@
-"""Words heard in speech by an independent ear (pocketsphinx), and how many of them are wrong.
+"""Word error rate of synthesized speech, by an independent recognizer (pocketsphinx).
 
-In: speech and the texts of which it should say one. Out: words, and counts of errors. The ear knows the texts
-and decides which of them it heard, or none: it tells a garbled reply from a clear one, not good from better
-speech. pocketsphinx is optional. Any thread.
+In: speech, and the candidate texts. Out: recognized words, and error counts. The recognizer selects one of
+the candidates or none, so it detects garbled speech but does not rank quality. pocketsphinx is optional. Any
+thread.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 from engine_runtime.codec.resample import resample
 from engine_runtime.types import Pcm
 
-EAR_RATE = 16000
+RECOGNIZER_RATE = 16000
 _PEAK, _SILENCE_S, _NOISE = 0.5, 0.25, 3e-4
 
 
 class Recognizer:
-    """Hears one of `texts`, as far as they are words of its dictionary. ImportError without pocketsphinx."""
+    """Recognizes one of `texts`; words that are not in its dictionary are ignored. Raises ImportError without
+    pocketsphinx."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         from pocketsphinx import Config, Decoder, get_model_path
@@ -34,11 +35,11 @@ class Recognizer:
         self._decoder.activate_search("replies")
 
     def words(self, pcm: Pcm, rate: int) -> str:
-        """What is heard in `pcm` [n] at `rate`, words with a space between, "" if nothing."""
-        heard = resample(pcm, rate, EAR_RATE)
+        """The words recognized in `pcm` [n] at `rate` Hz, separated by spaces; "" if none."""
+        heard = resample(pcm, rate, RECOGNIZER_RATE)
         heard = heard * (_PEAK / max(float(np.abs(heard).max(initial=0.0)), 1e-3))
-        heard = np.pad(heard, round(_SILENCE_S * EAR_RATE))
-        # Digital silence, which no microphone gives, throws the ear off.
+        heard = np.pad(heard, round(_SILENCE_S * RECOGNIZER_RATE))
+        # The recognizer is trained on microphones and fails on digital silence.
         wave = heard + np.random.default_rng(0).normal(0, _NOISE, len(heard))
         self._decoder.start_utt()
         self._decoder.process_raw((wave.clip(-1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)

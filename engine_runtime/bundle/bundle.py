@@ -128,7 +128,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         ) from error
     if not is_folder:
         raise BundleError(
-            f"There is no bundle folder at {path}. Give the folder that holds {MANIFEST_NAME}, or get the "
+            f"There is no bundle folder at {path}. Give the folder that contains {MANIFEST_NAME}, or get the "
             "released model with `moss-voice fetch moss-speech`."
         )
     if not _is_utf_8(path):
@@ -138,7 +138,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     if not is_bundle:
         raise BundleError(
-            f"{path} is not a bundle: it holds no {MANIFEST_NAME}. Give the folder that holds one."
+            f"{path} is not a bundle: it contains no {MANIFEST_NAME}. Specify the folder that contains one."
         )
     return read_toml(file)
 

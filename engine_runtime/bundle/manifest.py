@@ -1,8 +1,8 @@
-"""Strict reading of a TOML manifest: every key known, none missing, each of the right type and size; and
-writing one.
+"""Reads a TOML manifest strictly (unknown and missing keys, wrong types and values are errors), and writes
+one.
 
-In: the TOML file, or what was parsed of one. Out: typed values, or a BundleError naming file, table and key.
-A key that is not known gets the nearest known one as a hint, because most of them are misspelt.
+In: a TOML file, or a parsed one. Out: typed values, or a BundleError that names file, table and key. For an
+unknown key the error suggests the most similar known one, because most are misspelt.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from engine_runtime.models.limits import Limits, shown
 T = TypeVar("T")
 
 LARGEST_FILE = 1 << 20
-"""Bytes: hundreds of times what the manifest of a released model has."""
+"""Bytes: hundreds of times the size of the manifest of a released model."""
 # NOTE: tomllib takes the square of the parts of a dotted key in time and memory: minutes for 30,000 of them.
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"^[ \t\[]*{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART}){{16}}", re.MULTILINE)
 
 _TYPE_NAMES = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "text in quotes",
     bool: "true or false",
@@ -64,7 +64,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A whole manifest file; makes errors that name it."""
+    """A complete manifest file; creates errors that name it."""
 
     content: Mapping[str, Any]
     file: str
@@ -101,7 +101,7 @@ class Table:
                 raise self.error(f"has an unknown key {shown(key)} ({hint})")
 
     def hold(self, limits: Limits) -> None:
-        """Refuse a number that is of another type or size than `limits` say; keys may be absent."""
+        """Raise BundleError if a number violates `limits`; keys may be absent."""
         for key, limit in limits.items():
             if key in self.content and not limit.holds(self.content[key]):
                 raise self.error(f"has {key} = {shown(self.content[key])}, which must be {limit}")
@@ -129,7 +129,7 @@ class Table:
         return str(self.value(key, str))
 
     def integer(self, key: str) -> int:
-        """A whole number."""
+        """An integer."""
         return int(self.value(key, int))
 
     def strings(self, key: str) -> list[str]:
@@ -140,10 +140,10 @@ class Table:
         return [self.string(key)]
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """A list of whole numbers above 0; empty if it is left out."""
+        """A list of integers above 0; empty if it is left out."""
         found = self.content.get(key, [])
         if not isinstance(found, list) or not all(type(item) is int and item > 0 for item in found):
-            raise self.error(f"has {key} = {shown(found)}, which must be a list of whole numbers above 0")
+            raise self.error(f"has {key} = {shown(found)}, which must be a list of integers above 0")
         return tuple(found)
 
 
@@ -155,10 +155,9 @@ def read_table(
     renamed: Mapping[str, tuple[str, ...]] | None = None,
     **given: Any,
 ) -> T:
-    """Make the dataclass `kind` from a table.
-
-    Fields in `given` were read by the caller; `renamed` tells which key of the table stands for which given
-    fields. Fields with a default may be left out. Raises BundleError.
+    """Create the dataclass `kind` from a table. Fields in `given` were read by the caller; `renamed` maps a
+    key of the table to the given fields that it sets. Fields with a default may be absent. Raises
+    BundleError.
     """
     hints = typing.get_type_hints(kind)
     renamed = renamed or {}

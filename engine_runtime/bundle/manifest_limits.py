@@ -1,16 +1,16 @@
-"""Limits of the numbers in a manifest that are no network's config, table by table.
+"""Limits of the numbers in a manifest, per table, except those in the configs of networks.
 
-In: nothing. Out: limits that `Table.hold` compares a table with; models/limits.py says how they are chosen.
+In: nothing. Out: limits for `Table.hold`, chosen as described in models/limits.py.
 """
 
 from __future__ import annotations
 
-from engine_runtime.models.limits import CODES, FLOW_CONFIG, ID, MEL, RATE, Limits, Real, Whole, Wholes
+from engine_runtime.models.limits import CODES, FLOW_CONFIG, ID, MEL, RATE, Integer, Integers, Limits, Real
 
 LM: Limits = {
-    "tokens_per_block": Whole(1, 1_024),
-    "kv_blocks": Whole(1, 1 << 20),
-    "context_rows": Whole(1, 1 << 20),
+    "tokens_per_block": Integer(1, 1_024),
+    "kv_blocks": Integer(1, 1 << 20),
+    "context_rows": Integer(1, 1 << 20),
 }
 SPECIAL_IDS: Limits = dict.fromkeys(
     (
@@ -28,12 +28,12 @@ SPECIAL_IDS: Limits = dict.fromkeys(
 )
 SAMPLING: Limits = {
     "temperature": Real(0.0, 100.0),
-    "top_k": Whole(0, 1 << 22),
+    "top_k": Integer(0, 1 << 22),
     "top_p": Real(1e-6, 1.0),
     "repetition_penalty": Real(1e-2, 100.0),
-    "min_new": Whole(0, 1 << 20),
-    "max_new": Whole(1, 1 << 20),
-    "seed": Whole(0, (1 << 63) - 1),
+    "min_new": Integer(0, 1 << 20),
+    "max_new": Integer(1, 1 << 20),
+    "seed": Integer(0, (1 << 63) - 1),
 }
 SPEECH_ENCODER: Limits = {"sample_rate": RATE, "ceiling_prior": Real(-10.0, 10.0)}
 FLOW: Limits = {
@@ -42,11 +42,11 @@ FLOW: Limits = {
     "chunk_codes": CODES,
     "look_ahead_codes": FLOW_CONFIG["look_ahead_codes"],
     "first_chunk_codes": CODES,
-    "packet_codes": Wholes(1, 1_000, count=64),
+    "packet_codes": Integers(1, 1_000, count=64),
 }
 VOCODER: Limits = {
-    "left_context_frames": Whole(0, 1_000),
-    "right_context_frames": Whole(0, 1_000),
+    "left_context_frames": Integer(0, 1_000),
+    "right_context_frames": Integer(0, 1_000),
 }
 VOICE: Limits = {
     "sample_rate": RATE,
@@ -54,4 +54,4 @@ VOICE: Limits = {
     "least_s": Real(0.0, 30.0),
     "most_s": Real(0.0, 30.0),
 }
-FILE: Limits = {"size": Whole(0, 1 << 50)}
+FILE: Limits = {"size": Integer(0, 1 << 50)}

@@ -8,8 +8,8 @@ model.
 A tensor depends only on its name, its shape, the seed, the dtype and the kind of device. Values are scaled so
 that signals keep their magnitude from layer to layer: fan-in scaling for products and convolutions (LeCun et
 al., "Efficient BackProp"), an eighth of it for projections into a residual stream of some 36 layers (1 /
-sqrt(2 x 36) = 0.12, as in GPT-2), ones for norms and gains, small biases. Called once at load, in the engine
-thread.
+sqrt(2 x 36) = 0.12, as in GPT-2), ones for norms and gains, small biases. Runs once when an engine is loaded,
+in its thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KEPT = ("alpha", "beta")
 def random_tensor(
     name: str, shape: Sequence[int], seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """The values of one tensor of a state dict, by its name. Shape as given."""
+    """The values of one tensor of a state dict, by its name, in this shape."""
     device = torch.device(device)
     words = name.split(".")
     last, owner = words[-1], words[-2] if len(words) > 1 else ""

@@ -1,7 +1,7 @@
-"""The sections of bundle.toml as values: what each stage is given, and how it is read from its table.
+"""The sections of bundle.toml: one dataclass per stage, and its parser.
 
-In: a table of the manifest. Out: a frozen dataclass per stage. What the manifest says once reaches every
-network config that needs it. BundleError for a key that is missing, unknown or of the wrong type.
+In: a table of the manifest. Out: a frozen dataclass per stage. Values stated once in the manifest are copied
+to every network config that needs them. Raises BundleError for a missing or unknown key, or a wrong type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine_runtime.models.limits import (
 from engine_runtime.types import MelSpec, SamplingParams
 
 _LONGEST_NAME = 255
-"""Characters of a file name: what file systems take."""
+"""Maximum characters of a file name in file systems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LMSection:
     layout: Literal["released", "tensorrt-llm"] = "released"
     """How the weights are named: as released, or as a checkpoint that was converted for TensorRT-LLM."""
     subtitles: bool = False
-    """At audio positions the text head says the word being spoken."""
+    """At audio positions the text head predicts the word being spoken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,10 @@ class SpeechEncoderSection:
     normalization: str
     config: dict[str, Any]
     weights_hold_more: bool = False
-    """The files hold more than the network: a whole training model, of which the encoder is a part."""
+    """The files contain more than the network, such as a complete training model with the encoder as a
+    part."""
     ceiling_prior: float | None = None
-    """Where the ceiling of a stream starts, as log10 mel power; None is what suits the normalization
+    """Initial ceiling of a stream, as log10 mel power; None: the default of the normalization
     (codec/speech_tokenizer/features.py). A "running_max" model was trained with it."""
     graph: Path | None = None
     """ONNX graph of a streaming step without weights, which come from `weights` (codec/onnx_encoder.py)."""
@@ -112,7 +113,7 @@ class FlowSection:
 
 @dataclass(frozen=True, slots=True)
 class VocoderSection:
-    """Mel to PCM. `left/right_context_frames` is what a chunk needs on either side to be seamless."""
+    """Mel to PCM. `left/right_context_frames` is the context a chunk needs on either side to be seamless."""
 
     kind: Literal["bigvgan", "hift"]
     weights: tuple[Path, ...]
@@ -124,7 +125,7 @@ class VocoderSection:
 
 @dataclass(frozen=True, slots=True)
 class VoiceSection:
-    """What turns a recording into the voice to speak with."""
+    """Speaker encoder and voice prompt."""
 
     speaker_encoder: Path
     """ONNX network: features of speech at `sample_rate` to an x-vector."""
@@ -170,7 +171,7 @@ def parse_lm(path: Path, table: Table) -> LMSection:
 
 
 def _check_ids(table: Table, config: dict[str, Any]) -> None:
-    """Ids lie in the vocabularies of the network; a size that is not stated is missed when it is built."""
+    """Ids must be within the vocabularies of the network; a missing size is reported when it is built."""
     of_audio = {"eosp", "audio_pad", "audio_forbidden_from"}
     for key, value in table.content.items():
         name = "audio_vocab" if key in of_audio else "text_vocab"
@@ -202,7 +203,7 @@ def parse_flow(path: Path, table: Table) -> FlowSection:
         packet_codes=table.integers("packet_codes"),
     )
     table.table("config").integer("upsample")  # mel frames per code: has to be stated
-    # What [flow] says once holds for the network too.
+    # Values of [flow] also apply to the network.
     section.config.setdefault("steps", section.steps)
     section.config.setdefault("cfg_rate", section.cfg_rate)
     section.config.setdefault("chunk_codes", section.chunk_codes)
@@ -228,13 +229,13 @@ def weights_of(path: Path, table: Table) -> tuple[Path, ...]:
 
 
 def file_in(path: Path, name: str, table: Table) -> Path:
-    """The file of this name in a bundle folder. BundleError for a name that leads out of it.
+    """The file of this name in a bundle folder. BundleError for a name outside of it.
 
-    NOTE: by name only. A link may well lead to where a large checkpoint lies already.
+    NOTE: only the name is checked. A link may point to an existing large checkpoint elsewhere.
     """
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
-        raise table.error(f"names {shown(name)}, which lies outside the bundle folder")
+        raise table.error(f"names {shown(name)}, which is outside the bundle folder")
     if not pure.parts or "\0" in name or max(map(len, pure.parts)) > _LONGEST_NAME:
         raise table.error(f"names {shown(name)}, which is no file")
     return path / name

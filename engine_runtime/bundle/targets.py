@@ -1,7 +1,7 @@
-"""Where results go: looked at before the work, so that minutes are not spent on what has no place.
+"""Checks the output folders and files of a command before its work starts.
 
-In: folders and files that need not be there yet, and the option that names them. Out: an ExportError that
-says what is wrong with them. Nothing is made. Any thread.
+In: paths that need not exist yet, and the option that names them. Out: nothing, or an ExportError with the
+reason why they cannot be written. Nothing is created. Any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from engine_runtime.errors import ExportError
 
 
 def require_folder(folder: Path, option: str) -> None:
-    """ExportError unless files can be made in `folder`, or it can be made."""
+    """Raise ExportError unless `folder` is writable or can be created."""
     there = next(path for path in (folder, *folder.absolute().parents) if os.access(path, os.F_OK))
     if not there.is_dir():
         raise ExportError(f"{there} is a file. Give a folder with {option}.")

@@ -153,9 +153,9 @@ def find_tensors(
 ) -> dict[str, StoredTensor]:
     """Locations of the tensors of `expected` (shapes by name), from the headers of the files.
 
-    BundleError names all tensors that are missing, unexpected or of another shape.
-    `either_weight_norm_style` accepts `weight_g/weight_v` where `parametrizations.weight.original0/1` is
-    expected and the other way round. `partial` takes files that hold more than is expected.
+    BundleError names all tensors that are missing, unexpected or of another shape. `either_weight_norm_style`
+    accepts `weight_g/weight_v` where `parametrizations.weight.original0/1` is expected and the other way
+    round. `partial` accepts files with additional tensors.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     stored = stored_tensors(paths)
@@ -216,8 +216,8 @@ class TensorReader:
         if not is_finite:
             raise BundleError(
                 f"{stored.file}: the tensor {stored.name} holds NaN or infinity. Compare the files with "
-                "their hashes (`moss-voice inspect`). Where they differ, copy or download the bundle again; "
-                "where they do not, the model was saved like this: use an earlier checkpoint."
+                "their hashes (`moss-voice inspect`). If they differ, copy or download the bundle again; "
+                "if they do not, the model was saved like this: use an earlier checkpoint."
             )
         self._finite.add(name)
         self._mapped += tensor.nbytes
@@ -358,5 +358,5 @@ def _values(tensor: StoredTensor) -> int:
 
 
 def _bytes(files: Iterable[Path]) -> int:
-    """NOTE: a file that is missing counts nothing here; reading it says what is wrong."""
+    """NOTE: a missing file counts as 0 bytes; reading it raises the error."""
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -21,7 +21,7 @@ from torch import Tensor
 from engine_runtime.types import Pcm
 
 
-class Span(Protocol):
+class StageTimer(Protocol):
     """The times of a stage; valid once its results have arrived."""
 
     def times(self) -> tuple[int, int]:
@@ -41,8 +41,8 @@ class PendingCopy(Protocol):
 class ExecutionStream(Protocol):
     """See the module."""
 
-    def stage(self) -> AbstractContextManager[Span]:
-        """Context manager around all work on the device; returns the `Span` of the stage."""
+    def stage(self) -> AbstractContextManager[StageTimer]:
+        """Context manager around all work on the device; returns the `StageTimer` of the stage."""
 
     def fetch(self, tensor: Tensor) -> PendingCopy:
         """Copy a float32 tensor [n] to the host; called within the stage that computed it."""
@@ -60,7 +60,7 @@ class HostSpan:
     duration_ns: int = 0
 
     def times(self) -> tuple[int, int]:
-        """See `Span`."""
+        """See `StageTimer`."""
         return self.start_ns, self.duration_ns
 
 

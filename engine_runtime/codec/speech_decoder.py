@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream, PendingCopy, Span
+from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream, PendingCopy, StageTimer
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import ExecutorError
@@ -22,19 +22,19 @@ from engine_runtime.types import Pcm
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _PendingChunk:
     """A pending chunk. `made` is its mel: the chunks computed together with it, and its own frames among
     theirs; None for the samples after the last mel."""
 
     chunk: int
     made: _Made | None
-    vocoder: Span
+    vocoder: StageTimer
     pending_copy: PendingCopy
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    span: Span
+    span: StageTimer
     first_frame: int
     frames: int
     all_frames: int
@@ -56,7 +56,7 @@ class ReplyVoice:
         with self._execution_stream.stage():
             self._to_mel, self._to_pcm = token2mel.stream(), vocoder.stream()
         self._chunk = 0
-        self._pieces: deque[_Piece] = deque()
+        self._pending: deque[_PendingChunk] = deque()
 
     @property
     def has_begun(self) -> bool:
@@ -67,7 +67,7 @@ class ReplyVoice:
     @property
     def is_pending(self) -> bool:
         """Whether chunks are pending."""
-        return bool(self._pieces)
+        return bool(self._pending)
 
     def push(self, code: int) -> list[Pcm]:
         """Add a code; returns PCM that became ready, usually none.
@@ -89,62 +89,62 @@ class ReplyVoice:
         self._vocode(mels, span)
         with self._execution_stream.stage() as span:
             pending_copy = self._execution_stream.fetch(self._to_pcm.finish_tensor())
-        self._pieces.append(_Piece(self._chunk, None, span, pending_copy))
+        self._pending.append(_PendingChunk(self._chunk, None, span, pending_copy))
         return self.take()
 
     def take(self) -> list[Pcm]:
         """PCM that became ready since the last call; does not wait."""
-        pieces = []
-        while self._pieces and self._pieces[0].pending_copy.is_here():
-            pieces += self._arrived(self._pieces.popleft())
-        return pieces
+        chunks = []
+        while self._pending and self._pending[0].pending_copy.is_here():
+            chunks += self._arrived(self._pending.popleft())
+        return chunks
 
     def wait(self) -> list[Pcm]:
         """Wait for the next pending chunk; returns its PCM and that of the chunks ready after it."""
-        if not self._pieces:
+        if not self._pending:
             return []
-        return [*self._arrived(self._pieces.popleft()), *self.take()]
+        return [*self._arrived(self._pending.popleft()), *self.take()]
 
-    def _vocode(self, mels: list[Tensor], made: Span) -> None:
+    def _vocode(self, mels: list[Tensor], made: StageTimer) -> None:
         """Start the vocoder on chunks that were computed together."""
         all_frames, done = sum(mel.shape[1] for mel in mels), 0
         for mel in mels:
             with self._execution_stream.stage() as span:
                 pending_copy = self._execution_stream.fetch(self._to_pcm.push_tensor(mel))
             part = _Made(made, done, mel.shape[1], all_frames)
-            self._pieces.append(_Piece(self._chunk, part, span, pending_copy))
+            self._pending.append(_PendingChunk(self._chunk, part, span, pending_copy))
             self._chunk += 1
             done += mel.shape[1]
 
-    def _arrived(self, piece: _Piece) -> list[Pcm]:
+    def _arrived(self, pending: _PendingChunk) -> list[Pcm]:
         """The samples of a chunk; reports its times on the bus, where each mel gets its share of a joint
         computation."""
-        pcm = piece.pending_copy.value()
+        pcm = pending.pending_copy.value()
         if not np.isfinite(pcm).all():
             raise ExecutorError(
                 "the speech contains values that are not finite; run the codec in float32 "
                 "(--codec-dtype float32) or check its weights"
             )
-        if piece.made is not None:
-            made, (start_ns, duration_ns) = piece.made, piece.made.span.times()
+        if pending.made is not None:
+            made, (start_ns, duration_ns) = pending.made, pending.made.span.times()
             self._timing.emit(
                 "token2mel",
                 self._turn_id,
                 start_ns + duration_ns * made.first_frame // made.all_frames,
                 duration_ns * made.frames // made.all_frames,
-                chunk=piece.chunk,
+                chunk=pending.chunk,
                 frames=made.frames,
                 audio_ms=1000.0 * made.frames / self._mel.frame_rate,
             )
         elif not pcm.size:
             return []
-        start_ns, duration_ns = piece.vocoder.times()
+        start_ns, duration_ns = pending.vocoder.times()
         self._timing.emit(
             "vocoder",
             self._turn_id,
             start_ns,
             duration_ns,
-            chunk=piece.chunk,
+            chunk=pending.chunk,
             samples=pcm.size,
             audio_ms=1000.0 * pcm.size / self._mel.sample_rate,
         )

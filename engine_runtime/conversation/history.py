@@ -58,7 +58,7 @@ class ActiveTurn(Protocol):
 
 @dataclass(eq=False)
 class Conversation:
-    """One conversation. Made by `Engine.new_conversation`.
+    """One conversation. Created by `Engine.new_conversation`.
 
     Attributes:
         exchanges: all exchanges, oldest first; an interrupted reply up to the point that was heard.

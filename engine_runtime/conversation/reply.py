@@ -8,16 +8,16 @@ of the reply (reply_rows.py), `given` the position up to which they were deliver
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.lm.chat_template import IncrementalText
 from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
-from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import Tails
+from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
@@ -40,14 +40,15 @@ def prefill(
     turn_id: int,
     *,
     phase: Literal["listen", "commit"],
-) -> Logits:
-    """Prefill the `rows` missing from `sequence`, with a trace span; returns the logits of the last row."""
+    sampling: SamplingMetadata | None = None,
+) -> StepOutput:
+    """Prefill the `rows` missing from `sequence`, with a trace span; returns the output of the last row."""
     with timing.span("prefill", turn_id, phase=phase) as attributes:
-        logits, num_new = stages.sequences.prefill(sequence, rows, tails)
+        output, num_new = stages.sequences.prefill(sequence, rows, tails, sampling)
         attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
         if phase == "commit":
             attributes["rows_at_commit"] = num_new
-    return logits
+    return output
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class Reply:
         ready. The last event is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
         if self._ending is None:
-            row = self.generation.sample(self._next_logits())
+            row = self.generation.sample(self._next_output())
             self.rows.append(row)
             events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
             self._ending = self.generation.finish_reason
@@ -157,22 +158,30 @@ class Reply:
         elif isinstance(event, ReplyText):
             self.given = ReplyPosition(samples, characters + len(event.text))
 
-    def _next_logits(self) -> Logits:
-        tails = self.generation.tails
-        if not self.rows.rows:
+    def _next_output(self) -> StepOutput:
+        """Prefill the prompt or run the last row."""
+        generation, timing, sequence = self.generation, self.timing, self.sequence
+        tails, sampling, rows = generation.tails, generation.sampling, self.rows.rows
+        if not rows:
             return prefill(
-                self.stages, self.sequence, self.prompt, tails, self.timing, self.turn_id, phase="commit"
+                self.stages,
+                sequence,
+                self.prompt,
+                tails,
+                timing,
+                self.turn_id,
+                phase="commit",
+                sampling=sampling,
             )
-        # NOTE: not "while the codec is busy": the result of a step must not depend on timing.
-        if tails.sampling is not None and self._has_begun:
-            tails = replace(tails, sampling=replace(tails.sampling, exclusive_gpu=False))
-        rows = self.rows.rows
-        last = rows[-1]
-        with self.timing.span("step", self.turn_id, index=len(rows), mode=self.generation.mode.value):
-            return self.stages.sequences.decode(self.sequence, last.row, tails)
+        # NOTE: not "while the codec is idle": the result of a step must not depend on timing.
+        has_gpu = not self._has_begun
+        with timing.span("step", self.turn_id, index=len(rows), mode=generation.mode.value):
+            return self.stages.sequences.decode(
+                sequence, rows[-1].row, tails, sampling, exclusive_gpu=has_gpu
+            )
 
     def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
-        """What the row adds to the reply."""
+        """Add a row to the reply; yields its events."""
         if row.mode is Mode.TEXT:
             if not row.is_stop:
                 yield from self._write(row.row.text, is_subtitle=False)
@@ -207,22 +216,22 @@ class Reply:
     def _end_speech(self, start_ns: int) -> Iterator[ReplyEvent]:
         if self._voice is not None:
             self._leaving, self._voice = self._voice, None
-            pieces = self._leaving.finish()
+            chunks = self._leaving.finish()
             if not self._leaving.is_pending:
                 self._leaving = None
-            yield from self._play(pieces, start_ns)
+            yield from self._play(chunks, start_ns)
 
     def _arrivals(self, start_ns: int, *, wait: bool) -> Iterator[ReplyEvent]:
         """Audio that arrived from a voice that received its last code; `wait` blocks until there is some."""
         if self._leaving is not None:
-            pieces = self._leaving.wait() if wait else self._leaving.take()
+            chunks = self._leaving.wait() if wait else self._leaving.take()
             if not self._leaving.is_pending:
                 self._leaving = None
-            yield from self._play(pieces, start_ns)
+            yield from self._play(chunks, start_ns)
 
-    def _play(self, pieces: list[Pcm], start_ns: int) -> Iterator[ReplyAudio]:
+    def _play(self, chunks: list[Pcm], start_ns: int) -> Iterator[ReplyAudio]:
         clock, sample_rate = self._clock, self.stages.token2mel.mel.sample_rate
-        for pcm in pieces:
+        for pcm in chunks:
             now_ns = self.timing.clock_ns()
             clock.work_at_last_chunk_ns = clock.work_ns + now_ns - start_ns
             if not clock.samples:

@@ -55,11 +55,11 @@ class ReplyRows:
         if self.is_code(row):
             self.codes.append(row.row.audio)
 
-    def add_text(self, piece: str, *, is_late: bool = False) -> int:
+    def add_text(self, text: str, *, is_late: bool = False) -> int:
         """Add text released by the last row or, if `is_late`, by the latest row that released text; returns
         the sample at which the audio of that row starts."""
         self._text_row = self._text_row if is_late else len(self.rows) - 1
-        self.text += piece
+        self.text += text
         self._text_ends[self._text_row :] = [len(self.text)] * (len(self.rows) - self._text_row)
         return self.samples_per_code * self._codes_before[self._text_row]
 

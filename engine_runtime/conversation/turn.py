@@ -49,7 +49,7 @@ class _State(Enum):
 
 
 class Turn:
-    """See the module. Made by `Engine.open_turn`."""
+    """See the module. Created by `Engine.open_turn`."""
 
     def __init__(
         self,

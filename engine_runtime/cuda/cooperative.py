@@ -1,6 +1,6 @@
 """A CUDA C++ kernel whose blocks wait for each other: compiled at run time, launched cooperatively.
 
-In: source, sizes as macros, tensors and numbers. Out: a launch on the current stream, which can be captured
+In: source with its headers, tensors and numbers. Out: a launch on the current stream, which can be captured
 in a CUDA graph. A cooperative launch starts only when all blocks fit on the device, so that two such kernels
 never deadlock. Engine thread.
 """
@@ -23,11 +23,10 @@ class CooperativeKernel:
     loaded."""
 
     def __init__(
-        self, source: str, name: str, macros: Mapping[str, int | str], shared_bytes: int, device: torch.device
+        self, source: str, headers: Mapping[str, str], name: str, shared_bytes: int, device: torch.device
     ) -> None:
-        defines = "".join(f"#define {macro} {value}\n" for macro, value in macros.items())
         major, minor = torch.cuda.get_device_capability(device)
-        program, _ = compile_program(defines + source, f"sm_{major}{minor}")
+        program, _ = compile_program(source, f"sm_{major}{minor}", headers=headers)
         with torch.cuda.device(device):
             # NOTE: torch has no public API for this (as of 2.13).
             loaded: Any = torch.cuda._utils._cuda_load_module(program, [name])

@@ -1,7 +1,7 @@
 """Compiles CUDA C++ at run time, with the NVRTC of torch's CUDA packages.
 
-In: source, the architecture of a GPU. Out: a cubin for that GPU, and the compiler's log. Needs no GPU, CUDA
-toolkit or host compiler. Any thread.
+In: source, the headers that it includes, the architecture of a GPU. Out: a cubin for that GPU, and the
+compiler's log. Needs no GPU, CUDA toolkit or host compiler. Any thread.
 """
 
 from __future__ import annotations
@@ -9,22 +9,30 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 
-def compile_program(source: str, architecture: str, *options: str) -> tuple[bytes, str]:
+def compile_program(
+    source: str, architecture: str, *options: str, headers: Mapping[str, str] | None = None
+) -> tuple[bytes, str]:
     """The program (a cubin) and the compiler's log, for an architecture such as sm_90.
 
+    `headers` are the texts of the files that `source` includes, by name.
     Raises OSError if NVRTC is missing, RuntimeError with the log if the source does not compile.
     """
     library, program, size = _library(), ctypes.c_void_p(), ctypes.c_size_t()
-    given = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in options)]
-    _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"source.cu", 0, None, None))
+    given = _strings([f"--gpu-architecture={architecture}", *options])
+    names, texts = _strings(headers or {}), _strings((headers or {}).values())
+    _check(
+        library.nvrtcCreateProgram(
+            ctypes.byref(program), source.encode(), b"source.cu", len(names), texts, names
+        )
+    )
     try:
-        failed = library.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given))
+        failed = library.nvrtcCompileProgram(program, len(given), given)
         _check(library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
         log = ctypes.create_string_buffer(size.value)
         _check(library.nvrtcGetProgramLog(program, log))
@@ -36,6 +44,11 @@ def compile_program(source: str, architecture: str, *options: str) -> tuple[byte
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
     return cubin.raw, log.value.decode(errors="replace")
+
+
+def _strings(values: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
+    encoded = [value.encode() for value in values]
+    return (ctypes.c_char_p * len(encoded))(*encoded)
 
 
 def _check(error: int) -> None:

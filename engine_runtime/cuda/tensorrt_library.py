@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import EngineError
 
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 _HOW_TO_GET = {
@@ -25,10 +25,6 @@ _HOW_TO_GET = {
 }
 _LONGEST = 200
 _log = logging.getLogger(__name__)
-
-
-class TensorRTError(MossVoiceError):
-    """TensorRT is missing or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +43,28 @@ class RuntimeLibrary:
 
 
 def tensorrt() -> Any:
-    """The module `tensorrt`. Raises TensorRTError if it is missing or cannot be loaded."""
+    """The module `tensorrt`. Raises EngineError if it is missing or cannot be loaded."""
     return _module("tensorrt")
 
 
 def tensorrt_rtx() -> Any:
-    """The module `tensorrt_rtx`. Raises TensorRTError if it is missing or cannot be loaded."""
+    """The module `tensorrt_rtx`. Raises EngineError if it is missing or cannot be loaded."""
     return _module("tensorrt_rtx")
 
 
 def runtime_library() -> RuntimeLibrary:
     """TensorRT for RTX if installed, since NVIDIA recommends it for desktop programs, otherwise TensorRT.
 
-    Raises TensorRTError with the reasons of both.
+    Raises EngineError with the reasons of both.
     """
     reasons = []
     names: tuple[LibraryName, ...] = ("tensorrt_rtx", "tensorrt")
     for name in names:
         try:
             return RuntimeLibrary(_module(name), is_rtx=name == "tensorrt_rtx")
-        except TensorRTError as error:
+        except EngineError as error:
             reasons.append(str(error))
-    raise TensorRTError(" ".join(reasons))
+    raise EngineError(" ".join(reasons))
 
 
 def _module(name: LibraryName) -> Any:
@@ -76,22 +72,26 @@ def _module(name: LibraryName) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
-            raise TensorRTError(
+            raise EngineError(
                 f"The installation of {name} is incomplete ({error}). Install it again: {_HOW_TO_GET[name]}"
             ) from None
-        raise TensorRTError(_HOW_TO_GET[name]) from None
+        raise EngineError(_HOW_TO_GET[name]) from None
     except (ImportError, OSError, RuntimeError) as error:
-        raise TensorRTError(
+        raise EngineError(
             f"{name} is installed but cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
             "libraries of its own version; `moss-voice doctor` lists the installed ones."
         ) from None
 
 
-def first_line(words: str) -> str:
-    """The first line of a library's message, shortened for use in a sentence: it may print complete
-    tensors."""
-    line = (words.strip().splitlines() or ["no reason given"])[0]
-    return line if len(line) <= _LONGEST else line[:_LONGEST] + "..."
+def reason(log: Any) -> str:
+    """The last error of a logger in brackets, to append to a sentence; "" if there was none.
+
+    Only the beginning of its first line: a library may print complete tensors.
+    """
+    line = (log.last_error.strip().splitlines() or [""])[0].rstrip(".")
+    if len(line) > _LONGEST:
+        line = line[:_LONGEST] + "..."
+    return f" ({line})" if line else ""
 
 
 @cache

@@ -1,8 +1,8 @@
 """State machine of a reply: which head is active, when it switches, when the reply ends.
 
-In: logits of both heads, step by step. Out: rows (text id, audio id) with the mode they were made in. All
-four combinations work: speech or text in, speech or text out; one reply may switch from text to speech and
-back.
+In: step outputs: logits of both heads, or sampled ids. Out: rows (text id, audio id) with the mode they were
+made in. All four combinations work: speech or text in, speech or text out; one reply may switch from text to
+speech and back.
 
 The previous row determines the mode of each row: `sosp` on the text channel switches to audio, `eosp` on the
 audio channel switches to text. Both channels are sampled at every step; in audio mode the text id becomes
@@ -20,10 +20,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from engine_runtime.bundle.bundle import SpecialIds
-from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sampler import Sampler, draws
-from engine_runtime.lm.sampling_metadata import SamplingMetadata, can_sample_on_device
-from engine_runtime.lm.step import Tails
+from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata, can_sample_on_device
+from engine_runtime.lm.step import BOTH_TAILS, StepOutput, Tails
 from engine_runtime.types import FinishReason, SamplingParams
 
 
@@ -82,8 +81,8 @@ def next_mode(mode: Mode, last: Row, special: SpecialIds) -> Mode:
 class Generation:
     """One reply, row by row.
 
-    The caller alternates: `row = generation.sample(logits)`, run the row with the tails in
-    `generation.tails`, sample again, until `finish_reason` is set.
+    The caller alternates: `row = generation.sample(output)`, run the row with `generation.tails` and
+    `generation.sampling`, sample again, until `finish_reason` is set.
 
     Args:
         prompt: all rows before the reply (they count for the repetition penalty).
@@ -92,7 +91,7 @@ class Generation:
             not change: uniform samples are consumed for both channels in any case. The audio tail of a text
             row is skipped only without a repetition penalty, since the penalty counts ids that were sampled
             but not read.
-        samples_on_device: let the executor (a SamplingExecutor) sample where it supports these parameters.
+        samples_on_device: let the executor sample, if these parameters allow it.
     """
 
     def __init__(
@@ -118,34 +117,57 @@ class Generation:
             self._draws = (draws(params) if given_draws is None else given_draws).tolist()
         self._num_rows = 0
         self._last = prompt[-1]
-        self._samples_on_device = samples_on_device and can_sample_on_device(params)
+        self._reply_sampling: ReplySampling | None = None
+        if samples_on_device and can_sample_on_device(params):
+            self._reply_sampling = ReplySampling(
+                params, special.audio_forbidden_from, special.eosp, self._text.seen, self._audio.seen
+            )
         self.mode = next_mode(initial_mode(prompt[-1], special), prompt[-1], special)
         self.finish_reason: FinishReason | None = None
 
     @property
     def tails(self) -> Tails:
-        """Tails whose logits the next row needs, with the sampling metadata if the executor samples."""
-        sampling = self._sampling_metadata() if self._samples_on_device else None
+        """Tails whose logits the next row needs."""
         if not self._skip:
-            return Tails(sampling=sampling)
+            return BOTH_TAILS
         if self.mode is Mode.AUDIO:
-            return Tails(text=self._want_subtitles, audio=True, sampling=sampling)
-        return Tails(text=True, audio=self._params.repetition_penalty != 1.0, sampling=sampling)
+            return Tails(text=self._want_subtitles, audio=True)
+        return Tails(text=True, audio=self._params.repetition_penalty != 1.0)
 
-    def sample(self, logits: Logits) -> GeneratedRow:
-        """Sample the next row; afterwards `mode` and `tails` describe the row after it."""
+    @property
+    def sampling(self) -> SamplingMetadata | None:
+        """Sampling metadata of the next row; None if the ids are sampled here, from logits."""
+        if self._reply_sampling is None:
+            return None
+        # NOTE: may still be requested after the last row; there is no uniform sample for that, and no use.
+        draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
+        return SamplingMetadata(
+            reply=self._reply_sampling,
+            draw_text=draw[0],
+            draw_audio=draw[1],
+            last_text=self._last.text,
+            last_audio=self._last.audio,
+            bans_eosp=self._may_not_end,
+            wants_subtitle=self._want_subtitles and self.mode is Mode.AUDIO,
+        )
+
+    def sample(self, output: StepOutput) -> GeneratedRow:
+        """Sample the next row; afterwards `mode`, `tails` and `sampling` describe the row after it."""
         index, mode = self._num_rows, self.mode
         draw = self._draws[index] if self._draws else [0.0, 0.0]
-        if logits.sampled is None:
-            sampled = Row(self._sample_text(logits.text, draw[0]), self._sample_audio(logits.audio, draw[1]))
+        if output.sampled is None:
+            sampled = Row(
+                self._sample_text(output.text_logits, draw[0]),
+                self._sample_audio(output.audio_logits, draw[1]),
+            )
         else:
-            text, audio = logits.sampled.text, logits.sampled.audio
+            text, audio = output.sampled.text, output.sampled.audio
             sampled = Row(
                 self._special.modality_pad if text is None else text,
                 self._special.audio_pad if audio is None else audio,
             )
         row = Row(self._special.modality_pad, sampled.audio) if mode is Mode.AUDIO else sampled
-        subtitle = self._subtitle(logits) if mode is Mode.AUDIO and self._want_subtitles else None
+        subtitle = self._subtitle(output) if mode is Mode.AUDIO and self._want_subtitles else None
         self._text.note(row.text)
         self._audio.note(row.audio)
         self._num_rows += 1
@@ -158,29 +180,10 @@ class Generation:
         self.mode = next_mode(mode, row, self._special)
         return GeneratedRow(row, mode, index, sampled, subtitle, is_stop)
 
-    def _subtitle(self, logits: Logits) -> int | None:
-        if logits.sampled is not None:
-            return logits.sampled.subtitle
-        return None if logits.text is None else int(logits.text.argmax())
-
-    def _sampling_metadata(self) -> SamplingMetadata:
-        # NOTE: the tails may still be requested after the last row; there is no uniform sample for that, and
-        # no use.
-        draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
-        return SamplingMetadata(
-            params=self._params,
-            draw_text=draw[0],
-            draw_audio=draw[1],
-            last_text=self._last.text,
-            last_audio=self._last.audio,
-            forbid_eosp=self._may_not_end,
-            audio_forbidden_from=self._special.audio_forbidden_from,
-            eosp=self._special.eosp,
-            wants_subtitle=self._want_subtitles and self.mode is Mode.AUDIO,
-            owner=self,
-            seen_text=self._text.seen,
-            seen_audio=self._audio.seen,
-        )
+    def _subtitle(self, output: StepOutput) -> int | None:
+        if output.sampled is not None:
+            return output.sampled.subtitle
+        return None if output.text_logits is None else int(output.text_logits.argmax())
 
     @property
     def _may_not_end(self) -> bool:

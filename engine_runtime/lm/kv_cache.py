@@ -9,13 +9,12 @@ e4m3); the kept trunk output, which must be exact, has the dtype of the step. En
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
 from engine_runtime.lm.block_manager import BlockCopy
-from engine_runtime.lm.executor import ExecutorLimits
+from engine_runtime.lm.step import ExecutorLimits
 from engine_runtime.models.moss_lm import MossLMConfig
 
 
@@ -49,7 +48,9 @@ class KVCache:
         trunk_rows = tokens_per_block if keep_trunk else 0
         self.trunk = torch.zeros((num_blocks, trunk_rows, config.hidden_size), dtype=dtype, device=device)
 
-    def limits(self, config: MossLMConfig, max_seq_len: int, max_num_tokens: int) -> ExecutorLimits:
+    def limits(
+        self, config: MossLMConfig, max_seq_len: int, max_num_tokens: int, max_batch_size: int = 1
+    ) -> ExecutorLimits:
         """Size limits of a step over this pool."""
         return ExecutorLimits(
             text_vocab=config.text_vocab,
@@ -59,6 +60,7 @@ class KVCache:
             tokens_per_block=self.tokens_per_block,
             max_seq_len=max_seq_len,
             max_num_tokens=max_num_tokens,
+            max_batch_size=max_batch_size,
         )
 
     @property
@@ -71,10 +73,3 @@ class KVCache:
         for copy in copies:
             self.pool[copy.target] = self.pool[copy.source]
             self.trunk[copy.target] = self.trunk[copy.source]
-
-    def offsets(self, block_table: Sequence[int], max_blocks: int) -> Tensor:
-        """[1 pool, 1 sequence, 2 (K, V), max_blocks] int32 on the CPU; unused entries are 0 (K) and 1 (V)."""
-        table = torch.zeros(max_blocks, dtype=torch.int32)
-        table[: len(block_table)] = torch.tensor(block_table, dtype=torch.int32)
-        k_offsets = table * (self.num_layers * 2)
-        return torch.stack((k_offsets, k_offsets + 1))[None, None]

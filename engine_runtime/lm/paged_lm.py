@@ -1,36 +1,33 @@
 """PagedLM: prefill, decode, rollback and prefix reuse of sequences over one executor and one KV pool.
 
-In: merged ids. Out: logits of the last row. It combines the block manager (block ownership), the KV pool
-(memory) and the executor (forward step): blocks are reserved and copied before a step, the sequence grows
-after the step succeeded, full blocks are indexed for reuse. A failed step leaves the sequence unchanged.
-Engine thread.
+In: merged ids. Out: logits or sampled ids of the last row. It combines the block manager (block ownership),
+the KV pool (memory) and the executor (forward step): blocks are reserved and copied before a step, sequences
+grow after the step succeeded, full blocks are indexed for reuse. A failed step leaves every sequence
+unchanged. Engine thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import cast
-
-from torch import Tensor
+from dataclasses import dataclass
 
 from engine_runtime.errors import ContextLengthError
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import Executor, SamplingExecutor, StepTensors
+from engine_runtime.lm.executor import Executor
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import SampledIds
+from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS, StepInputBuilder, Tails
+from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence, StepOutput, Tails
 
 
 @dataclass(frozen=True, slots=True)
-class Logits:
-    """Logits of the last row; None for a skipped tail. [text_vocab] and [audio_vocab], float32. `sampled`
-    replaces both if the executor sampled.
-    """
+class StepRequest:
+    """Rows to run in a step: `token_ids` after the rows of `sequence`. See ScheduledSequence."""
 
-    text: Tensor | None
-    audio: Tensor | None
-    sampled: SampledIds | None = None
+    sequence: Sequence
+    token_ids: list[int]
+    tails: Tails = BOTH_TAILS
+    sampling: SamplingMetadata | None = None
+    is_prefill: bool = False
 
 
 class PagedLM:
@@ -39,15 +36,20 @@ class PagedLM:
     def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
         self.executor, self.cache, self.blocks = executor, cache, blocks
         self.notes: tuple[str, ...] = ()
-        self._inputs_builder = StepInputBuilder(executor, cache)
 
     @property
     def max_rows(self) -> int:
         """Rows of the longest sequence that one conversation can hold."""
         return min(self.executor.limits.max_seq_len, self.blocks.num_blocks * self.blocks.tokens_per_block)
 
-    def prefill(self, sequence: Sequence, ids: list[int], tails: Tails = BOTH_TAILS) -> Logits:
-        """Run all `ids` (at least one) after the rows of `sequence`; logits of the last one.
+    def prefill(
+        self,
+        sequence: Sequence,
+        ids: list[int],
+        tails: Tails = BOTH_TAILS,
+        sampling: SamplingMetadata | None = None,
+    ) -> StepOutput:
+        """Run all `ids` (at least one) after the rows of `sequence`; returns the output of the last one.
 
         Chunks of at most max_num_tokens. Raises OutOfBlocksError, ContextLengthError or ExecutorError; then
         the sequence keeps the rows that were prefilled before, rounded down to full blocks if the executor
@@ -57,17 +59,44 @@ class PagedLM:
         if self.executor.requires_block_aligned_prefill:
             ids = self._open_last_block(sequence) + ids
             chunk -= chunk % self.blocks.tokens_per_block
-        logits = Logits(None, None)
         for start in range(0, len(ids), chunk):
             is_last = start + chunk >= len(ids)
-            wanted = tails if is_last else replace(tails, sampling=None)
-            logits = self._run(sequence, ids[start : start + chunk], wanted, prefill=True)
+            part = ids[start : start + chunk]
+            request = StepRequest(sequence, part, tails, sampling if is_last else None, is_prefill=True)
+            (output,) = self.step([request])
         sequence.prompt_rows = sequence.num_rows
-        return logits
+        return output
 
-    def decode(self, sequence: Sequence, token_id: int, tails: Tails = BOTH_TAILS) -> Logits:
-        """One decode step: run one sampled row. Errors as in `prefill`."""
-        return self._run(sequence, [token_id], tails, prefill=False)
+    def decode(
+        self,
+        sequence: Sequence,
+        token_id: int,
+        tails: Tails = BOTH_TAILS,
+        sampling: SamplingMetadata | None = None,
+        *,
+        exclusive_gpu: bool = False,
+    ) -> StepOutput:
+        """One decode step: run one sampled row. Errors as in `step`."""
+        request = StepRequest(sequence, [token_id], tails, sampling)
+        (output,) = self.step([request], exclusive_gpu=exclusive_gpu)
+        return output
+
+    def step(self, requests: list[StepRequest], *, exclusive_gpu: bool = False) -> list[StepOutput]:
+        """One forward step of one or more sequences, each listed once; one output per request.
+
+        Raises OutOfBlocksError, ContextLengthError or ExecutorError; the sequences are unchanged then.
+        """
+        before = [request.sequence.num_rows for request in requests]
+        try:
+            scheduled = tuple(self._schedule(request) for request in requests)
+            outputs = self.executor.execute(ScheduledBatch(scheduled, exclusive_gpu))
+        except BaseException:
+            for request, rows in zip(requests, before, strict=True):
+                self.blocks.rollback(request.sequence, rows)
+            raise
+        for request in requests:
+            self._append(request)
+        return outputs
 
     def align(self, sequence: Sequence, ids: list[int]) -> int:
         """Make `sequence` hold the longest cached prefix of `ids`; returns its number of rows (nothing is
@@ -95,33 +124,34 @@ class PagedLM:
         self.blocks.rollback(sequence, start)
         return ids
 
-    def _run(self, sequence: Sequence, ids: list[int], wanted: Tails, *, prefill: bool) -> Logits:
-        past, total = sequence.num_rows, sequence.num_rows + len(ids)
+    def _schedule(self, request: StepRequest) -> ScheduledSequence:
+        """Reserve the blocks of the new rows."""
+        sequence = request.sequence
+        past, total = sequence.num_rows, sequence.num_rows + len(request.token_ids)
         if total > self.executor.limits.max_seq_len:
             raise ContextLengthError(
                 f"The conversation needs {total} rows, but the model supports at most "
                 f"{self.executor.limits.max_seq_len}. Start a new conversation or send a shorter message."
             )
-        tails = wanted if self.executor.supports_deferred_tails else replace(wanted, text=True, audio=True)
-        first_written = min(past, sequence.complete_rows)
-        self.cache.copy(self.blocks.reserve(sequence, first_written, total))
-        try:
-            logits = self._forward(self._inputs_builder.fill(sequence, ids, tails, prefill=prefill), wanted)
-        except BaseException:
-            self.blocks.rollback(sequence, past)
-            raise
-        sequence.ids.extend(ids)
-        sequence.text_rows = total if tails.text else sequence.text_rows
-        sequence.audio_rows = total if tails.audio else sequence.audio_rows
-        self.blocks.seal(sequence)
-        return logits
-
-    def _forward(self, tensors: StepTensors, wanted: Tails) -> Logits:
-        if wanted.sampling is not None:
-            executor = cast(SamplingExecutor, self.executor)
-            return Logits(None, None, executor.forward_and_sample(tensors, wanted.sampling))
-        outputs = self.executor.forward(tensors)
-        return Logits(
-            outputs["logits"][0] if wanted.text else None,
-            outputs["audio_logits"][0] if wanted.audio else None,
+        self.cache.copy(self.blocks.reserve(sequence, min(past, sequence.complete_rows), total))
+        return ScheduledSequence(
+            token_ids=request.token_ids,
+            first_position=past,
+            block_table=sequence.block_table,
+            text_rows=sequence.text_rows,
+            audio_rows=sequence.audio_rows,
+            prompt_rows=sequence.prompt_rows,
+            is_prefill=request.is_prefill,
+            tails=request.tails,
+            sampling=request.sampling,
         )
+
+    def _append(self, request: StepRequest) -> None:
+        """Add the new rows to the sequence and index its full blocks."""
+        sequence, computes_both = request.sequence, not self.executor.supports_deferred_tails
+        sequence.ids.extend(request.token_ids)
+        if request.tails.text or computes_both:
+            sequence.text_rows = sequence.num_rows
+        if request.tails.audio or computes_both:
+            sequence.audio_rows = sequence.num_rows
+        self.blocks.seal(sequence)

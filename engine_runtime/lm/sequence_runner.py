@@ -1,9 +1,9 @@
-"""SequenceRunner: rows of conversations in, logits out, over one shared KV pool.
+"""SequenceRunner: rows of conversations in, step outputs out, over one shared KV pool.
 
-In: the rows that a sequence should hold, or one sampled row. Out: logits of the last row. It converts rows to
-merged ids, reuses rows that the sequence or the prefix cache already holds, and evicts the blocks of idle
-sequences when the pool runs out (their history remains and is prefilled again when needed). One instance per
-PagedLM. Called by the thread that holds the engine's lock.
+In: the rows that a sequence should hold, or one sampled row. Out: logits or sampled ids of the last row. It
+converts rows to merged ids, reuses rows that the sequence or the prefix cache already holds, and evicts the
+blocks of idle sequences when the pool runs out (their history remains and is prefilled again when needed).
+One instance per PagedLM. Called by the thread that holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Protocol
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
 from engine_runtime.lm.generation import Row, merged_id
-from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import Tails
+from engine_runtime.lm.step import StepOutput, Tails
 
 
 class SequenceOwner(Protocol):
@@ -60,8 +61,10 @@ class SequenceRunner:
         """Merged ids of rows, as the language model reads them."""
         return [merged_id(row, self._special, self._text_vocab) for row in rows]
 
-    def prefill(self, sequence: Sequence, rows: list[Row], tails: Tails) -> tuple[Logits, int]:
-        """Make the cache hold exactly `rows`; returns the logits of the last one and the number of rows
+    def prefill(
+        self, sequence: Sequence, rows: list[Row], tails: Tails, sampling: SamplingMetadata | None = None
+    ) -> tuple[StepOutput, int]:
+        """Make the cache hold exactly `rows`; returns the output of the last one and the number of rows
         computed.
 
         Errors as in `PagedLM.prefill`.
@@ -70,20 +73,28 @@ class SequenceRunner:
         # The last row is always run, since its logits are needed.
         held = lm.align(sequence, ids[:-1])
         try:
-            logits = lm.prefill(sequence, ids[sequence.num_rows :], tails)
+            output = lm.prefill(sequence, ids[sequence.num_rows :], tails, sampling)
         except OutOfBlocksError:
             self._evict_others(sequence)
-            logits = lm.prefill(sequence, ids[sequence.num_rows :], tails)
-        return logits, len(ids) - held
+            output = lm.prefill(sequence, ids[sequence.num_rows :], tails, sampling)
+        return output, len(ids) - held
 
-    def decode(self, sequence: Sequence, row: Row, tails: Tails) -> Logits:
-        """Run one row of a reply. Errors as in `PagedLM.decode`."""
+    def decode(
+        self,
+        sequence: Sequence,
+        row: Row,
+        tails: Tails,
+        sampling: SamplingMetadata | None = None,
+        *,
+        exclusive_gpu: bool = False,
+    ) -> StepOutput:
+        """Run one row of a reply. Errors as in `PagedLM.step`."""
         (token_id,) = self.merged_ids((row,))
         try:
-            return self._lm.decode(sequence, token_id, tails)
+            return self._lm.decode(sequence, token_id, tails, sampling, exclusive_gpu=exclusive_gpu)
         except OutOfBlocksError:
             self._evict_others(sequence)
-            return self._lm.decode(sequence, token_id, tails)
+            return self._lm.decode(sequence, token_id, tails, sampling, exclusive_gpu=exclusive_gpu)
 
     def roll_back(self, sequence: Sequence, rows: list[Row]) -> None:
         """Truncate the cached sequence to its common prefix with `rows`; computes nothing."""

@@ -1,124 +1,191 @@
-"""Fills the named tensors of a forward step, with the values that a TensorRT-LLM 1.x engine expects.
+"""One forward step as plain values: what is scheduled, and what comes back.
 
-In: a sequence whose blocks are reserved, and the ids to run. Out: the dict of tensors for `Executor.forward`.
-Constant tensors are created once, the block offsets when the block table changes; a decode step updates the
-tensors of the previous one in place. Engine thread.
-
-    tensor                          prefill (context)         decode (generation)
-    input_ids, position_ids         n ids, p..p+n-1           1 id, p
-    last_token_ids                  n (1-based)               1
-    sequence_length                 p + n                     p + 1
-    (host_)context_lengths          n                         rows at the end of the last prefill
-    host_past_key_value_lengths     p + n                     p
-    host_request_types              0                         1
-    host_tail_start                 first row each tail must run; the new length = skip the tail
+In: rows that a PagedLM scheduled, one entry per sequence. Out: a `StepOutput` per sequence, from an executor
+(lm/executor.py). `check_batch` and `check_logits` are the validation that every executor shares: a step that
+would read or overwrite other rows is refused, and so is a result that cannot be one. Engine thread.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from engine_runtime.lm.executor import CONTEXT, GENERATION, Executor
-from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
-from engine_runtime.lm.sequence import Sequence
+from engine_runtime.errors import ExecutorError
+from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 
-_MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION = 0, 1
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLimits:
+    """Size limits of a step; for an engine they are fixed at build time.
+
+    `max_num_tokens` limits the new rows of one sequence, `max_batch_size` the sequences of a step.
+    """
+
+    text_vocab: int
+    audio_vocab: int
+    num_layers: int
+    num_blocks: int
+    tokens_per_block: int
+    max_seq_len: int
+    max_num_tokens: int
+    max_batch_size: int = 1
+
+    @property
+    def max_blocks(self) -> int:
+        """Number of blocks of the longest sequence."""
+        return -(-self.max_seq_len // self.tokens_per_block)
 
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """Which tails a step runs. A skipped tail is filled from kept trunk outputs when it is needed.
-
-    `sampling` requests the next ids from a SamplingExecutor in place of the logits.
-    """
+    """The tails whose logits a step must compute. A skipped tail is filled from kept trunk outputs when it is
+    needed."""
 
     text: bool = True
     audio: bool = True
-    sampling: SamplingMetadata | None = None
 
 
 BOTH_TAILS = Tails()
 
 
-class StepInputBuilder:
-    """Builds the tensors of successive steps for one executor and one KV pool."""
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """New rows of one sequence.
 
-    def __init__(self, executor: Executor, cache: KVCache) -> None:
-        limits = executor.limits
-        self._executor, self._cache = executor, cache
-        self._table: list[int] = []
-        self._kept: dict[str, tuple[Tensor, NDArray[np.int32]]] = {}
-        """Tensors of a decode step, and the arrays that share their memory."""
-        host_offsets = cache.offsets([], limits.max_blocks)
-        self._tensors: dict[str, Tensor] = {
-            "kv_cache_block_offsets": host_offsets.to(executor.device),
-            "host_kv_cache_block_offsets": host_offsets,
-            "host_kv_cache_pool_pointers": torch.tensor([[cache.pool.data_ptr(), 0]], dtype=torch.int64),
-            "host_kv_cache_pool_mapping": torch.tensor(
-                [[0, layer] for layer in range(limits.num_layers)], dtype=torch.int32
-            ),
-            "host_max_attention_window_sizes": torch.full(
-                (limits.num_layers,), limits.max_seq_len, dtype=torch.int32
-            ),
-            "host_sink_token_length": torch.zeros(1, dtype=torch.int32),
-            "cache_indirection": torch.zeros(
-                (1, 1, limits.max_seq_len), dtype=torch.int32, device=executor.device
-            ),
-            "host_runtime_perf_knobs": torch.full((16,), -1, dtype=torch.int64),
-            "host_context_progress": torch.zeros(1, dtype=torch.int64),
-        }
-        self._tensors["host_runtime_perf_knobs"][[_MULTI_BLOCK_MODE, _FMHA_FP32_ACCUMULATION]] = 1
+    Attributes:
+        token_ids: merged ids of the new rows, at least one.
+        first_position: position of the first new row; all rows before it are in the cache.
+        block_table: block i holds rows [i * tokens_per_block, (i + 1) * tokens_per_block); covers all rows.
+        text_rows, audio_rows: rows whose K/V of that tail is written; a tail that is run first fills the rows
+            from there to `first_position`.
+        prompt_rows: rows at the end of the last prefill.
+        is_prefill: rows of a prompt; otherwise a decode step of exactly one row.
+        sampling: sample the next ids on the device in place of returning logits.
+    """
 
-    def fill(self, sequence: Sequence, ids: list[int], tails: Tails, *, prefill: bool) -> dict[str, Tensor]:
-        """Tensors for running `ids` after the rows of `sequence`, whose block table already covers them. The
-        tensors of a decode step are valid until the next `fill`."""
-        past, num_new = sequence.num_rows, len(ids)
-        total = past + num_new
-        context_length = num_new if prefill else sequence.prompt_rows
-        if self._table != sequence.block_table:
-            self._set_offsets(sequence.block_table)
-        values = {
-            "input_ids": ids,
-            "position_ids": list(range(past, total)),
-            "last_token_ids": [num_new],
-            "sequence_length": [total],
-            "context_lengths": [context_length],
-            "host_context_lengths": [context_length],
-            "host_past_key_value_lengths": [total if prefill else past],
-            "host_request_types": [CONTEXT if prefill else GENERATION],
-        }
-        if self._executor.supports_deferred_tails:
-            values["host_tail_start"] = [
-                sequence.text_rows if tails.text else total,
-                sequence.audio_rows if tails.audio else total,
-            ]
-        tensors = dict(self._tensors)
-        for name, value in values.items():
-            tensor = _host(value)[0] if prefill else self._written(name, value)
-            tensors[name] = tensor if name.startswith("host_") else tensor.to(self._executor.device)
-        return tensors
+    token_ids: Sequence[int]
+    first_position: int
+    block_table: Sequence[int]
+    text_rows: int
+    audio_rows: int
+    prompt_rows: int
+    is_prefill: bool
+    tails: Tails = BOTH_TAILS
+    sampling: SamplingMetadata | None = None
 
-    def _written(self, name: str, value: list[int]) -> Tensor:
-        if name not in self._kept:
-            self._kept[name] = _host(value)
-        tensor, memory = self._kept[name]
-        memory[:] = value
-        return tensor
-
-    def _set_offsets(self, block_table: list[int]) -> None:
-        offsets = self._cache.offsets(block_table, self._executor.limits.max_blocks)
-        self._tensors["host_kv_cache_block_offsets"] = offsets
-        self._tensors["kv_cache_block_offsets"] = offsets.to(self._executor.device)
-        self._table = list(block_table)
+    @property
+    def num_rows(self) -> int:
+        """Rows of the sequence after the step."""
+        return self.first_position + len(self.token_ids)
 
 
-def _host(values: list[int]) -> tuple[Tensor, NDArray[np.int32]]:
-    # via numpy, which takes half the time of torch.tensor
-    memory = np.array(values, dtype=np.int32)
-    return torch.from_numpy(memory), memory
+@dataclass(frozen=True, slots=True)
+class ScheduledBatch:
+    """The sequences of one step, at least one, in any order.
+
+    `exclusive_gpu`: nothing else runs on the GPU, so that the step may occupy all of it.
+    """
+
+    sequences: tuple[ScheduledSequence, ...]
+    exclusive_gpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Of the last row of one sequence: logits, [text_vocab] and [audio_vocab] in float32, None for a skipped
+    tail; or, where sampling was requested, the sampled ids alone."""
+
+    text_logits: Tensor | None
+    audio_logits: Tensor | None
+    sampled: SampledIds | None = None
+
+
+def check_batch(batch: ScheduledBatch, limits: ExecutorLimits, *, can_sample: bool) -> None:
+    """Refuse a step that does not fit the pool, the model or the executor; the ExecutorError names the
+    field."""
+    if not 1 <= len(batch.sequences) <= limits.max_batch_size:
+        raise ExecutorError(
+            f"sequences: this executor runs 1 to {limits.max_batch_size} sequences per step, "
+            f"got {len(batch.sequences)}"
+        )
+    for scheduled in batch.sequences:
+        _check_rows(scheduled, limits)
+        _check_block_table(scheduled, limits)
+        if scheduled.sampling is not None and not can_sample:
+            raise ExecutorError("sampling: this executor returns logits; sample from them with lm/sampler.py")
+    if len(batch.sequences) > 1:
+        _check_written_blocks(batch, limits)
+
+
+def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
+    ids, first = scheduled.token_ids, scheduled.first_position
+    if not ids:
+        raise ExecutorError("token_ids: a step needs at least one row")
+    if not scheduled.is_prefill and len(ids) != 1:
+        raise ExecutorError(f"token_ids: a decode step takes exactly 1 row, got {len(ids)}")
+    if len(ids) > limits.max_num_tokens:
+        raise ExecutorError(f"token_ids: {len(ids)} rows exceed max_num_tokens {limits.max_num_tokens}")
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= limits.text_vocab + limits.audio_vocab:
+        raise ExecutorError(
+            f"token_ids: ids {low}..{high} leave the merged vocabulary of "
+            f"{limits.text_vocab} + {limits.audio_vocab}"
+        )
+    if first < 0 or scheduled.num_rows > limits.max_seq_len:
+        raise ExecutorError(
+            f"first_position: {first} does not fit {len(ids)} new rows and a sequence of at most "
+            f"{limits.max_seq_len}"
+        )
+    for name, rows in (("text_rows", scheduled.text_rows), ("audio_rows", scheduled.audio_rows)):
+        if not 0 <= rows <= first:
+            raise ExecutorError(f"{name}: {rows} must be in 0..{first}")
+
+
+def _check_block_table(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
+    table = scheduled.block_table
+    needed = -(-scheduled.num_rows // limits.tokens_per_block)
+    if not needed <= len(table) <= limits.max_blocks:
+        raise ExecutorError(
+            f"block_table: {len(table)} blocks for {scheduled.num_rows} rows; expected {needed} to "
+            f"{limits.max_blocks}"
+        )
+    if min(table) < 0 or max(table) >= limits.num_blocks:
+        raise ExecutorError(f"block_table: {min(table)}..{max(table)} leave the {limits.num_blocks} blocks")
+    if len(set(table)) != len(table):
+        raise ExecutorError("block_table: a block is listed twice; K/V of different rows would overwrite")
+
+
+def _check_written_blocks(batch: ScheduledBatch, limits: ExecutorLimits) -> None:
+    """No block that a sequence writes belongs to another one."""
+    uses = Counter(block for scheduled in batch.sequences for block in scheduled.block_table)
+    for scheduled in batch.sequences:
+        first = min(scheduled.text_rows, scheduled.audio_rows) // limits.tokens_per_block
+        if any(uses[block] > 1 for block in scheduled.block_table[first:]):
+            raise ExecutorError("block_table: a sequence would write to a block of another one")
+
+
+def check_logits(name: str, logits: Tensor, width: int) -> None:
+    """Refuse logits [vocab] float32 of a wrong shape, with a value that is not finite, or of zeros only."""
+    if logits.shape != (width,) or logits.dtype != torch.float32:
+        raise ExecutorError(
+            f"{name}: expected float32 [{width}], got {logits.dtype} {list(logits.shape)}; "
+            "the weights or the engine do not belong to this bundle"
+        )
+    check_magnitude(name, float(logits.abs().sum()))
+
+
+def check_magnitude(name: str, magnitude: float) -> None:
+    """Refuse logits by the sum of their absolute values.
+
+    One reduction suffices: NaN and infinity propagate, and the sum is zero only if every value is.
+    """
+    if magnitude != magnitude or magnitude == float("inf"):
+        raise ExecutorError(f"{name}: values are not finite; check the weights")
+    if magnitude == 0.0:
+        raise ExecutorError(
+            f"{name}: the forward step returned only zeros; it did not run, or the weights are empty"
+        )

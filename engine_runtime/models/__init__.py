@@ -1,2 +1,1 @@
-"""The networks, under the state-dict names of the released checkpoints; plain forward passes without
-caches."""
+"""The networks, without caches, with the state-dict names of the released checkpoints."""

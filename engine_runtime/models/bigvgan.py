@@ -1,7 +1,7 @@
-"""BigVGAN from its package: construction from a manifest's table, and how far its output looks around.
+"""BigVGAN from its package: construction from a manifest table, and its receptive field.
 
 In: the `[vocoder.config]` table (the package's own hyper-parameters). Out: the network with plain weights,
-and the mel frames of context that make a window exact. Runs in the thread of its caller.
+and the context in mel frames that a window needs to be exact. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILTER_KERNEL = 12
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with defaults filled in. Raises BundleError for what the network could not be built from."""
+    """The table with defaults filled in. Raises BundleError if no network can be built from it."""
     missing = [key for key in REQUIRED if key not in config]
     if missing:
         raise BundleError(f"vocoder config: missing key(s) {', '.join(missing)} in [vocoder.config]")
@@ -58,7 +58,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_bigvgan(config: Mapping[str, Any], *, weight_norm: bool = False) -> BigVGAN:
-    """The network of a config, parameters random, on the default device.
+    """The network of a config with random parameters, on the default device.
 
     `weight_norm` keeps the weight normalization (training); without it the state dict has plain `weight`
     keys, as bundles store them. Raises BundleError.
@@ -76,19 +76,19 @@ def build_bigvgan(config: Mapping[str, Any], *, weight_norm: bool = False) -> Bi
 def receptive_field(config: Mapping[str, Any]) -> tuple[int, int]:
     """Mel frames (before, after) that an output frame depends on, from the structure alone.
 
-    A window with this context on both sides gives the frame exactly, whatever the weights.
+    A window with this context on both sides yields the frame exactly, for any weights.
     """
     first, last = stage_intervals(config, 0, 1)[0]
     return -first, last
 
 
 def stage_intervals(config: Mapping[str, Any], first_frame: int, end_frame: int) -> list[tuple[int, int]]:
-    """What the samples of the mel frames [first_frame, end_frame) depend on, level by level.
+    """Intervals that the samples of the mel frames [first_frame, end_frame) depend on, per level.
 
-    Interval arithmetic from the last layer to the first. Each entry is (first, last), inclusive, at the
-    rate of its level, sample i of a level of rate R per frame lying at frame i / R: the mel; then per
-    upsampling stage the input of its transposed convolution and the input of its residual blocks; at the
-    end the input of the last activation.
+    Interval arithmetic from the last layer to the first. Each entry is (first, last), inclusive, at the rate
+    of its level (sample i of a level with R samples per frame is at frame i / R): the mel; then per
+    upsampling stage the input of its transposed convolution and the input of its residual blocks; at the end
+    the input of the last activation.
     """
     config = check_config(config)
     rates = cast(Sequence[int], config["upsample_rates"])
@@ -127,7 +127,7 @@ def _activation(first: int, last: int) -> tuple[int, int]:
     # low-pass with stride 2, FILTER_KERNEL / 2 - 1 samples of padding before
     before = FILTER_KERNEL // 2 - 1
     first, last = 2 * first - before, 2 * last - before + FILTER_KERNEL - 1
-    # up-sampling by 2 cut by FILTER_KERNEL / 2 - 1 samples on the left of the unpadded transposed convolution
+    # up-sampling by 2: the transposed convolution is cropped by FILTER_KERNEL / 2 - 1 samples on the left
     cut = (FILTER_KERNEL - 2) // 2
     return -((FILTER_KERNEL - 1 - first - cut) // 2), (last + cut) // 2
 

@@ -1,9 +1,10 @@
-"""The network of the package bigvgan, without its training side. All imports of the package go through here.
+"""Imports the network of the package bigvgan without its training code. All imports of the package go through
+here.
 
-`import bigvgan` loads its training data's module, with it librosa and numba, and its `utils` loads matplotlib
-and SciPy. numba compiles at import and fails where neither home folder nor site-packages can be written. The
-network needs two functions of `utils` and none of the rest: so the package is registered without running its
-`__init__`, and a `utils` with these two functions stands in for its own. At import, in any thread.
+`import bigvgan` imports its dataset module, and with it librosa and numba; its `utils` imports matplotlib and
+SciPy. numba compiles at import and fails if neither the home folder nor site-packages is writable. The
+network needs only two functions of `utils`, so the package is registered without running its `__init__`, and
+its `utils` is replaced by a module with these two functions. Runs at import, in any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _get_padding(kernel_size: int, dilation: int = 1) -> int:
 
 
 def _register_network_only() -> None:
-    """Let `bigvgan.X` be found without `bigvgan/__init__.py`, unless the package is imported already."""
+    """Make `bigvgan.X` importable without `bigvgan/__init__.py`, unless the package is already imported."""
     if _PACKAGE in sys.modules:
         return
     spec = importlib.util.find_spec(_PACKAGE)
@@ -39,7 +40,7 @@ def _register_network_only() -> None:
             "The vocoder cannot be built: the package bigvgan is missing. "
             "Install it with: pip install --no-deps bigvgan"
         )
-    utils = ModuleType(f"{_PACKAGE}.utils", "Stands in for the package's own, see bigvgan_package.")
+    utils = ModuleType(f"{_PACKAGE}.utils", "Replaces the module of the package, see bigvgan_package.")
     utils.__dict__.update(init_weights=_init_weights, get_padding=_get_padding)
     sys.modules[utils.__name__] = utils
     sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)

@@ -1,9 +1,8 @@
 """HiFT vocoder: mel to wave with a harmonic source and an inverse short-time Fourier transform.
 
-In: log-mel [B, n_mels, frames] and, for the noise of the source, either the draws or a generator. Out: wave
-[B, frames * hop]. Parameter names are those of the released `hift.pt` (CosyVoice 2); both spellings of
-weight-normalized tensors, and plain folded weights, are accepted on loading. Runs in the thread of its
-caller.
+In: log-mel [B, n_mels, frames] and the noise of the source, or a generator for it. Out: wave [B, frames *
+hop]. Parameter names are those of the released `hift.pt` (CosyVoice 2); both spellings of weight-normalized
+tensors, and plain folded weights, are accepted on loading. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from engine_runtime.errors import BundleError
 from engine_runtime.models.limits import HIFT_CONFIG, check_config
 
 HIFT_OVERLAP_FRAMES = 8
-"""What the released codec repeats and holds back per chunk."""
+"""Frames that the released codec recomputes and holds back per chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class ResidualBlock(nn.Module):
     """Per dilation: snake, dilated convolution, snake, convolution, and the sum with the input."""
 
     faster: Callable[[ResidualBlock, Tensor], Tensor] | None = None
-    """Called in the place of `forward`'s own code, but when the network is exported."""
+    """If set, called instead of the code of `forward`, except during export."""
 
     def __init__(self, channels: int, kernel: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
@@ -158,8 +157,8 @@ class HarmonicSource(nn.Module):
         """f0 [B, frames] in Hz -> turns of fundamental and harmonics at the centre of each frame: float64 [B,
         frames, harmonics + 1].
 
-        A running sum over the frames, in float64: it reaches thousands of turns. The released code also draws
-        a random initial phase, which never reaches its output.
+        A cumulative sum over the frames, in float64, since it reaches thousands of turns. The released code
+        also draws a random initial phase, which never reaches its output.
         """
         config = self.config
         multiples = torch.arange(1, config.nb_harmonics + 2, device=f0.device, dtype=torch.float64)
@@ -232,7 +231,7 @@ class HiFT(nn.Module):
         return self
 
     def lower(self, dtype: torch.dtype) -> HiFT:
-        """Take all weights to a number format but those of the excitation, whose errors add up over time.
+        """Cast all weights to a dtype except those of the excitation, whose errors accumulate over time.
         Returns self."""
         for name, child in self.named_children():
             if name not in {"f0_predictor", "m_source"}:
@@ -248,7 +247,7 @@ class HiFT(nn.Module):
         self, mel: Tensor, noise: Tensor, frame: int, phase: Tensor
     ) -> tuple[Tensor, Tensor]:
         """As `source` for mel [1, n_mels, frames], with the phase at the centre of its last frame, float64
-        [harmonics + 1] in turns; `phase` is what the centre of `frame` shall have, or empty."""
+        [harmonics + 1] in turns; `phase` is the phase to continue from at the centre of `frame`, or empty."""
         f0 = self.f0_predictor(mel)
         phases = self.m_source.phases(f0)
         if len(phase):
@@ -256,7 +255,7 @@ class HiFT(nn.Module):
         return self.m_source(f0, noise, phases), phases[0, -1] % 1.0
 
     def draw_noise(self, frames: int, generator: torch.Generator | None = None) -> Tensor:
-        """Noise for `frames` mel frames: float32 [1, samples, harmonics + 1], where the generator is."""
+        """Noise for `frames` mel frames: float32 [1, samples, harmonics + 1], on the generator's device."""
         shape = (1, frames * self.config.hop, self.config.nb_harmonics + 1)
         return torch.randn(shape, generator=generator, device=None if generator is None else generator.device)
 
@@ -281,8 +280,8 @@ class HiFT(nn.Module):
         return torch.cat((spectrum.real, spectrum.imag), dim=1)
 
     def spectrum(self, mel: Tensor, excitation: Tensor) -> Tensor:
-        """Log magnitudes, and what the phases are the sines of: [B, n_fft + 2, samples / hop_len + 1]. All
-        layers with weights but those of the excitation."""
+        """Log magnitudes, and the arguments of the sines that are the phases: [B, n_fft + 2, samples /
+        hop_len + 1]. Runs all layers with weights except those of the excitation."""
         config = self.config
         x = self.conv_pre(mel)
         kinds = len(config.resblock_kernel_sizes)
@@ -296,7 +295,7 @@ class HiFT(nn.Module):
         return self.conv_post(F.leaky_relu(x))  # type: ignore[no-any-return]
 
     def wave(self, x: Tensor) -> Tensor:
-        """Wave [B, samples] from what `spectrum` gives."""
+        """Wave [B, samples] from the result of `spectrum`."""
         config, x = self.config, x.float()
         window = torch.hann_window(config.n_fft, device=x.device, dtype=torch.float32)
         bins = config.n_fft // 2 + 1
@@ -316,20 +315,22 @@ class HiFT(nn.Module):
 def inverse_stft(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
     """`torch.istft` of a centred spectrum [B, n_fft / 2 + 1, frames]: float32 [B, (frames - 1) * hop].
 
-    That one looks whether the window adds up to zero somewhere, for which it reads back from the device; a
-    captured graph cannot. Griffin and Lim (1984): windowed frames added up, divided by the squared windows.
+    `torch.istft` checks on the host whether the window sums to zero anywhere, which a captured graph cannot
+    do. Overlap-add of windowed frames, divided by the sum of the squared windows (Griffin and Lim, 1984).
     """
     n_fft, frames = len(window), spectrum.shape[2]
-    pieces = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]  # [B, n_fft, frames]
+    segments = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]  # [B, n_fft, frames]
     squares = window.square()[None, :, None].expand(1, -1, frames)
     size = (1, (frames - 1) * hop + n_fft)
-    wave, weight = (F.fold(part, size, (1, n_fft), stride=(1, hop)).flatten(1) for part in (pieces, squares))
+    wave, weight = (
+        F.fold(part, size, (1, n_fft), stride=(1, hop)).flatten(1) for part in (segments, squares)
+    )
     half = n_fft // 2
     return wave[:, half:-half] / weight[:, half:-half]
 
 
 def _accept_other_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Bring weight-norm names to those of the module: weight_g / weight_v, original0 / original1, or
+    """Convert weight-norm names to those of the module: weight_g / weight_v, original0 / original1, or
     folded."""
     for key in list(state):
         for old, new in (("weight_g", "original0"), ("weight_v", "original1")):

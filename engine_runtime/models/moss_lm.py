@@ -1,8 +1,8 @@
 """The dual-head language model: Qwen3 blocks as a shared trunk, then a text tail and an audio tail.
 
 In: rows [B, L, 2] of (text id, audio id). Out: logits over the text vocabulary and over the speech codes.
-This is the plain, batch-first network without a cache: it trains, and it is the reference implementation that
-the paged executor is held against. State-dict names are those of the released checkpoint
+This is the plain, batch-first network without a cache, used for training and as the reference implementation
+of the paged executor. State-dict names are those of the released checkpoint
 (`model.shared_block.layers.0.self_attn.q_proj.weight` ...). Any thread; no state apart from weights.
 """
 
@@ -23,7 +23,7 @@ from engine_runtime.models.limits import LM_CONFIG, check_config
 
 @dataclass(frozen=True)
 class MossLMConfig:
-    """Sizes of the network. `modality_pad` is the text id that says "read the audio channel of this row"."""
+    """Sizes of the network. `modality_pad` is the text id that means "read the audio channel of this row"."""
 
     hidden_size: int
     intermediate_size: int
@@ -94,7 +94,8 @@ class RMSNorm(nn.Module):
 
 @lru_cache(maxsize=16)
 def inverse_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """RoPE frequencies [head_dim / 2], made in float32 on the CPU (a GPU's pow differs in the last bit)."""
+    """RoPE frequencies [head_dim / 2], computed in float32 on the CPU (pow on GPUs differs in the last
+    bit)."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device="cpu").float() / head_dim
     return (1.0 / theta**exponents).to(device)
 
@@ -206,7 +207,8 @@ class MossSpeechModel(nn.Module):
 
 
 class MossLM(nn.Module):
-    """The whole network. A row with text id `modality_pad` is read from the audio table, others as text."""
+    """The complete network. A row with text id `modality_pad` uses the audio embedding, others the text
+    embedding."""
 
     def __init__(self, config: MossLMConfig) -> None:
         super().__init__()
@@ -226,7 +228,7 @@ class MossLM(nn.Module):
                 nn.init.normal_(parameter, std=std / (2 * depth) ** 0.5 if into_residual else std)
 
     def embed(self, rows: Tensor) -> Tensor:
-        """Rows [B, L, 2] -> [B, L, H]; exactly one table is read per row, the other channel has no effect."""
+        """Rows [B, L, 2] -> [B, L, H]; exactly one table is read per row, the other channel is ignored."""
         text, audio = rows[..., 0], rows[..., 1]
         is_audio = text == self.config.modality_pad
         spoken = self.model.audio_embed(audio.masked_fill(~is_audio, 0))
@@ -265,7 +267,7 @@ class MossLM(nn.Module):
 
 
 def _causal_mask(key_padding_mask: Tensor) -> Tensor:
-    """[B, L] (True = padding) -> [B, 1, L, L] (True = may attend); every row sees itself, none is empty."""
+    """[B, L] (True = padding) -> [B, 1, L, L] (True = may attend); every row attends at least to itself."""
     length = key_padding_mask.shape[1]
     square = torch.ones(length, length, dtype=torch.bool, device=key_padding_mask.device)
     seen = square.tril() & ~key_padding_mask[:, None, :]

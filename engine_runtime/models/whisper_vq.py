@@ -1,14 +1,14 @@
 """Causal Whisper-VQ speech encoder: log-mel -> one code per 80 ms.
 
 In: Whisper log-mel [B, n_mels, T] of one segment (codec/speech_tokenizer/features.py). Out: codes [B, T /
-frames_per_code]. Any thread, no state of its own; `EncoderState` carries the caches of a segment that is
-encoded piece by piece (codec/speech_tokenizer/speech_tokenizer.py).
+frames_per_code]. Any thread, no state of its own; `EncoderState` holds the caches of a segment that is
+encoded incrementally (codec/speech_tokenizer/speech_tokenizer.py).
 
 Two causal convolutions (the second halves the frame rate) with GELU, learned positions, pre-LN transformer
 layers with causal attention, an average pool, and the nearest entry of one codebook. No final layer norm: the
-pooled hidden state is quantized as it is. State-dict names are those of the released encoder
-(`encoder.conv1.weight`, ...); its EMA buffers and second position table are training residues and have no
-place here. Nothing looks ahead, so right padding changes no earlier code and needs no mask.
+pooled hidden state is quantized directly. State-dict names are those of the released encoder
+(`encoder.conv1.weight`, ...); its EMA buffers and second position table are only used in training and are
+ignored. There is no look-ahead, so right padding changes no earlier code and needs no mask.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from engine_runtime.models.limits import SPEECH_ENCODER_CONFIG, check_config
 CONV_KERNEL = 3
 CONV2_STRIDE = 2
 FEW_POSITIONS = 16
-"""Up to so many positions at once all scores are held: of a whole segment they would take 180 MB."""
+"""Maximum number of positions for which all scores are stored: those of a complete segment take 180 MB."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ class WhisperVQConfig:
 
     @property
     def frames_per_code(self) -> int:
-        """Mel frames that one code stands for."""
+        """Mel frames per code."""
         return CONV2_STRIDE * self.pool
 
     @property
     def segment_frames(self) -> int:
-        """Mel frames of a whole segment."""
+        """Mel frames of a complete segment."""
         return CONV2_STRIDE * self.max_positions
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WhisperVQConfig:
-        """Read the bundle's `[speech_encoder.config]`; BundleError names what is unknown or missing."""
+        """Read the bundle's `[speech_encoder.config]`; BundleError names the unknown or missing keys."""
         known = {field.name for field in fields(cls)}
         required = known - {"pool"}
         unknown, missing = sorted(set(values) - known), sorted(required - set(values))
@@ -85,7 +85,7 @@ class WhisperVQConfig:
 
     @classmethod
     def from_released(cls, values: Mapping[str, Any]) -> WhisperVQConfig:
-        """Read the released `config.json`; BundleError where it describes another network than this."""
+        """Read the released `config.json`; BundleError if it describes a different network."""
         names = {
             "num_mel_bins": "num_mel_bins",
             "d_model": "d_model",
@@ -120,7 +120,7 @@ class EncoderState:
     """Caches of one segment after `length` positions.
 
     Each step returns a new state that shares the key/value buffers. A step writes only positions >= `length`,
-    so the state before a step can be continued from instead; the state after it is then spent.
+    so the state before a step can be continued from instead; the state after it is then invalid.
     """
 
     conv1: Tensor  # [B, n_mels, kernel - 1] last mel frames
@@ -131,7 +131,7 @@ class EncoderState:
 
 
 class CausalConv1d(nn.Conv1d):
-    """Convolution that sees only the past: `kernel - 1` frames on the left, zeros before the segment."""
+    """Causal convolution: `kernel - 1` frames on the left, zeros before the segment."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__(in_channels, out_channels, CONV_KERNEL, stride=stride)
@@ -140,7 +140,7 @@ class CausalConv1d(nn.Conv1d):
         """[B, in, T] -> [B, out, T / stride]; `past` [B, in, kernel - 1] are the frames before x."""
         if past is None:
             return super().forward(F.pad(x, (CONV_KERNEL - 1, 0)))
-        if torch.compiler.is_exporting():  # other libraries have fast convolutions and no views on windows
+        if torch.compiler.is_exporting():  # other runtimes lack strided views
             return super().forward(torch.cat((past, x), dim=2))
         # A few frames: one matrix product costs a quarter of a convolution call on the CPU.
         windows = torch.cat((past, x), dim=2).unfold(2, CONV_KERNEL, self.stride[0])  # [B, in, T / stride, k]
@@ -159,7 +159,7 @@ class CausalSelfAttention(nn.Module):
         self.out_proj = nn.Linear(config.d_model, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, n, d] -> [B, n, d], each position attends to itself and the past."""
+        """[B, n, d] -> [B, n, d], each position attends to itself and to earlier ones."""
         query, key, value = self.project(x)
         return self.merge(F.scaled_dot_product_attention(query, key, value, is_causal=True))
 
@@ -220,7 +220,7 @@ class EncoderLayer(nn.Module):
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
-    """Whisper's position table, where training starts: sines, then cosines of log-spaced rates, [n, d]."""
+    """Whisper's initial position table [n, d]: sines, then cosines of log-spaced rates."""
     rates = torch.exp(-math.log(10000.0) / max(width // 2 - 1, 1) * torch.arange(width // 2))
     angles = torch.arange(positions)[:, None] * rates
     return torch.cat((angles.sin(), angles.cos()), dim=1)
@@ -276,7 +276,7 @@ class WhisperVQ(nn.Module):
             # |h - c|^2 without |h|^2, which is the same for every entry.
             norms = torch.linalg.vector_norm(entries, dim=1)
             nearest = (norms.square() - 2.0 * (hidden.float() @ entries.T)).min(dim=-1)
-            # NaN is less than any number here, so that one in the codebook is found as well.
+            # min propagates NaN, so NaN in the codebook is detected as well.
             return torch.where(nearest.values.isfinite(), nearest.indices, -1)
 
     def initial_state(self, batch: int = 1) -> EncoderState:
@@ -286,7 +286,7 @@ class WhisperVQ(nn.Module):
         return EncoderState(
             conv1=like.new_zeros(batch, config.num_mel_bins, CONV_KERNEL - 1),
             conv2=like.new_zeros(batch, config.d_model, CONV_KERNEL - 1),
-            # not left as they are: what a mask hides may still be read, and must be numbers
+            # not torch.empty: masked values are still read and must be finite
             keys=like.new_zeros(shape),
             values=like.new_zeros(shape),
             length=0,
@@ -314,7 +314,7 @@ class WhisperVQ(nn.Module):
         seen: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden states of the frames of `positions` [n] int64, among the first `seen` ones, and the caches
-        of both convolutions. Sizes follow from mel and `seen` alone, so that this can be captured."""
+        of both convolutions. Shapes depend on mel and `seen` only, so that this can be captured."""
         first = F.gelu(self.encoder.conv1(mel, conv1))
         x = F.gelu(self.encoder.conv2(first, conv2)).transpose(1, 2)
         x = x + self.encoder.embed_positions(positions)

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_runtime.bench.verify import LEAST_COSINE, LEAST_TOP1, Check, Verdict, VerifyError
-from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.types import Modality, Pcm
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def align(
 ) -> Alignment:
     """Compare over spoken questions at the bundle's input rate. Raises VerifyError if there are none."""
     if not questions:
-        raise VerifyError("There is no question to compare with. Give a folder of WAV files with --wavs DIR.")
+        raise VerifyError("No questions to compare with. Pass a folder of WAV files with --wavs DIR.")
     teacher = load_torch()
     try:
         lessons = [_teach(teacher, *pair, rows_per_reply) for pair in _pairs(questions)]
@@ -149,10 +149,10 @@ def _run(engine: Engine, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor]]:
         lm.blocks.release(sequence)
 
 
-def _on_host(logits: Logits, audio_end: int) -> tuple[Tensor, Tensor]:
-    assert logits.text is not None, "both heads are asked for"
-    assert logits.audio is not None, "both heads are asked for"
-    return logits.text.float().cpu(), logits.audio[:audio_end].float().cpu()
+def _on_host(logits: StepOutput, audio_end: int) -> tuple[Tensor, Tensor]:
+    assert logits.text_logits is not None, "both heads are asked for"
+    assert logits.audio_logits is not None, "both heads are asked for"
+    return logits.text_logits.float().cpu(), logits.audio_logits[:audio_end].float().cpu()
 
 
 def _compare(engine: Engine, lessons: list[Lesson]) -> Alignment:

@@ -21,8 +21,9 @@ import torch
 
 from engine_runtime.bundle.targets import require_folder
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint import ABOUT, CheckpointConfig
+from engine_runtime.cuda.tensorrt_engine import EngineTensor
 from engine_runtime.errors import BundleError, EngineError, ExportError
-from engine_runtime.executors.trtllm.contract import EngineTensor, choose_contract
+from engine_runtime.executors.trtllm.contract import choose_contract
 from engine_runtime.executors.trtllm.engine_directory import PLAN, EngineDirectory, Provenance
 from engine_runtime.executors.trtllm.library import VERSION, Library
 from engine_runtime.trtllm.build_plan import BuildOptions, BuildPlan
@@ -59,7 +60,7 @@ def build_engine(plan: BuildPlan, directory: Path, options: BuildOptions, librar
         engine.save(str(unfinished))
     if not (unfinished / PLAN).is_file():
         raise EngineError(
-            "TensorRT gave no engine. The reason stands in its messages above; where GPU memory ran out, "
+            "TensorRT returned no engine. The reason is in its messages above; if GPU memory ran out, "
             f"close other programs or lower max_num_tokens ({plan.settings['max_num_tokens']})."
         )
     made, note = EngineDirectory.open(unfinished), _note(plan.checkpoint.directory)
@@ -135,7 +136,7 @@ def _check_network(tensors: Sequence[EngineTensor], config: CheckpointConfig) ->
     widths = dict(zip(OUTPUTS, (config.text_vocab_size, config.audio_vocab_size), strict=True))
     outputs = {tensor.name: tensor.shape[-1] for tensor in tensors if not tensor.is_input}
     windows = found["host_max_attention_window_sizes"]
-    # The width behind a plugin is known only once the engine is built: -1 until then.
+    # The size of a plugin output is known only after the build: -1 until then.
     is_meant = outputs.keys() == widths.keys() and all(outputs[n] in (-1, widths[n]) for n in widths)
     if not is_meant or windows != (config.num_hidden_layers,):
         raise EngineError(
@@ -155,7 +156,7 @@ def _check_features(engine: EngineDirectory) -> None:
     if missing := [name for name, is_there in needed.items() if not is_there]:
         raise EngineError(
             f"TensorRT-LLM built the engine without {' and '.join(missing)}, and a conversation needs that. "
-            "The reason stands in its messages above."
+            "The reason is in its messages above."
         )
 
 
@@ -183,7 +184,7 @@ def _calling(library: Library, what: str) -> Iterator[None]:
 
 
 def _note(checkpoint: Path) -> dict[str, str | None]:
-    """moss_voice.json of a checkpoint; {} where there is none."""
+    """moss_voice.json of a checkpoint; {} if there is none."""
     file = checkpoint / ABOUT
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}

@@ -1,8 +1,8 @@
 """Build plan of an engine: settings of the library and its plugins, checked before the build.
 
-In: a folder that `moss-voice trt convert` or `quantize` made, and the sizes to build for. Out: a `BuildPlan`,
-or an error for settings that the library would reject after minutes or silently misinterpret. The library is
-not needed. Any thread.
+In: a folder created by `moss-voice trt convert` or `quantize`, and the sizes to build for. Out: a
+`BuildPlan`, or an error for settings that the library would reject after minutes or silently misinterpret.
+The library is not needed. Any thread.
 
 Settings: PluginConfig and BuildConfig of TensorRT-LLM 1.2. One user talks to the engine: one sequence, one
 beam.
@@ -30,12 +30,12 @@ class BuildOptions:
     """Sizes that are fixed in an engine.
 
     Attributes:
-        max_seq_len: rows of the longest conversation; None is that of the model, at most 8192.
-        max_num_tokens: rows of the longest call; None is 2048, at most `max_seq_len`.
-        opt_num_tokens: rows of the call that the kernels are chosen for. A reply is made of calls of one.
+        max_seq_len: rows of the longest conversation; None: that of the model, at most 8192.
+        max_num_tokens: rows of the longest call; None: 2048, at most `max_seq_len`.
+        opt_num_tokens: rows of the call that kernels are tuned for. A decode step is a call of one row.
         tokens_per_block: rows of a block of the KV cache, a power of two.
-        multiple_profiles: choose kernels for several ranges of rows; it builds several times as long.
-        fused_mlp: one product for gate and fc of the MLP.
+        multiple_profiles: tune kernels for several ranges of rows; the build takes several times as long.
+        fused_mlp: one GEMM for gate and fc of the MLP.
         timing_cache: file with measurements of earlier builds; read if it exists, and written.
     """
 
@@ -68,7 +68,7 @@ class BuildPlan:
         return self.checkpoint.config
 
     def document(self) -> dict[str, dict[str, Any]]:
-        """Everything as plain values, by what it is about."""
+        """All settings as plain values, grouped."""
         about = {
             "path": str(self.checkpoint.directory),
             "tensors": len(self.checkpoint.specs),
@@ -81,8 +81,7 @@ class BuildPlan:
 def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
     """Read and check a checkpoint and the options.
 
-    BundleError or EngineError for what cannot be built, ExportError for a timing cache that cannot be
-    written.
+    BundleError or EngineError if it cannot be built, ExportError for a timing cache that cannot be written.
     """
     checkpoint = Checkpoint.open(directory)
     config = checkpoint.config
@@ -148,7 +147,7 @@ def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
         if len(readings) > 1:
             raise EngineError(
                 f"Whether {name} is quantized is read in two ways from exclude_modules "
-                f"{list(plan.exclude_modules)}: the library's MLP fusion knows whole names and a * at the "
+                f"{list(plan.exclude_modules)}: the library's MLP fusion accepts full names and a * at the "
                 "end. Write such patterns, or build with --no-fused-mlp."
             )
 
@@ -165,11 +164,11 @@ def _is_fused_quantized(config: CheckpointConfig, name: str) -> bool:
 def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, most: int) -> None:
     block = options.tokens_per_block
     if block < 1 or block & (block - 1):
-        raise EngineError(f"tokens_per_block is {block}. Give a power of two, as 32.")
+        raise EngineError(f"tokens_per_block is {block}. Specify a power of two, such as 32.")
     if not 1 <= longest <= config.max_position_embeddings:
         raise EngineError(
-            f"max_seq_len is {longest}, and the model was made for at most {config.max_position_embeddings} "
-            "rows. Give a length up to that."
+            f"max_seq_len is {longest}, and the model supports at most {config.max_position_embeddings} "
+            "rows. Give at most that length."
         )
     if not block <= most <= longest:  # the library would raise it to a block
         raise EngineError(

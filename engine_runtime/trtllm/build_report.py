@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine_runtime.executors.trtllm.contract import EngineTensor
+from engine_runtime.cuda.tensorrt_engine import EngineTensor
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 
 
@@ -43,7 +43,7 @@ class BuildReport:
         return row * model.torch_dtype.itemsize * self.engine.max_seq_len
 
     def document(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """The report as plain values."""
         engine = self.engine
         return {
             "engine": str(engine.path),

@@ -21,7 +21,7 @@ from torch import Tensor
 from engine_runtime.bundle.trtllm_checkpoint.scales import QuantizeError
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.errors import ExportError
-from engine_runtime.executors.torch.fused_layer import Linear
+from engine_runtime.executors.torch.linear import Linear
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.loading import Stages
@@ -77,7 +77,7 @@ class Calibration:
 
     @classmethod
     def load(cls, file: Path, model: str) -> Calibration:
-        """Read what `save` wrote. QuantizeError if it is damaged or of another model."""
+        """Read a file of `save`. QuantizeError if it is damaged or of another model."""
         again = "Give another file with --statistics, or remove it to calibrate again."
         try:
             with safe_open(file, framework="pt") as content:
@@ -129,7 +129,7 @@ class _Watch:
         self.keys, self.rows = keys[best], rows[best.to(x.device)]
 
     def inputs(self) -> Inputs:
-        """What was seen."""
+        """The recorded statistics."""
         assert self.amax is not None
         assert self.total is not None
         assert self.rows is not None
@@ -167,7 +167,7 @@ class Calibrator:
     def run(
         self,
         stages: Stages,
-        prompts: Iterable[Prompt],
+        prompts: Iterable[CalibrationPrompt],
         *,
         model: str,
         reply_rows: int,
@@ -185,20 +185,20 @@ class Calibrator:
             if progress is not None:
                 progress(count / total)
         if not count:
-            raise QuantizeError("There is no prompt to calibrate with. Give recordings with --wavs DIR.")
+            raise QuantizeError("No prompts to calibrate with. Pass recordings with --wavs DIR.")
         inputs = {module: watch.inputs() for module, watch in self._watches.items()}
         return Calibration(inputs, count, rows, model)
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class CalibrationPrompt:
     """One question, spoken (at the bundle's input rate) or typed, and how it is to be answered."""
 
     question: Pcm | str
     reply: Modality
 
     def rows(self, stages: Stages) -> list[Row]:
-        """Everything before the reply."""
+        """All rows before the reply."""
         layout = stages.prompt
         if isinstance(self.question, str):
             user = layout.user_text(self.question)
@@ -208,7 +208,7 @@ class Prompt:
         return [*layout.system(self.reply), *user, *layout.end_turn(), *layout.open_reply(self.reply)]
 
 
-def _answer(stages: Stages, prompt: Prompt, reply_rows: int) -> int:
+def _answer(stages: Stages, prompt: CalibrationPrompt, reply_rows: int) -> int:
     """Prefill a prompt and decode the reply, both tails at every row; returns the rows that were run."""
     section, lm = stages.bundle.lm, stages.lm
     rows = prompt.rows(stages)[: section.context_rows - reply_rows]

@@ -36,8 +36,8 @@ from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import Dtype
 
-_PIECE_BYTES = 32 << 20
-"""Of a source tensor, what is worked on at a time."""
+_CHUNK_BYTES = 32 << 20
+"""Bytes of a source tensor processed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LanguageModel:
 
     Attributes:
         context_rows: the longest conversation.
-        fingerprint: says which weights these are; None for a checkpoint that no bundle describes.
+        fingerprint: identifies the weights; None for a checkpoint that is not part of a bundle.
     """
 
     name: str
@@ -70,8 +70,8 @@ class LanguageModel:
 def find_language_model(folder: Path) -> LanguageModel:
     """The language model of a bundle, or of a folder that was downloaded from the released repository.
 
-    Names and shapes of all tensors are compared with what the model has to have. Raises BundleError or
-    FetchError that says what is wrong with the folder.
+    Names and shapes of all tensors are compared with those of the model. Raises BundleError or FetchError
+    with the defect of the folder.
     """
     if (folder / MANIFEST_NAME).is_file():
         bundle = Bundle.open(folder)
@@ -88,7 +88,9 @@ def find_language_model(folder: Path) -> LanguageModel:
             "`moss-voice fetch moss-speech`."
         )
     if is_checkpoint(folder):
-        raise BundleError(f"{folder} holds a TensorRT-LLM checkpoint already. Give the model it was made of.")
+        raise BundleError(
+            f"{folder} is already a TensorRT-LLM checkpoint. Specify the model it was converted from."
+        )
     name = layout.folder_of(layout.LM_REPOSITORY)
     if not (folder / layout.CONFIG).is_file() and (folder / name).is_dir():
         folder = folder / name
@@ -125,7 +127,7 @@ def _found(
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One model on its way into one folder. `start` it, then `write` and `finish`."""
+    """Conversion of one model into one folder: `start`, `write`, `finish`."""
 
     model: LanguageModel
     config: CheckpointConfig
@@ -158,7 +160,7 @@ class Conversion:
             self.file.write(self.produce, progress)
 
     def finish(self, progress: Progress | None = None) -> None:
-        """Compare what was written with the model, bit by bit, and make the folder a checkpoint."""
+        """Compare the written tensors with the model, bit by bit, and complete the checkpoint."""
         self.file.finish(self.produce, progress)
         about = {"bundle": self.model.name, "lm_fingerprint": self.model.fingerprint}
         for name, content in ((ABOUT, about), (CONFIG, self.config.to_dict())):
@@ -170,7 +172,7 @@ class Conversion:
         for part in name_map(self.config)[name]:
             tensor = read(part)
             row_bytes = tensor[0].numel() * tensor.element_size()
-            for rows in tensor.split(max(1, _PIECE_BYTES // row_bytes)):
+            for rows in tensor.split(max(1, _CHUNK_BYTES // row_bytes)):
                 values = rows.to(self.config.torch_dtype)
                 if not bool(values.isfinite().all()):
                     raise BundleError(

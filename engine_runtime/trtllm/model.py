@@ -1,20 +1,19 @@
-"""The forked decoder on TensorRT-LLM's Python Model API: what an engine is built from.
+"""The forked decoder in TensorRT-LLM's Python Model API, from which an engine is built.
 
-In: the library's names (executors/trtllm/library.py). Out: its configuration and model classes of our
-network, made by `define_model`, so that this file can be read, and tested against a stand-in, without the
-library. The library runs `forward` once while it builds, on tensors without values; what it describes becomes
-the engine. Any thread.
+In: the names of the library (executors/trtllm/library.py). Out: configuration and model classes of our
+network, created by `define_model`, so that this file can be imported, and tested with a double, without the
+library. The library traces `forward` once during the build, on symbolic tensors. Any thread.
 
     input_ids -> vocab_embedding -> shared_layers 0..S-1
         -> text_layers S..S+T-1      -> text_norm  -> lm_head       -> logits
         -> audio_layers S+T..S+T+A-1 -> audio_norm -> audio_lm_head -> audio_logits
 
 Sources: docs/source/architecture/core-concepts.md, checkpoint.md and add-model.md of TensorRT-LLM 1.x, and
-its Qwen3 (q and k are normalized per head before RoPE). It differs from the library's own decoders in this:
+its Qwen3 (q and k are normalized per head before RoPE). Differences from the decoders of the library:
 
-- Layer numbers go on over both tails and never repeat: the attention plugin takes them as the place of the
-  layer's keys and values in the pool, and as an index into the window sizes, without a check. So
-  num_hidden_layers is the number of all layers, and DecoderLayerList, a plain stack, is of no use.
+- Layers are numbered consecutively over both tails: the attention plugin uses the number as the index of the
+  layer's keys and values in the pool, and into the window sizes, without a check. So num_hidden_layers is the
+  number of all layers, and DecoderLayerList, a plain stack, cannot be used.
 - q_layernorm and k_layernorm get the network's epsilon; their default is 1e-5.
 - Two outputs are marked, which the library's own sessions refuse but its builder does not.
 """
@@ -24,21 +23,16 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
-
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint_config import ARCHITECTURE
-from engine_runtime.executors.trtllm.contract import EngineTensor
+from engine_runtime.cuda.tensorrt_engine import EngineTensor, network_tensors
 from engine_runtime.executors.trtllm.library import Library
 
 OUTPUTS = ("logits", "audio_logits")
-_DTYPES = {"FLOAT": torch.float32, "INT32": torch.int32, "INT64": torch.int64}
-"""TensorRT's names of the number formats between which inputs and outputs are chosen."""
 
 
 def define_model(library: Library) -> Any:
-    """The model class, with `config_class`, made of the library's names and registered there.
-
-    Its instances keep the inputs and outputs of the network in `network_tensors` once they were run.
+    """The model class, with `config_class`, derived from classes of the library and registered there. After
+    `forward` its instances hold the inputs and outputs of the network in `network_tensors`.
     """
 
     class MossConfig(library.PretrainedConfig):  # type: ignore[name-defined]
@@ -68,7 +62,7 @@ def define_model(library: Library) -> Any:
             self.rotary_pct = rotary_pct
 
         def to_dict(self) -> dict[str, Any]:
-            """What goes into the engine's config.json."""
+            """Content of the engine's config.json."""
             names = (
                 "num_shared_layers num_text_layers num_audio_layers text_vocab_size audio_vocab_size "
                 "rotary_base rotary_scaling rotary_pct"
@@ -113,7 +107,7 @@ def define_model(library: Library) -> Any:
 
         def forward(self, x: Any, kv_cache_params: Any, attention_params: Any) -> Any:
             """[num_tokens, hidden] -> [num_tokens, hidden]."""
-            attended, _ = self.attention(  # keys and values stay in the pool: nothing comes back
+            attended, _ = self.attention(  # keys and values remain in the pool and are not outputs
                 self.input_layernorm(x),
                 use_cache=True,
                 kv_cache_params=kv_cache_params,
@@ -123,7 +117,7 @@ def define_model(library: Library) -> Any:
             return x + self.mlp(self.post_layernorm(x))
 
     class MossForCausalLM(library.PretrainedModel):  # type: ignore[name-defined]
-        """The whole network. Attribute paths are the names of the checkpoint's tensors."""
+        """The complete network. Attribute paths are the names of the tensors in the checkpoint."""
 
         config_class = MossConfig
 
@@ -154,10 +148,10 @@ def define_model(library: Library) -> Any:
             kv_cache_params: Any,
             attention_params: Any,
         ) -> None:
-            """Describe the network over what `prepare_inputs` made; parameters are named as there.
+            """Build the network on the tensors of `prepare_inputs`; parameters are named as there.
 
             `input_ids` [num_tokens] are merged ids, `last_token_ids` [batch] count from 1. position_ids and
-            attention_mask have no say: RoPE goes by sequence_length, and the mask is causal.
+            attention_mask are ignored: RoPE uses sequence_length, and the mask is causal.
             """
             attention_params = library.Attention.fill_attention_params(self, attention_params)
             kv_cache_params = copy.copy(kv_cache_params)
@@ -176,7 +170,7 @@ def define_model(library: Library) -> Any:
                     hidden = layer(hidden, kv_cache_params, attention_params)
                 last = library.gather_last_token_logits(hidden, last_token_ids, packed)
                 head(norm(last)).mark_output(output, self.config.logits_dtype)
-            self.network_tensors = _tensors_of(library.default_net().trt_network)
+            self.network_tensors = network_tensors(library.default_net().trt_network)
 
     def _stack(config: Any, first: int, count: int) -> Any:
         return library.ModuleList([Layer(config, first + index) for index in range(count)])
@@ -192,14 +186,4 @@ def _norm(library: Library, config: Any) -> Any:
 def _head(library: Library, config: Any, vocabulary: int) -> Any:
     return library.ColumnLinear(
         config.hidden_size, vocabulary, bias=False, dtype=config.dtype, gather_output=True
-    )
-
-
-def _tensors_of(network: Any) -> tuple[EngineTensor, ...]:
-    """Inputs, then outputs, of a TensorRT network definition."""
-    inputs = [(True, network.get_input(index)) for index in range(network.num_inputs)]
-    outputs = [(False, network.get_output(index)) for index in range(network.num_outputs)]
-    return tuple(
-        EngineTensor(tensor.name, is_input, _DTYPES.get(tensor.dtype.name), tuple(tensor.shape))
-        for is_input, tensor in inputs + outputs
     )

@@ -1,10 +1,10 @@
 """Quantizes a checkpoint to fp8, int8 or int4.
 
 In: a converted checkpoint and calibration statistics. Out: a folder with rank0.safetensors, moss_voice.json
-and, last, config.json. Quantized are the products of the shared layers, and on demand those of the tails;
-heads, embeddings and norms stay as they are, and so do keys and values, because FP8 context attention wants
-all layers or none in FP8 (the plugin's field is one for the whole engine). Scales are found first, product by
-product, and kept; then the file is written, a tensor at a time. Any thread.
+and, last, config.json. The linear layers of the shared layers are quantized, optionally also those of the
+tails. Heads, embeddings and norms are not, nor are keys and values, because FP8 context attention requires
+all layers in FP8 (the field of the plugin applies to the complete engine). Scales are computed first, layer
+by layer, and stored; then the file is written tensor by tensor. Any thread.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from engine_runtime.trtllm.calibrate import Calibration, Inputs
 
 Format = Literal["fp8", "int8", "int4"]
 FORMATS: dict[Format, Algorithm] = {"fp8": "FP8", "int8": "W8A16", "int4": "W4A16_AWQ"}
-_PIECE_BYTES = 32 << 20
-"""Of a tensor that stays as it is, what is copied at a time."""
+_CHUNK_BYTES = 32 << 20
+"""Bytes copied at a time from a tensor that is not quantized."""
 _ALWAYS_PLAIN = ("*lm_head", "*vocab_embedding")
 _TAILS = ("text_layers*", "audio_layers*")
 # NOTE: the library reads a pattern in three ways (name of a module, prefix, name of a weight); these mean the
@@ -69,7 +69,7 @@ def quantized_config(
     if config.quantization.algorithm is not None:
         raise QuantizeError(
             f"The checkpoint is quantized already ({config.quantization.algorithm}). "
-            "Give the one that `moss-voice trt convert` made."
+            "Give one created by `moss-voice trt convert`."
         )
     quantization = Quantization(
         FORMATS[number_format], exclude_modules=_ALWAYS_PLAIN if tails else (*_ALWAYS_PLAIN, *_TAILS)
@@ -83,11 +83,11 @@ def quantized_config(
 
 @dataclass(frozen=True, slots=True)
 class Quantizing:
-    """One checkpoint on its way into one folder: `start`, `find_scales`, `write`, `finish`.
+    """Quantization of one checkpoint into one folder: `start`, `find_scales`, `write`, `finish`.
 
     Attributes:
-        scales: what was found, by the name of the tensor in the file.
-        alphas: the exponent of the AWQ search, by product.
+        scales: the computed scales, by tensor name in the file.
+        alphas: the exponent found by the AWQ search, by layer.
     """
 
     source: Checkpoint
@@ -128,13 +128,13 @@ class Quantizing:
 
     @torch.inference_mode()
     def find_scales(self, progress: Progress | None = None) -> None:
-        """Scales of every product that is quantized. Nothing to do for int8."""
+        """Compute the scales of every quantized layer. Nothing to do for int8."""
         calibration = self.calibration
         if self.config.quantization.algorithm == "W8A16":
             return
         if calibration is None:
             raise QuantizeError(
-                "fp8 and int4 need a calibration. Run it, or give its file with --statistics."
+                "fp8 and int4 need a calibration. Run it, or specify its file with --statistics."
             )
         read, products = self.source.reader(), _products(self.config)
         for done, modules in enumerate(products, start=1):
@@ -152,7 +152,7 @@ class Quantizing:
         self.file.write(self._produce, progress)
 
     def finish(self, progress: Progress | None = None) -> None:
-        """Compare what was written with what should have been, and make the folder a checkpoint."""
+        """Verify the written tensors, and complete the checkpoint."""
         self.file.finish(self._produce, progress)
         about = self.source.directory / ABOUT
         if about.is_file():
@@ -187,7 +187,7 @@ class Quantizing:
         scale = self.scales.get(f"{module}.weights_scaling_factor")
         if scale is None:
             plain = read(name)
-            yield from plain.split(max(1, _PIECE_BYTES // plain[0].nbytes))
+            yield from plain.split(max(1, _CHUNK_BYTES // plain[0].nbytes))
             return
         weight, scale = read(name).to(self.device), scale.to(self.device)
         if self.config.quantization.algorithm == "FP8":
@@ -198,7 +198,7 @@ class Quantizing:
 
 
 def identity(checkpoint: Checkpoint) -> str:
-    """Says which weights a checkpoint in plain numbers was made of, as its conversion noted."""
+    """Identifies the weights of an unquantized checkpoint, as stored by its conversion."""
     with safe_open(checkpoint.directory / WEIGHTS, framework="pt") as content:
         source = (content.metadata() or {}).get("source")
     return source or str((checkpoint.directory / WEIGHTS).stat().st_size)

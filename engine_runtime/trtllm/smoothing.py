@@ -30,9 +30,9 @@ class Smoothing:
     """Result of the search.
 
     Attributes:
-        factor: [in], in the dtype of the network, what the input is multiplied with.
-        alpha: exponent that was chosen.
-        error: squared error of what was looked at over the kept inputs, as a share of its squares.
+        factor: [in], in the dtype of the network; the input is multiplied with it.
+        alpha: the chosen exponent.
+        error: relative squared error of the layer's output over the kept inputs.
     """
 
     factor: Tensor

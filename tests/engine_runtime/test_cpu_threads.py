@@ -1,4 +1,4 @@
-"""The number of torch's threads follows the load, and what the user has set stays."""
+"""The number of torch threads follows the load; a number set by the user is kept."""
 
 from __future__ import annotations
 

@@ -1,15 +1,19 @@
-"""The engine end to end on random weights: every way in and out, against the plain networks."""
+"""The engine end to end on random weights, against the plain networks."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
 import torch
 
+import engine_runtime
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
 from engine_runtime.codec.flow.static import bytes_per_code
@@ -20,11 +24,11 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError, FlowCacheError
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Generation, Row, speech_codes
-from engine_runtime.lm.paged_lm import Logits
 from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.timing import TimingEvent
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import (
     Modality,
     Pcm,
@@ -34,6 +38,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
 )
+from tests.factories.tiny_lm import make_cuda_paged
 from tests.tools.turns import GREEDY, ask, done, exchange, sound, speech
 
 
@@ -45,7 +50,7 @@ def bundle(random_bundle: Path) -> Bundle:
 def plain_reply(
     bundle: Bundle, engine: Engine, rows: list[Row], params: SamplingParams = GREEDY
 ) -> tuple[list[int], list[int]]:
-    """Codes and text ids after `rows` by the plain network, the whole sequence anew at every step."""
+    """Codes and text ids after `rows` by the plain network, with the complete sequence at every step."""
     config = MossLMConfig.from_dict(bundle.lm.config)
     model = MossLM(config)
     load_weights(model, bundle.lm.weights)
@@ -57,7 +62,7 @@ def plain_reply(
     while generation.finish_reason is None:
         with torch.inference_mode():
             text, audio = model(torch.tensor([rows]))
-        made.append(generation.sample(Logits(text[0, -1], audio[0, -1])))
+        made.append(generation.sample(StepOutput(text[0, -1], audio[0, -1])))
         rows.append(made[-1].row)
     texts = [row.row.text for row in made if row.mode.value == "text" and not row.is_stop]
     return list(speech_codes(made, bundle.lm.special_ids)), texts
@@ -106,8 +111,8 @@ def test_the_sound_of_a_reply_is_that_of_its_codes(engine: Engine) -> None:
     mel = stages.token2mel.convert(codes)
     assert isinstance(stages.vocoder, Vocoder)
     stream = stages.vocoder.stream()
-    whole = np.concatenate([stream.push(mel), stream.finish()])
-    np.testing.assert_allclose(sound(events), whole, atol=1e-4)
+    reference = np.concatenate([stream.push(mel), stream.finish()])
+    np.testing.assert_allclose(sound(events), reference, atol=1e-4)
     indices = [event.chunk_index for event in events if isinstance(event, ReplyAudio)]
     assert indices == list(range(len(indices)))
 
@@ -196,7 +201,7 @@ def test_the_commit_may_ask_for_another_modality_than_was_expected(bundle: Bundl
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_codes(engine: Engine) -> None:
+def test_the_same_seed_yields_the_same_codes(engine: Engine) -> None:
     def codes(seed: int) -> tuple[int, ...]:
         params = replace(engine.bundle.lm.sampling_speech, seed=seed)
         return done(exchange(engine, engine.new_conversation(), speech(1.0), params=params)).codes
@@ -259,7 +264,7 @@ def test_warming_up_leaves_nothing_behind(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-def test_warming_up_tells_of_too_little_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warming_up_reports_too_little_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def warm_up(self: Token2Mel) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...")
 
@@ -325,7 +330,7 @@ def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
     engine.stages.lm.blocks.check_integrity([first.sequence, second.sequence])
 
 
-def test_a_conversation_that_has_ended_gives_its_blocks_back_at_once(engine: Engine) -> None:
+def test_a_conversation_that_has_ended_releases_its_blocks_at_once(engine: Engine) -> None:
     before = engine.stats.used
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1, Modality.TEXT)
@@ -338,7 +343,7 @@ def test_a_conversation_that_has_ended_gives_its_blocks_back_at_once(engine: Eng
 
 
 @pytest.mark.slow
-def test_a_conversation_that_nobody_holds_gives_its_blocks_back(engine: Engine) -> None:
+def test_a_conversation_that_is_no_longer_referenced_releases_its_blocks(engine: Engine) -> None:
     import gc
 
     exchange(engine, engine.new_conversation(), speech(1.0))
@@ -419,7 +424,7 @@ def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
 
 
 def test_a_reply_without_room_in_the_flow_ends_before_it_speaks(engine: Engine, bundle: Bundle) -> None:
-    """Another conversation is being answered; that one goes on, and then there is room."""
+    """Another conversation has a running reply, which continues; then there is room."""
     flow, _ = load_flow(bundle, torch.device("cpu"), EngineOptions())
     code = bytes_per_code(flow.config, bundle.flow.steps, bundle.flow.cfg_rate, torch.float32)
     static = Token2Mel(flow, bundle.flow.mel, packet_codes=bundle.flow.packets, static_bytes=60 * code)
@@ -440,3 +445,40 @@ def test_a_reply_without_room_in_the_flow_ends_before_it_speaks(engine: Engine, 
     assert not conversations[1].exchanges
     assert isinstance(list(first)[-1], ReplyDone)
     assert any(isinstance(event, ReplyAudio) for event in answered(1))
+
+
+def test_a_decode_step_takes_the_documented_path(bundle: Bundle) -> None:
+    """The calls that the engine's README lists are made in that order, from the turn to the sampled id."""
+    document = (Path(engine_runtime.__file__).parent / "README.md").read_text(encoding="utf-8")
+    section = document.partition("## Life of a decode step")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\d+\. `([\w.]+)`", section, re.MULTILINE)
+    assert len(listed) <= 10
+    stages = Engine.load(bundle).stages
+    model, limits = MossLM(stages.lm_config), stages.lm.executor.limits
+    load_weights(model, bundle.lm.weights)
+    lm = make_cuda_paged(
+        model,
+        num_blocks=limits.num_blocks,
+        tokens_per_block=limits.tokens_per_block,
+        max_seq_len=limits.max_seq_len,
+    )
+    engine = Engine(replace(stages, lm=lm), TimingBus())
+    turn = engine.open_turn(engine.new_conversation(), 1)
+    ask(turn, speech(1.0))
+    replies = turn.commit(Modality.SPEECH, replace(GREEDY, max_new=4))
+    calls, files = [], set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_qualname in listed:
+            calls.append(frame.f_code.co_qualname)
+            files.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        list(replies)
+    finally:
+        sys.setprofile(None)
+    turn_run, *step = listed  # a generator, which runs several steps per call
+    assert calls[0] == turn_run
+    assert " ".join(step) in " ".join(calls)
+    assert len(files) <= 8

@@ -45,7 +45,7 @@ def test_the_build_of_torch_is_named() -> None:
     assert ("CUDA" in hardware.torch_build()) == (torch.version.cuda is not None)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a script of a shell stands in for the driver's program")
+@pytest.mark.skipif(os.name == "nt", reason="a shell script replaces the program of the driver")
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -58,7 +58,7 @@ def test_the_build_of_torch_is_named() -> None:
         ("exit 9", {}),
     ],
 )
-def test_clocks_are_those_that_the_driver_tells(
+def test_clocks_are_those_that_the_driver_reports(
     answer: str, expected: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "nvidia-smi"

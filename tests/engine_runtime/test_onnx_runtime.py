@@ -1,4 +1,4 @@
-"""onnxruntime behind one door: options arrive, errors are the program's own, no telemetry."""
+"""The wrapper of onnxruntime: options, errors, no telemetry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine_runtime import NO_TELEMETRY
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.onnx_runtime import OnnxModelError, create_session
 
-# onnxruntime sends nothing where these are set; a test that left them set would prove nothing.
+# onnxruntime sends nothing if these are set; a test that left them set would prove nothing.
 _QUIET_BY_CHANCE = {*NO_TELEMETRY, "CI", "TF_BUILD", "GITHUB_ACTIONS", "ORT_RUNNING_UNIT_TESTS"}
 
 

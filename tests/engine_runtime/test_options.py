@@ -1,4 +1,4 @@
-"""How an engine is told to run."""
+"""Engine options."""
 
 from __future__ import annotations
 

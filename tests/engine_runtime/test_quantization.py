@@ -1,4 +1,4 @@
-"""Weight formats: how far they are from the weights, what they cost, and the way back."""
+"""Weight formats: error, size, dequantization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine_runtime.quantization import GROUP, _unpack, bytes_of, quantize, to_fp8
 
 FORMATS = ("fp8", "int8", "int4")
-# Of the largest weight that shares the scale: half a step, for int4 a whole one at the side without an 8.
+# Relative to the largest weight of a scale: half a step; for int4 a full step on the side without an 8.
 LARGEST_ERROR = {"int8": 0.5 / 127, "int4": 1 / 8}
 
 

@@ -15,6 +15,6 @@ def test_a_table_says_what_its_columns_mean() -> None:
     assert section.document() == {"rows": section.rows, "note": "8192 rows left out"}
 
 
-def test_without_rows_the_note_stands_alone() -> None:
+def test_without_rows_only_the_note_is_shown() -> None:
     section = Section("device memory", {"gb": "memory"}, note="does not apply on a CPU")
     assert section.lines()[-1] == "# does not apply on a CPU"

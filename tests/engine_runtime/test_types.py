@@ -1,4 +1,4 @@
-"""Nouns with a behaviour of their own."""
+"""Value types with behaviour."""
 
 from __future__ import annotations
 

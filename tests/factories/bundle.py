@@ -1,7 +1,7 @@
 """A complete bundle of tiny networks with random weights: real formats, real hashes, real tokenizer.
 
-It speaks noise, but every file and every number that the chain needs is there, so that loading, streaming,
-cancelling and measuring can be tested without the trained bundle.
+Its speech is noise, but it is complete, so that loading, streaming, cancelling and measuring can be tested
+without the trained bundle.
 """
 
 from __future__ import annotations

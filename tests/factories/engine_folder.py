@@ -1,4 +1,4 @@
-"""Folders of engines for the double of TensorRT, and a program that finds the double in place of TensorRT."""
+"""Engine folders for the double of TensorRT, and a process that imports the double as TensorRT."""
 
 from __future__ import annotations
 

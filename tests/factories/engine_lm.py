@@ -1,11 +1,11 @@
-"""The tiny language model as an engine: behind the paged runtime, on the double of TensorRT."""
+"""The tiny language model as an engine under the paged runtime, on the double of TensorRT."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from engine_runtime.executors.trtllm.engine import Session
+from engine_runtime.executors.trtllm.engine import EngineSession
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
@@ -31,14 +31,14 @@ def make_engine_paged(
     uses_graphs: bool = True,
     **of_plan: Any,
 ) -> tuple[PagedLM, TensorRT]:
-    """An engine of the model, which lies on `device`, and a fresh KV pool.
+    """An engine of the model on `device`, and a new KV pool.
 
     On a CPU `captures` says whether decode steps are captured as on a GPU.
     """
     trt = TensorRT(KnownMemory(device))
     of_plan.setdefault("max_seq_len", max_seq_len)
     plan = plan or plan_of(model, contract, tokens_per_block=tokens_per_block, **of_plan)
-    session = Session(trt.write(folder / "rank0.engine", plan), trt.library, trt.memory)
+    session = EngineSession(trt.write(folder / "rank0.engine", plan), trt.library, trt.memory)
     cache = KVCache(model.config, num_blocks, tokens_per_block, keep_trunk=False, device=device)
     trt.memory.know(cache.pool, "device")
     executor = TrtllmExecutor(

@@ -1,4 +1,4 @@
-"""Engines for the double of TensorRT: how one was built, and the list of tensors that follows from it.
+"""Engines for the double of TensorRT: build settings, and the resulting list of tensors.
 
 The list is that of the library's prepare_inputs for batch 1 and beam 1, written down from its documents and
 sources and not from our code.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from engine_runtime.models.moss_lm import MossLM
 from tests.doubles.gpt_attention import Build
+from tests.doubles.tensorrt import DataType, Shape
 
 VERSION = "10.14.1"
-Shape = tuple[int, ...]
-DataType = Enum("DataType", "FLOAT HALF BF16 INT32 INT64 FP4")
 OUTPUTS = ("logits", "audio_logits", "hidden_states")
 
 
@@ -31,7 +29,7 @@ class PlannedTensor:
 
 @dataclass
 class Plan:
-    """What a file of an engine stands for."""
+    """The content of an engine file."""
 
     build: Build
     max_seq_len: int = 1024

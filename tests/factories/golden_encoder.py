@@ -53,8 +53,8 @@ def write_recordings(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     wave = safetensors.torch.load_file(GOLDEN / "encoder_tiny.safetensors")["wave16k_int16"].numpy()
     for number, start in enumerate(range(0, wave.size - WINDOW_S * RATE, WINDOW_S * RATE)):
-        piece = wave[start : start + WINDOW_S * RATE]
-        soundfile.write(directory / f"{number:02}.wav", piece, RATE, subtype="PCM_16")
+        part = wave[start : start + WINDOW_S * RATE]
+        soundfile.write(directory / f"{number:02}.wav", part, RATE, subtype="PCM_16")
     return directory
 
 

@@ -1,8 +1,8 @@
 """A tiny checkpoint with random weights in exactly the layout of the released repositories.
 
 fnlp/MOSS-Speech: config.json, tokenizer.json, bf16 shards with their index. fnlp/MOSS-Speech-Codec: config,
-preprocessor_config, model.safetensors with more in it than the encoder, and flow/ with checkpoints of torch,
-one of which carries `epoch` and `step`, the other weight norm in the old style, and an ONNX speaker encoder.
+preprocessor_config, model.safetensors with more than the encoder, and flow/ with torch checkpoints, one with
+`epoch` and `step`, the other with old-style weight norm, and an ONNX speaker encoder.
 """
 
 from __future__ import annotations

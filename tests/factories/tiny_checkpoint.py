@@ -1,4 +1,4 @@
-"""Checkpoints of the tiny language model with stored weights, as `moss-voice trt` makes them."""
+"""Checkpoints of the tiny language model with stored weights, as created by `moss-voice trt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiny language model with stored weights, plain and behind the paged runtime."""
+"""The tiny language model with stored weights, plain and under the paged runtime."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.weights import build_network
+from engine_runtime.executors.fused_weights import FusedNetwork
 from engine_runtime.executors.torch.executor import TorchExecutor
-from engine_runtime.executors.torch.fused_layer import FusedNetwork
+from engine_runtime.executors.torch.linear import Linear
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.kv_cache import KVCache
@@ -36,7 +37,7 @@ RELEASED = MossLMConfig(
     audio_vocab=16512,
     modality_pad=151667,
 )
-"""The sizes of the released model, for what is told from shapes."""
+"""The sizes of the released model, for tests of shapes."""
 
 
 def load_meta() -> dict[str, Any]:
@@ -64,7 +65,7 @@ def load_tiny() -> tuple[MossLM, dict[str, torch.Tensor]]:
 
 
 def make_paged(
-    model: MossLM | FusedNetwork,
+    model: MossLM | FusedNetwork[Linear],
     *,
     num_blocks: int = 64,
     tokens_per_block: int = 16,
@@ -73,7 +74,7 @@ def make_paged(
     weight_format: WeightFormat = "native",
     kv_dtype: torch.dtype | None = None,
 ) -> PagedLM:
-    """The model behind a fresh KV pool."""
+    """The model with a new KV pool."""
     cache = KVCache(model.config, num_blocks, tokens_per_block, kv_dtype=kv_dtype)
     executor = TorchExecutor(
         model, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, formats=BlockFormats(weight_format)
@@ -94,7 +95,7 @@ def make_cuda_paged(
     device: str = "cpu",
     **choices: bool | None,
 ) -> PagedLM:
-    """The model behind the executor for GPUs, by default on the CPU."""
+    """The model on the executor for GPUs, by default on the CPU."""
     on = torch.device(device)
     network = build_network(
         model.config,

@@ -1,4 +1,4 @@
-"""Checkpoints of the random bundle, plain and quantized, for tests of what is made of them."""
+"""Checkpoints of the random bundle, plain and quantized."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine_runtime.executors.torch.quantized_network import load_paged
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import Dtype, EngineOptions
-from engine_runtime.trtllm.calibrate import Calibration, Calibrator, Prompt
+from engine_runtime.trtllm.calibrate import Calibration, CalibrationPrompt, Calibrator
 from engine_runtime.trtllm.convert import Conversion, find_language_model
 from engine_runtime.trtllm.quantize import Format, Quantizing, identity
 from engine_runtime.types import Modality
 
 PROMPTS = (
-    Prompt(np.random.default_rng(0).normal(0, 0.1, 14_000).astype(np.float32), Modality.SPEECH),
-    Prompt("two plus three", Modality.TEXT),
+    CalibrationPrompt(np.random.default_rng(0).normal(0, 0.1, 14_000).astype(np.float32), Modality.SPEECH),
+    CalibrationPrompt("two plus three", Modality.TEXT),
 )
 REPLY_ROWS = 6
 

@@ -116,7 +116,7 @@ def describe(released: layout.Released, commits: Mapping[str, str]) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ReleasedNetwork:
     """The files and tensors of a network."""
 
     shapes: dict[str, tuple[int, ...]]
@@ -125,14 +125,14 @@ class Network:
     either_weight_norm_style: bool = False
 
 
-def networks(manifest: Mapping[str, Any], released: layout.Released) -> tuple[Network, ...]:
+def networks(manifest: Mapping[str, Any], released: layout.Released) -> tuple[ReleasedNetwork, ...]:
     """Language model, speech encoder, flow and vocoder of a manifest, and the location of their weights."""
     lm, encoder, flow, hift = build_on_meta(manifest)
     return (
-        Network(_shapes_of(lm), tuple(released.lm / name for name in released.lm_weights)),
-        Network(_shapes_of(encoder), (released.codec / layout.SINGLE_SHARD,), partial=True),
-        Network(_shapes_of(flow), (released.codec / layout.FLOW,)),
-        Network(_shapes_of(hift), (released.codec / layout.HIFT,), either_weight_norm_style=True),
+        ReleasedNetwork(_shapes_of(lm), tuple(released.lm / name for name in released.lm_weights)),
+        ReleasedNetwork(_shapes_of(encoder), (released.codec / layout.SINGLE_SHARD,), partial=True),
+        ReleasedNetwork(_shapes_of(flow), (released.codec / layout.FLOW,)),
+        ReleasedNetwork(_shapes_of(hift), (released.codec / layout.HIFT,), either_weight_norm_style=True),
     )
 
 
@@ -179,10 +179,7 @@ def require_free(name: Path, target: Path) -> None:
     """FetchError where `name` is neither `target`, which need not be there yet, nor a link to be replaced."""
     if name.is_symlink() or not name.exists() or (target.exists() and name.samefile(target)):
         return
-    raise FetchError(
-        f"{name} is there already and is another folder or file than {target}. "
-        "Choose another folder for the bundle."
-    )
+    raise FetchError(f"{name} already exists and is not {target}. Choose another folder for the bundle.")
 
 
 def _hash(

@@ -48,13 +48,14 @@ TOKENS_PER_BLOCK = 32
 CONTEXT_ROWS = 8192
 """Below the 10,240 rows of the fine-tuning; rows of the KV pool, as no more than one conversation is held."""
 
-# The codec: what the classes of the released code are called with, and what its config.yaml says.
+# The codec: constructor arguments in the released code, and values of its config.yaml.
 CODEC_MEL = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
 FLOW_STEPS = 10
 FLOW_CFG_RATE = 0.7
 FLOW_CHUNK_CODES = 5
 FLOW_PACKET_CODES = [5, 5, 10, 25]
-"""Early first sound, then fewer and larger calls; whole chunks, so that the mel stays the same."""
+"""A small first packet for low latency, then fewer and larger ones; complete chunks, so that the mel does not
+depend on the packet size."""
 FLOW_HEAD_DIM = 64
 FLOW_MAX_FRAMES = 15000
 SPEAKER_SAMPLE_RATE = 16000
@@ -67,14 +68,14 @@ VOICE_MOST_S = 6.0
 def describe_lm(
     config: Mapping[str, Any], source: Path, token_ids: Mapping[str, int | None]
 ) -> dict[str, Any]:
-    """[lm] without its weights, from config.json and the ids that the tokenizer gives to TEXT_TOKENS."""
+    """[lm] without its weights, from config.json and the ids of TEXT_TOKENS in the tokenizer."""
     table = Table(config, "", Manifest(config, str(source)))
     shared, tail = table.integer("num_shared_layers"), table.integer("num_modality_layers")
     _refuse(table, {"rope_scaling": None, "attention_bias": False, "tie_word_embeddings": False})
     _refuse(table, {"hidden_act": "silu", "num_hidden_layers": shared + tail, "use_sliding_window": False})
     ids = {name: token_ids.get(token) for name, token in TEXT_TOKENS.items()}
     if absent := [TEXT_TOKENS[name] for name, value in ids.items() if value is None]:
-        raise BundleError(f"The tokenizer beside {source} lacks {', '.join(absent)}. Download it again.")
+        raise BundleError(f"The tokenizer next to {source} lacks {', '.join(absent)}. Download it again.")
     if ids["sosp"] != table.integer("sosp_token_id"):
         raise table.error(
             f"has sosp_token_id = {table.integer('sosp_token_id')}, but the tokenizer gives {ids['sosp']} to "
@@ -124,7 +125,7 @@ def describe_speech_encoder(
     features = Table(preprocessor, "", Manifest(preprocessor, str(preprocessor_source)))
     layers = table.integer("quantize_position")
     causal = {"encoder_causal_attention": True, "encoder_causal_convolution": True}
-    # If a config does not say so, Whisper's encoder is not causal.
+    # Unless a config states otherwise, the encoder of Whisper is not causal.
     _refuse(table, {**causal, "pooling_type": "avg", "pooling_position": layers}, absent_is_fine=False)
     rate = features.integer("sampling_rate")
     # Parameters of this program's features, in samples: 25 ms windows every 10 ms.
@@ -213,7 +214,7 @@ def describe_voice() -> dict[str, Any]:
 
 
 class _Finder:
-    """Shapes of one checkpoint by name; BundleError names what is not there."""
+    """Shapes of one checkpoint by name; BundleError names missing tensors."""
 
     def __init__(self, shapes: Shapes, source: Path) -> None:
         self._shapes, self._source = shapes, source
@@ -235,7 +236,7 @@ class _Finder:
 
 
 def _refuse(table: Table, known: Mapping[str, Any], *, absent_is_fine: bool = True) -> None:
-    """BundleError if a config differs from what this program supports."""
+    """Raise BundleError if a config is not supported by this program."""
     for key, value in known.items():
         if table.content.get(key, value if absent_is_fine else None) != value:
             raise table.error(

@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of the hub. Large ones have a SHA-256, small ones the hash that git gives them."""
+    """A file of the hub. Large ones have a SHA-256, small ones the hash of a git blob."""
 
     name: str
     size: int
@@ -86,7 +86,7 @@ def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository,
     for name, patterns in _PATTERNS.items():
         if (folder := to / layout.folder_of(name)).is_symlink():
             raise FetchError(
-                f"{folder} is a link to {folder.resolve()}, made by an earlier fetch --from. "
+                f"{folder} is a link to {folder.resolve()}, created by an earlier fetch --from. "
                 "Remove the link to download, or choose another folder with --to."
             )
         for parent in sorted({(folder / pattern).parent for pattern in patterns}):
@@ -120,7 +120,7 @@ def check(to: Path, remote: Sequence[RemoteRepository], progress: Progress | Non
 
 
 def find_offline(to: Path) -> tuple[Path, Path]:
-    """The folders of language model and codec where an earlier fetch or another program left them."""
+    """The folders of language model and codec from an earlier fetch or another program."""
     hub = _hub()
     found = []
     for name, patterns in _PATTERNS.items():
@@ -130,8 +130,8 @@ def find_offline(to: Path) -> tuple[Path, Path]:
                 cached = hub.snapshot_download(name, local_files_only=True, allow_patterns=list(patterns))
             except hub.errors.LocalEntryNotFoundError as error:
                 raise FetchError(
-                    f"{name} is neither in {to} nor whole in the cache of huggingface_hub, and nothing is "
-                    "downloaded offline. Go online once, or give a folder with --from."
+                    f"{name} is neither in {to} nor complete in the cache of huggingface_hub, and nothing is "
+                    "downloaded offline. Go online once, or specify a folder with --from."
                 ) from error
             folder = Path(cached)
         found.append(folder)
@@ -166,7 +166,7 @@ def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
 
 
 def _is_wanted(name: object, patterns: Sequence[str]) -> bool:
-    """Whether a name is one of `patterns`, whose * stands for plain characters: never for another folder."""
+    """Whether a name matches one of `patterns`, where * never matches a path separator."""
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return False
     return any(re.fullmatch(re.escape(p).replace(r"\*", r"[A-Za-z0-9._-]*"), name) for p in patterns)
@@ -193,7 +193,7 @@ def _is_hash(value: object, digits: int) -> bool:
 def _require_usable(repository: str, is_usable: bool, what: str) -> None:
     if not is_usable:
         raise FetchError(
-            f"What the hub says of {repository} cannot be used: {what}. Nothing was loaded from it; "
+            f"The answer of the hub on {repository} is invalid: {what}. Nothing was loaded from it; "
             "check HF_ENDPOINT."
         )
 

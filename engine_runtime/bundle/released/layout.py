@@ -27,7 +27,7 @@ PREPROCESSOR = "preprocessor_config.json"
 SINGLE_SHARD = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOW = "flow/flow-chunk-5.pt"
-"""The checkpoint trained with chunks of five codes; flow.pt saw whole replies only."""
+"""The checkpoint trained with chunks of five codes; flow.pt was trained on complete replies only."""
 HIFT = "flow/hift.pt"
 SPEAKER_ENCODER = "flow/campplus.onnx"
 
@@ -78,7 +78,7 @@ def locate(source: Path, codec: Path | None = None) -> tuple[Path, Path]:
 
 
 def find_released(lm: Path, codec: Path) -> Released:
-    """Check both folders; FetchError says what is missing."""
+    """Check both folders; FetchError names missing files."""
     for folder, repository in ((lm, LM_REPOSITORY), (codec, CODEC_REPOSITORY)):
         if not folder.is_dir():
             raise FetchError(f"There is no folder {folder}. Give the one that holds {repository}.")

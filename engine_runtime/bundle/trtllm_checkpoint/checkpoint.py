@@ -1,13 +1,13 @@
-"""The checkpoint that TensorRT-LLM builds an engine from: its tensors, and of which of ours each is made.
+"""Layout of the checkpoint that TensorRT-LLM builds an engine from, and its mapping to our state dict.
 
-In: what config.json says. Out: names, shapes and dtypes of rank0.safetensors, and the way from our state dict
-to them and back. Nothing is read but config.json. Any thread.
+In: config.json. Out: names, shapes and dtypes of rank0.safetensors, and the mapping from our state dict and
+back. Only config.json is read. Any thread.
 
-The decoder is a fork: `shared_layers`, then `text_layers` and `audio_layers` beside each other; the K/V cache
-counts them through in this order. Names and layouts are those of TensorRT-LLM's checkpoint format
-(docs/source/architecture/checkpoint.md, ModelWeightsLoader of 1.x): weights [out, in], q, k and v fused by
-rows, both embedding tables under each other, and in the MLP `fc` for what Qwen3 calls gate_proj, `gate` for
-up_proj, `proj` for down_proj.
+The decoder forks: `shared_layers`, then `text_layers` and `audio_layers` in parallel; the KV cache numbers
+all layers in this order. Names and layouts are those of TensorRT-LLM's checkpoint format
+(docs/source/architecture/checkpoint.md, ModelWeightsLoader of 1.x): weights [out, in], q, k and v
+concatenated by rows, both embedding tables concatenated, and in the MLP `fc` for gate_proj of Qwen3, `gate`
+for up_proj, `proj` for down_proj.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ __all__ = [
     "WEIGHTS",
     "Algorithm",
     "CheckpointConfig",
-    "Piece",
+    "CheckpointTensor",
     "Quantization",
-    "TensorSpec",
+    "TensorSlice",
     "expected_tensors",
     "is_checkpoint",
     "linear_modules",
     "modules",
     "name_map",
-    "places",
     "read_config",
+    "tensor_slices",
 ]
 
 WEIGHTS = "rank0.safetensors"
 ABOUT = "moss_voice.json"
-"""What we write beside them: of which bundle's language model this is."""
+"""Our additional file: identifies the bundle whose language model this is."""
 
 LAYERS = {"shared_layers": "shared_block", "text_layers": "text_block", "audio_layers": "audio_block"}
 """The three stacks: their name in the checkpoint, and ours below `model.`."""
@@ -77,15 +77,15 @@ _AROUND_LAYERS = {
 }
 
 
-class TensorSpec(NamedTuple):
+class CheckpointTensor(NamedTuple):
     """Shape and dtype of a tensor in rank0.safetensors."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-class Piece(NamedTuple):
-    """Where a tensor of ours lies: rows [first, first + rows) of the tensor `name`."""
+class TensorSlice(NamedTuple):
+    """Location of one of our tensors: rows [first, first + rows) of the tensor `name`."""
 
     name: str
     first: int
@@ -102,32 +102,32 @@ def is_checkpoint(directory: Path) -> bool:
 
 
 def modules(config: CheckpointConfig) -> dict[str, tuple[str, ...]]:
-    """Of which of our modules each module of the checkpoint is made, in the order of its rows."""
+    """Our source modules of each module of the checkpoint, in the order of its rows."""
     counts = (config.num_shared_layers, config.num_text_layers, config.num_audio_layers)
-    made_of = {"vocab_embedding": _AROUND_LAYERS["vocab_embedding"]}
+    sources = {"vocab_embedding": _AROUND_LAYERS["vocab_embedding"]}
     for (stack, ours), count in zip(LAYERS.items(), counts, strict=True):
         for index in range(count):
             for name, parts in _OF_LAYER.items():
-                made_of[f"{stack}.{index}.{name}"] = tuple(
+                sources[f"{stack}.{index}.{name}"] = tuple(
                     f"model.{ours}.layers.{index}.{part}" for part in parts
                 )
-    return made_of | _AROUND_LAYERS
+    return sources | _AROUND_LAYERS
 
 
 def linear_modules(config: CheckpointConfig) -> list[str]:
-    """Every product: those of the layers, then the heads."""
+    """All linear layers: those of the decoder layers, then the heads."""
     return [name for name in modules(config) if name.endswith((*LINEARS, *HEADS))]
 
 
 def name_map(config: CheckpointConfig) -> dict[str, tuple[str, ...]]:
-    """Of which tensors of our state dict each weight of the checkpoint is made, in the order of its rows."""
+    """Our source tensors of each weight of the checkpoint, in the order of its rows."""
     return {
         f"{name}.weight": tuple(f"{part}.weight" for part in parts) for name, parts in modules(config).items()
     }
 
 
-def places(config: CheckpointConfig) -> dict[str, Piece]:
-    """Where each tensor of our state dict lies in a checkpoint of plain numbers: the way back."""
+def tensor_slices(config: CheckpointConfig) -> dict[str, TensorSlice]:
+    """Location of each tensor of our state dict in an unquantized checkpoint: the inverse mapping."""
     head, kv = (config.head_size * n for n in (config.num_attention_heads, config.num_key_value_heads))
     found = {}
     for name, parts in name_map(config).items():
@@ -138,47 +138,49 @@ def places(config: CheckpointConfig) -> dict[str, Piece]:
             rows = (config.text_vocab_size, config.audio_vocab_size)
         first = 0
         for part, count in zip(parts, rows, strict=True):
-            found[part] = Piece(name, first, count)
+            found[part] = TensorSlice(name, first, count)
             first += count
     return found
 
 
-def expected_tensors(config: CheckpointConfig) -> dict[str, TensorSpec]:
-    """Everything that rank0.safetensors holds, in the order of the network.
+def expected_tensors(config: CheckpointConfig) -> dict[str, CheckpointTensor]:
+    """All tensors of rank0.safetensors, in the order of the network.
 
-    9 tensors a layer and 5 around them for plain numbers: 365 for the released model. W8A16 is stored as
-    plain numbers, which the library rounds when it loads them; FP8 and W4A16_AWQ bring scales.
+    Unquantized: 9 tensors per layer and 5 others, 365 for the released model. W8A16 is stored unquantized,
+    since the library quantizes it when loading; FP8 and W4A16_AWQ have scales.
     """
-    tensors: dict[str, TensorSpec] = {}
+    tensors: dict[str, CheckpointTensor] = {}
     for module in modules(config):
         shape = _weight_shape(config, module)
         if config.is_quantized(module):
             tensors |= _quantized(config, module, *shape)
         else:
-            tensors[f"{module}.weight"] = TensorSpec(shape, config.torch_dtype)
+            tensors[f"{module}.weight"] = CheckpointTensor(shape, config.torch_dtype)
         if module.endswith("attention.qkv") and config.quantization.kv_cache is not None:
             name = f"{module.removesuffix('qkv')}kv_cache_scaling_factor"
-            tensors[name] = TensorSpec((1,), torch.float32)
+            tensors[name] = CheckpointTensor((1,), torch.float32)
     return tensors
 
 
-def _quantized(config: CheckpointConfig, module: str, outputs: int, inputs: int) -> dict[str, TensorSpec]:
+def _quantized(
+    config: CheckpointConfig, module: str, outputs: int, inputs: int
+) -> dict[str, CheckpointTensor]:
     weight = f"{module}.weight"
     if config.quantization.algorithm == "FP8":
         return {
-            weight: TensorSpec((outputs, inputs), torch.float8_e4m3fn),
-            f"{module}.activation_scaling_factor": TensorSpec((1,), torch.float32),
-            f"{module}.weights_scaling_factor": TensorSpec((1,), torch.float32),
+            weight: CheckpointTensor((outputs, inputs), torch.float8_e4m3fn),
+            f"{module}.activation_scaling_factor": CheckpointTensor((1,), torch.float32),
+            f"{module}.weights_scaling_factor": CheckpointTensor((1,), torch.float32),
         }
     if config.quantization.algorithm == "W4A16_AWQ":
         groups = -(-inputs // config.quantization.group_size)
         return {
             # Two outputs a byte, the even one in the low half.
-            weight: TensorSpec((outputs // 2, inputs), torch.int8),
-            f"{module}.weights_scaling_factor": TensorSpec((outputs, groups), config.torch_dtype),
-            f"{module}.prequant_scaling_factor": TensorSpec((inputs,), config.torch_dtype),
+            weight: CheckpointTensor((outputs // 2, inputs), torch.int8),
+            f"{module}.weights_scaling_factor": CheckpointTensor((outputs, groups), config.torch_dtype),
+            f"{module}.prequant_scaling_factor": CheckpointTensor((inputs,), config.torch_dtype),
         }
-    return {weight: TensorSpec((outputs, inputs), config.torch_dtype)}
+    return {weight: CheckpointTensor((outputs, inputs), config.torch_dtype)}
 
 
 def _weight_shape(config: CheckpointConfig, module: str) -> tuple[int, ...]:

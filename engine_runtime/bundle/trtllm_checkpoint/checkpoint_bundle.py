@@ -1,7 +1,7 @@
-"""A bundle whose language model is a TensorRT-LLM checkpoint: the program runs from what was converted.
+"""Creates a bundle whose language model is a TensorRT-LLM checkpoint.
 
-In: the bundle it was made of, and the checkpoint. Out: a folder with a bundle.toml of its own and links to
-the checkpoint and to every other file. Any thread.
+In: the source bundle and the checkpoint. Out: a folder with its own bundle.toml and links to the checkpoint
+and to all other files. Any thread.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import ABOUT, CONFIG, WE
 from engine_runtime.errors import BundleError, ExportError
 
 CHECKPOINT_FOLDER = "lm"
-"""Where a bundle has the link to its checkpoint."""
+"""Name of the link to the checkpoint in a bundle."""
 
 
 def require_bundle(source: Path, checkpoint: Path, to: Path) -> None:
-    """Look before the checkpoint is made whether `make_bundle` will have what it needs.
-
-    BundleError for a bare checkpoint, which knows nothing of speech encoder, flow and vocoder; ExportError
-    for a folder that cannot be written or holds another bundle; FetchError where something else is in the
-    way.
+    """Check before the conversion that `make_bundle` can succeed. Raises BundleError for a bare checkpoint,
+    which has no speech encoder, flow and vocoder; ExportError for a folder that cannot be written or contains
+    another bundle; FetchError if another file is in the way.
     """
     if not (source / MANIFEST_NAME).is_file():
         raise BundleError(
-            f"{source} is no bundle, so none can be made of it. "
+            f"{source} is not a bundle, so no bundle can be created from it. "
             "Make one with `moss-voice fetch moss-speech --from DIR`, and convert that."
         )
     require_folder(to, "--bundle-to")
@@ -43,9 +41,8 @@ def require_bundle(source: Path, checkpoint: Path, to: Path) -> None:
 
 
 def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
-    """Make it in the folder `to` and open it.
-
-    Raises what `require_bundle` raises, and ExportError where it cannot be written.
+    """Create it in the folder `to` and open it. Raises as `require_bundle`, and ExportError if it cannot be
+    written.
     """
     require_bundle(source, checkpoint, to)
     original = Bundle.open(source, verify="size")
@@ -68,7 +65,7 @@ def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
         unfinished.replace(to / MANIFEST_NAME)
     except OSError as error:
         raise ExportError(
-            f"The bundle cannot be made in {to}: {error.strerror or error}. Choose another folder for it."
+            f"The bundle cannot be created in {to}: {error.strerror or error}. Choose another folder for it."
         ) from error
     return Bundle.open(to, verify="size")
 

@@ -1,8 +1,8 @@
-"""config.json of a TensorRT-LLM checkpoint: the sizes of the network, its numbers, how it is quantized.
+"""config.json of a TensorRT-LLM checkpoint: sizes of the network, dtype and quantization.
 
-In: our own config, or a config.json (that of an engine holds the same as `pretrained_config`). Out: one
-frozen value. Keys are the library's own (PretrainedConfig and QuantConfig of 1.x), with those of the fork
-beside them. Any thread.
+In: our own config, or a config.json (an engine has the same as `pretrained_config`). Out: a frozen dataclass.
+Keys are those of the library (PretrainedConfig and QuantConfig of 1.x), plus those of the forked decoder. Any
+thread.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from engine_runtime.options import Dtype
 ARCHITECTURE = "MossForCausalLM"
 CONFIG = "config.json"
 LINEARS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
-"""What is multiplied by in a layer; the heads are the only products beside it."""
+"""The linear layers of a decoder layer; the heads are the only other ones."""
 HEADS = ("lm_head", "audio_lm_head")
 Algorithm = Literal["FP8", "W8A16", "W4A16_AWQ"]
 _LIBRARY_EXCLUDES = ("*lm_head", "*vocab_embedding")
-"""What stays plain where config.json does not say (of the library's list, what this network has)."""
+"""Modules that are not quantized by default (those of the library's list that this network has)."""
 _FIXED: dict[str, Any] = {
     "hidden_act": "silu",
     "position_embedding_type": "rope_gpt_neox",
@@ -68,12 +68,12 @@ class Quantization:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str) -> Quantization:
-        """Read the table; the library's other keys are left alone. BundleError for what we cannot read."""
+        """Read the table; other keys of the library are ignored. BundleError for unsupported values."""
         algorithm, kv_cache = values.get("quant_algo"), values.get("kv_cache_quant_algo")
         if algorithm not in (None, *get_args(Algorithm)) or kv_cache not in (None, "FP8"):
             raise BundleError(
                 f"{source} asks for quant_algo {algorithm} and kv_cache_quant_algo {kv_cache}. "
-                f"Known are {', '.join(get_args(Algorithm))}, and FP8 for the cache: quantize it anew."
+                f"Known are {', '.join(get_args(Algorithm))}, and FP8 for the cache: quantize it again."
             )
         if algorithm is None:
             return cls(None, kv_cache)
@@ -127,8 +127,8 @@ class CheckpointConfig:
         )
 
     def lm_config(self, modality_pad: int) -> MossLMConfig:
-        """Sizes of our network; the id that says "read the audio channel" is none of the engine's business,
-        since it reads merged ids."""
+        """Sizes of our network, without `modality_pad`, which an engine does not need: it reads merged
+        ids."""
         return MossLMConfig(
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
@@ -167,7 +167,7 @@ class CheckpointConfig:
         return not any(fnmatchcase(module, pattern) for pattern in self.quantization.exclude_modules)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole config.json."""
+        """The complete config.json."""
         own = {name: getattr(self, name) for name in self.__slots__ if name != "quantization"}
         return own | {
             "architecture": ARCHITECTURE,
@@ -189,7 +189,7 @@ class CheckpointConfig:
         if (architecture := values.get("architecture")) != ARCHITECTURE:
             raise BundleError(
                 f"{source} describes a {architecture or 'model without a name'}, not a {ARCHITECTURE}. "
-                "Give a folder that `moss-voice trt convert` made."
+                "Give a folder created by `moss-voice trt convert`."
             )
         for key, wanted in _FIXED.items():
             if values.get(key, wanted) != wanted:
@@ -200,8 +200,8 @@ class CheckpointConfig:
             raise table.error(f"has dtype = {dtype!r}; known are {', '.join(get_args(Dtype))}")
         real = ("rotary_base", "norm_epsilon")
         given: dict[str, Any] = {name: table.value(name, float) for name in real}
-        whole = [name for name in cls.__slots__ if name not in (*real, "dtype", "quantization")]
-        given |= {name: table.integer(name) for name in whole}
+        integers = [name for name in cls.__slots__ if name not in (*real, "dtype", "quantization")]
+        given |= {name: table.integer(name) for name in integers}
         quantization = Quantization.from_dict(values.get("quantization") or {}, source)
         config = cls(dtype=cast(Dtype, dtype), quantization=quantization, **given)
         for name in ("num_hidden_layers", "vocab_size"):
@@ -213,14 +213,14 @@ class CheckpointConfig:
 
 
 def read_config(directory: Path) -> CheckpointConfig:
-    """config.json of a checkpoint folder; BundleError where there is none or it is of another model."""
+    """config.json of a checkpoint folder. BundleError if there is none or it describes a different model."""
     file = directory / CONFIG
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BundleError(
             f"{directory} holds no finished checkpoint: {CONFIG} is missing. "
-            "Give a folder that `moss-voice trt convert` made; where it was interrupted, run it again."
+            "Give a folder created by `moss-voice trt convert`; if it was interrupted, run it again."
         ) from error
     except (OSError, ValueError) as error:
         raise BundleError(f"{file} cannot be read: {error}. Convert the model again.") from error

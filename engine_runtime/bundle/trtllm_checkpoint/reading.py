@@ -18,10 +18,10 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     CONFIG,
     WEIGHTS,
     CheckpointConfig,
-    TensorSpec,
+    CheckpointTensor,
     expected_tensors,
-    places,
     read_config,
+    tensor_slices,
 )
 from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialized, find_tensors
 from engine_runtime.errors import BundleError
@@ -37,7 +37,7 @@ class Checkpoint:
 
     directory: Path
     config: CheckpointConfig
-    specs: Mapping[str, TensorSpec]
+    specs: Mapping[str, CheckpointTensor]
     stored: Mapping[str, StoredTensor]
 
     @classmethod
@@ -90,19 +90,21 @@ class Checkpoint:
         if self.config.quantization.algorithm is not None:
             raise BundleError(
                 f"The checkpoint in {self.directory} is quantized ({self.config.quantization.algorithm}), "
-                "and plain weights are asked for here. Use the checkpoint it was made of."
+                "and unquantized weights are required here. Use the checkpoint it was quantized from."
             )
-        read, found = self.reader(), places(self.config)
-        sizes = {name: piece.rows * prod(self.specs[piece.name].shape[1:]) for name, piece in found.items()}
+        read, found = self.reader(), tensor_slices(self.config)
+        sizes = {
+            name: source.rows * prod(self.specs[source.name].shape[1:]) for name, source in found.items()
+        }
         total, done = sum(sizes.values()), 0
 
         def source(name: str) -> Tensor:
             nonlocal done
-            piece = found[name]
+            source = found[name]
             done += sizes[name]
             if progress is not None:
                 progress(done / total)
-            return read(piece.name)[piece.first : piece.first + piece.rows]
+            return read(source.name)[source.first : source.first + source.rows]
 
         return source
 

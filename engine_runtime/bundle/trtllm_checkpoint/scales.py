@@ -3,9 +3,9 @@
 In: unquantized weights [out, in] and the calibration statistics of their inputs. Out: the tensors that the
 library reads. All formats are symmetric.
 
-    FP8        e4m3, one scale a tensor, amax / 448, for the weight and for its input
-    W8A16      one scale an output, amax / 128; the library rounds when it loads, so nothing is stored
-    W4A16_AWQ  levels -8..7, one scale a group of inputs, amax / 7; two outputs a byte
+    FP8        e4m3, one scale per tensor, amax / 448, for the weight and for its input
+    W8A16      one scale per output, amax / 128; the library quantizes when loading, so nothing is stored
+    W4A16_AWQ  levels -8..7, one scale per group of inputs, amax / 7; two outputs per byte
 
 Layouts and formulas are those of TensorRT-LLM 1.x (quantization/functional.py, models/modeling_utils.py:
 preprocess_weights, symmetric_quantize of the weight-only kernels) and of ModelOpt's exporter for it. Plain
@@ -32,13 +32,13 @@ class QuantizeError(MossVoiceError):
 
 
 def fp8_scale(amax: Tensor) -> Tensor:
-    """Scale [1] in float32 with which `amax` becomes the largest e4m3 number; 1 where all is zero."""
+    """Scale [1] in float32 that maps `amax` to the largest e4m3 number; 1 if all values are zero."""
     scale = amax.float().reshape(1) / FP8_MAX
     return torch.where(scale > 0, scale, torch.ones_like(scale))
 
 
 def fp8_levels(values: Tensor, scale: Tensor) -> Tensor:
-    """Values in units of `scale`, rounded to e4m3; what is too large becomes the largest number."""
+    """Values in units of `scale`, rounded to e4m3; larger values are clamped."""
     return to_fp8(values.float() / scale)
 
 
@@ -55,7 +55,8 @@ def int8_rounded(weight: Tensor) -> Tensor:
 
 
 def group_size(inputs: int) -> int:
-    """Inputs that share a scale in a product of so many inputs. QuantizeError where no group fits."""
+    """Number of inputs that share a scale, for a layer with this many inputs. QuantizeError if no group size
+    divides it."""
     for size in GROUP_SIZES:
         if inputs % size == 0:
             return size

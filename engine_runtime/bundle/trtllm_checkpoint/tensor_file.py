@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine_runtime.bundle.trtllm_checkpoint.checkpoint import TensorSpec
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointTensor
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.errors import BundleError, ExportError
 
@@ -46,11 +46,11 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file to be written. `metadata` is what its header says beside the tensors: a file with a different
-    header is never resumed."""
+    """A file to be written. `metadata` goes into its header: a file with a different header is never
+    resumed."""
 
     file: Path
-    specs: Mapping[str, TensorSpec]
+    specs: Mapping[str, CheckpointTensor]
     metadata: Mapping[str, str]
 
     @property
@@ -60,7 +60,7 @@ class TensorFile:
 
     @cached_property
     def names(self) -> list[str]:
-        """The order in the file: wide numbers first, so that each lies at a multiple of its size."""
+        """The order in the file: wide dtypes first, so that each tensor is aligned to its item size."""
         return sorted(self.specs, key=lambda name: -self.specs[name].dtype.itemsize)
 
     @cached_property
@@ -97,7 +97,7 @@ class TensorFile:
             if stream.read(len(self.header)) == self.header:
                 return True
         raise ExportError(
-            f"{self.file} is there already and was made of another model or in another format. "
+            f"{self.file} already exists, from another model or in another format. "
             "Choose another folder with --to, or remove it."
         )
 
@@ -126,7 +126,7 @@ class TensorFile:
                     for values in produce(name):
                         stream.write(_as_bytes(values, self.specs[name].dtype).data)
                     if stream.tell() != len(self.header) + end:
-                        raise BundleError(f"{name} has not the size that the model's description gives it.")
+                        raise BundleError(f"{name} does not have the size in the model's description.")
                     if progress is not None:
                         progress(end / self.ends[-1])
                 stream.flush()
@@ -141,7 +141,7 @@ class TensorFile:
     def finish(self, produce: Produce, progress: Progress | None = None) -> None:
         """Compare the file with its source, bit by bit, and rename it.
 
-        An unfinished file that differs is removed. Raises ExportError for that, or where it cannot be read.
+        An unfinished file that differs is removed. Raises ExportError for that, or if it cannot be read.
         """
         is_finished = self.file.is_file()
         file = self.file if is_finished else self.unfinished
@@ -166,7 +166,7 @@ class TensorFile:
                 f"{file} is damaged or of other weights. Remove it and run the same command again."
             )
         raise ExportError(
-            f"{file} was not what had been written to it and was removed. Check the disk and memory "
+            f"{file} differs from the data written to it and was removed. Check the disk and memory "
             "of this machine, and run the same command again."
         )
 
@@ -182,16 +182,16 @@ class TensorFile:
         """Seek to the next tensor; returns the number of complete tensors of an earlier run."""
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)
-        whole = 0
+        complete = 0
         if stream.read(len(self.header)) == self.header:
-            whole = bisect_right(self.ends, size - len(self.header))
+            complete = bisect_right(self.ends, size - len(self.header))
         else:
             stream.seek(0)
             stream.truncate()
             stream.write(self.header)
-        stream.seek(len(self.header) + (self.ends[whole - 1] if whole else 0))
+        stream.seek(len(self.header) + (self.ends[complete - 1] if complete else 0))
         stream.truncate()
-        return whole
+        return complete
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
@@ -213,5 +213,5 @@ def _as_bytes(values: Tensor, dtype: torch.dtype) -> NDArray[np.uint8]:
     return array
 
 
-def _size(spec: TensorSpec) -> int:
+def _size(spec: CheckpointTensor) -> int:
     return prod(spec.shape) * spec.dtype.itemsize

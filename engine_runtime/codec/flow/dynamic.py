@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine_runtime.codec.flow.encoder import EncoderState
+from engine_runtime.codec.flow.encoder import FlowEncoderState
 from engine_runtime.codec.flow.estimator import EstimatorState
 from engine_runtime.codec.flow.parts import FlowParts
 from engine_runtime.models.flow.cfm import check_frames
@@ -24,7 +24,7 @@ from engine_runtime.types import Codes
 class DynamicState:
     """State of a stream."""
 
-    encoder: EncoderState
+    encoder: FlowEncoderState
     estimator: EstimatorState
     position: int
 

@@ -32,7 +32,7 @@ FIRST_CAPACITY = 64
 
 
 @dataclass(slots=True)
-class EncoderState:
+class FlowEncoderState:
     """State of a stream. Tensors are replaced, not modified, except inside the caches."""
 
     waiting: Tensor  # [1, codes, D] embedded codes not yet encoded
@@ -41,7 +41,7 @@ class EncoderState:
     codes: ChunkCache | RingCache
     frames: ChunkCache | RingCache
 
-    def copy(self) -> EncoderState:
+    def copy(self) -> FlowEncoderState:
         """An independent copy; dynamic caches only."""
         if isinstance(self.codes, RingCache) or isinstance(self.frames, RingCache):
             raise TypeError("a static state cannot be copied; start another one")
@@ -137,7 +137,7 @@ class EncoderSteps:
         self.up_blocks = _blocks(encoder.up_encoders, config.chunk_frames, pack)
         self.after_norm, self.project = pack.norm(encoder.after_norm), pack.affine(flow.encoder_proj)
 
-    def new_state(self) -> EncoderState:
+    def new_state(self) -> FlowEncoderState:
         """The state before the first code."""
         config, pack = self.config, self.pack
         head_dim = config.encoder_dim // config.encoder_heads
@@ -149,17 +149,17 @@ class EncoderSteps:
 
         zeros = torch.zeros((1, 2, config.encoder_dim), dtype=pack.dtype, device=pack.device)
         codes, frames = cache(config.encoder_blocks, 1), cache(config.encoder_up_blocks, config.upsample)
-        return EncoderState(zeros[:, :0], zeros, zeros, codes, frames)
+        return FlowEncoderState(zeros[:, :0], zeros, zeros, codes, frames)
 
     def embedded(self, codes: Tensor) -> Tensor:
         """Codes [n] -> [1, n, D]."""
         return self.embed(F.embedding(codes, self.embedding)).unsqueeze(0)
 
-    def push(self, state: EncoderState, codes: Tensor) -> None:
+    def push(self, state: FlowEncoderState, codes: Tensor) -> None:
         """Append codes [n] to the waiting ones."""
         state.waiting = torch.cat((state.waiting, self.embedded(codes)), dim=1)
 
-    def encode(self, state: EncoderState, count: int) -> Tensor:
+    def encode(self, state: FlowEncoderState, count: int) -> Tensor:
         """mu [1, count * upsample, n_mels] of the next `count` waiting codes, which must not cross a chunk
         boundary.
 
@@ -172,7 +172,7 @@ class EncoderSteps:
             ahead = F.pad(ahead, (0, 0, 0, needed - ahead.shape[1]))
         return self.encode_ahead(state, ahead)
 
-    def encode_ahead(self, state: EncoderState, ahead: Tensor, run: RunBlocks | None = None) -> Tensor:
+    def encode_ahead(self, state: FlowEncoderState, ahead: Tensor, run: RunBlocks | None = None) -> Tensor:
         """mu of embedded codes [1, n + look_ahead, D], the last of which are context only: [1, n * upsample,
         n_mels]. `run` replaces `run_blocks`."""
         run = run or run_blocks

@@ -21,7 +21,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.flow.encoder import EncoderState, RunBlocks
+from engine_runtime.codec.flow.encoder import FlowEncoderState, RunBlocks
 from engine_runtime.codec.flow.estimator import PAST, EstimatorState, cache_shape
 from engine_runtime.codec.flow.parts import FlowParts
 from engine_runtime.codec.flow.ring_cache import RingCache
@@ -50,7 +50,7 @@ class Slot:
 
     index: int
     steps: int
-    encoder: EncoderState
+    encoder: FlowEncoderState
     estimator: EstimatorState
     rows: list[Tensor]
     behind_prompt: list[Tensor] = field(default_factory=list)
@@ -295,7 +295,7 @@ def _rings(slot: Slot) -> list[RingCache]:
     return [ring for ring in rings if isinstance(ring, RingCache)]
 
 
-def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:
+def _rows(encoder: FlowEncoderState, estimator: EstimatorState) -> list[Tensor]:
     """The convolution rows of both states, in a fixed order."""
     return [
         encoder.ahead, encoder.before_up, estimator.condition, *(row for step in estimator.rows for row in
@@ -303,7 +303,7 @@ def _rows(encoder: EncoderState, estimator: EstimatorState) -> list[Tensor]:
     ]  # fmt: skip
 
 
-def _put_rows(encoder: EncoderState, estimator: EstimatorState, rows: list[Tensor]) -> None:
+def _put_rows(encoder: FlowEncoderState, estimator: EstimatorState, rows: list[Tensor]) -> None:
     """Set the rows of the states; the inverse of `_rows`."""
     encoder.ahead, encoder.before_up, estimator.condition, *others = rows
     each = len(others) // len(estimator.rows)

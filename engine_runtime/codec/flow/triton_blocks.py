@@ -45,7 +45,7 @@ LAUNCHES = {
 """Small tiles: a packet has 40 rows or slightly more, and the time depends on the number of multiprocessors
 in use."""
 
-_WHOLE = 2048
+_MAX_PRELOADED_BYTES = 2048
 """Maximum bytes of a row for which a program loads all of its weights at once, before its input is ready."""
 
 
@@ -89,7 +89,7 @@ def linear_add(kind: str, value: Tensor, linear: Affine, x: Tensor) -> None:
     num_rows, width = x.shape[0] * x.shape[1], tile(inputs)
     linear_add_rows[grid(launch, num_rows, outputs)](
         value, linear.weight, linear.bias, x, x, num_rows, IN=inputs, OUT=outputs,
-        BLOCK=width if width * x.element_size() <= _WHOLE else min(_block(launch, x), width),
+        BLOCK=width if width * x.element_size() <= _MAX_PRELOADED_BYTES else min(_block(launch, x), width),
         **cut(launch, x),
     )  # fmt: skip
 

@@ -51,8 +51,8 @@ class TritonEstimator:
         x = noise[0]
         for step, (_, dt) in enumerate(state.schedule.span):
             fresh = [
-                piece.view_as(row)
-                for piece, row in zip(behind[step].split(sizes), state.rows[step], strict=True)
+                part.view_as(row)
+                for part, row in zip(behind[step].split(sizes), state.rows[step], strict=True)
             ]
             x = self._euler_step(state, step, dt, x, fresh, convolved, skipped)
             state.rows[step] = fresh

@@ -36,8 +36,8 @@ class GraphedEncoder:
         if mel.shape[2] % frames or mel.shape[2] > MOST_CODES * frames:
             return self._model.step_hidden(mel, state)
         hidden = []
-        for piece in mel.split(frames, dim=2):
-            one, state = self._step(piece, state)
+        for chunk in mel.split(frames, dim=2):
+            one, state = self._step(chunk, state)
             hidden.append(one)
         return torch.cat(hidden, dim=1), state
 

@@ -7,20 +7,23 @@ parsed network is checked against the graph before the build. Any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
-from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, first_line, logger
+from engine_runtime.codec.tensorrt.graph import Graph, GraphTensor
+from engine_runtime.cuda.tensorrt_engine import EngineTensor, network_tensors
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, logger, reason
+from engine_runtime.errors import EngineError
 
 
 def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capability: str) -> bytes:
-    """Build an engine for a compute capability ("8.9"). Raises TensorRTError naming the step that failed."""
+    """Build an engine for a compute capability ("8.9"). Raises EngineError naming the step that failed."""
     trt = library.module
     if any(spec.dtype == torch.bfloat16 for spec in graph.inputs):
-        raise TensorRTError(
+        raise EngineError(
             f"{library.label} cannot build the {graph.name} in bfloat16, in which it has neither Mish nor "
             "transposed convolutions. Use --codec-dtype float16 or float32."
         )
@@ -29,9 +32,9 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
 
     def require(done: Any, what: str) -> Any:
         if done is None or done is False:
-            raise TensorRTError(
-                f"{library.label} cannot build the {graph.name}: {what} failed "
-                f"({first_line(log.last_error)}). Run the codec in torch, without --trt-codec."
+            raise EngineError(
+                f"{library.label} cannot build the {graph.name}: {what} failed{reason(log)}. "
+                "Run the codec in torch, without --trt-codec."
             )
         return done
 
@@ -44,7 +47,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         errors = "; ".join(str(parser.get_error(index)) for index in range(parser.num_errors))
         log.last_error = errors or log.last_error
         require(False, f"reading {onnx_file.name}")
-    check_network(graph, network, library)
+    check_network(graph, network_tensors(network))
     config = require(builder.create_builder_config(), "making a configuration")
     config.clear_flag(trt.BuilderFlag.TF32)  # on by default; rounds float32 to 10 bits
     profile = require(builder.create_optimization_profile(), "making a profile")
@@ -57,7 +60,7 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         config.num_compute_capabilities = 1
         target = getattr(trt.ComputeCapability, "SM" + capability.replace(".", ""), None)
         if target is None:
-            raise TensorRTError(
+            raise EngineError(
                 f"{library.label} does not support compute capability {capability}. Install TensorRT "
                 "(pip install tensorrt), or run without --trt-codec."
             )
@@ -65,41 +68,24 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
     return bytes(require(builder.build_serialized_network(network, config), "building"))
 
 
-def check_network(graph: Graph, network: Any, library: RuntimeLibrary) -> None:
-    """Raise TensorRTError unless a parsed network has the tensors of the graph: names, dtypes, shapes."""
-    found = {
-        "inputs": [network.get_input(index) for index in range(network.num_inputs)],
-        "outputs": [network.get_output(index) for index in range(network.num_outputs)],
-    }
-    for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        names = [tensor.name for tensor in found[kind]]
+def check_network(graph: Graph, tensors: Sequence[EngineTensor]) -> None:
+    """Raise EngineError unless a parsed network has the tensors of the graph: names, dtypes, shapes."""
+    for kind, specs, is_input in (("inputs", graph.inputs, True), ("outputs", graph.outputs, False)):
+        found = [tensor for tensor in tensors if tensor.is_input == is_input]
+        names = [tensor.name for tensor in found]
         if names != [spec.name for spec in specs]:
-            raise TensorRTError(
+            raise EngineError(
                 f"The {graph.name} was exported with the {kind} {names}, not "
                 f"{[spec.name for spec in specs]}. Update torch, or run without --trt-codec."
             )
-        for spec, tensor in zip(specs, found[kind], strict=True):
-            check_tensor(graph, spec, tuple(tensor.shape), tensor.dtype, library)
+        for spec, tensor in zip(specs, found, strict=True):
+            check_tensor(graph, spec, tensor)
 
 
-def check_tensor(
-    graph: Graph, spec: TensorSpec, shape: tuple[int, ...], dtype: Any, library: RuntimeLibrary
-) -> None:
-    """Raise TensorRTError unless a tensor of a network or an engine matches the graph."""
-    wanted = number_format(library, spec.dtype)
-    if not spec.agrees(shape, is_output=spec in graph.outputs) or dtype != wanted:
-        raise TensorRTError(
-            f"{graph.name}: tensor {spec.name} is {dtype} {list(shape)}, not {wanted} "
+def check_tensor(graph: Graph, spec: GraphTensor, tensor: EngineTensor) -> None:
+    """Raise EngineError unless a tensor of a network or an engine matches the graph."""
+    if not spec.agrees(tensor.shape, is_output=spec in graph.outputs) or tensor.dtype != spec.dtype:
+        raise EngineError(
+            f"{graph.name}: tensor {spec.name} is {tensor.dtype} {list(tensor.shape)}, not {spec.dtype} "
             f"{list(spec.engine_shape)}. Delete the cached engine, or run without --trt-codec."
         )
-
-
-def number_format(library: RuntimeLibrary, dtype: torch.dtype) -> Any:
-    """The library's name of a torch dtype."""
-    formats = library.module.DataType
-    return {
-        torch.float32: formats.FLOAT,
-        torch.float16: formats.HALF,
-        torch.bfloat16: formats.BF16,
-        torch.int64: formats.INT64,
-    }[dtype]

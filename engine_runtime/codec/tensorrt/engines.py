@@ -31,8 +31,8 @@ from engine_runtime.codec.tensorrt.store import EngineReport, EngineStore, engin
 from engine_runtime.codec.tensorrt.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
 from engine_runtime.codec.vocoder.vocoder import Vocoder
-from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, runtime_library
-from engine_runtime.errors import ExecutorError
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, runtime_library
+from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.models.hift import HiFT
 
 
@@ -104,7 +104,7 @@ def weights_of(bundle: Bundle, random_weights: int | None) -> str:
 def build_engines(
     codec: Codec, store: EngineStore, library: RuntimeLibrary, capability: str
 ) -> Iterator[tuple[Graph, bytes, EngineReport]]:
-    """Every graph with its engine, from the store or built now. Raises TensorRTError if one cannot be
+    """Every graph with its engine, from the store or built now. Raises EngineError if one cannot be
     exported or built, ExecutorError if an exported graph's results differ from torch's."""
     for graph in codec.graphs():
         key = engine_key(graph, codec.weights, library, capability)
@@ -139,7 +139,7 @@ def _build(graph: Graph, library: RuntimeLibrary, capability: str) -> tuple[byte
 def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, device: torch.device) -> None:
     """Build the missing engines for the GPU `device`, and make the stages use them.
 
-    Raises TensorRTError or ExecutorError; the stages are unchanged then.
+    Raises EngineError or ExecutorError; the stages are unchanged then.
     """
     capability = compute_capability(device)
     runners = {}
@@ -177,7 +177,7 @@ def use_engines(codec: Codec, folder: Path | None, device: torch.device) -> str:
     try:
         library = runtime_library()
         run_on_engines(codec, EngineStore(folder), library, device)
-    except (TensorRTError, ExecutorError) as error:
+    except (EngineError, ExecutorError) as error:
         return f"The codec runs in torch: {error}"
     return f"The codec runs on {library.label}."
 

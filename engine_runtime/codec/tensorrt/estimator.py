@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from engine_runtime.codec.flow.estimator import EstimatorState, EstimatorSteps
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.codec.tensorrt.attention import GivenPast
-from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec, packet_axis
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, GraphTensor, Runner, packet_axis
 from engine_runtime.errors import ExecutorError
 
 USUAL_PAST_CODES = 128
@@ -55,8 +55,8 @@ def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
     kv = (steps.blocks, 2, batch, config.heads)
     rows = [tuple(row.shape) for row in steps.new_state(1).rows[0]]
 
-    def spec(name: str, *shape: int | Axis) -> TensorSpec:
-        return TensorSpec(name, shape, dtype)
+    def spec(name: str, *shape: int | Axis) -> GraphTensor:
+        return GraphTensor(name, shape, dtype)
 
     return Graph(
         "estimator",
@@ -66,7 +66,7 @@ def estimator_graph(steps: EstimatorSteps, packet_codes: list[int]) -> Graph:
             spec("convolved", batch, frames, config.channels),
             spec("skipped", batch, frames, config.channels),
             spec("time", levels, config.channels),
-            TensorSpec("mask", (frames, past + frames), dtype),
+            GraphTensor("mask", (frames, past + frames), dtype),
             spec("past", *kv, past, config.head_dim),
             *(spec(f"rows_{index}", *shape) for index, shape in enumerate(rows)),
         ),

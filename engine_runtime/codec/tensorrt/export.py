@@ -22,24 +22,24 @@ from torch import Tensor, nn
 from engine_runtime.codec.tensorrt.graph import Extent, Graph
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.cuda.stopwatch import times_ms
-from engine_runtime.cuda.tensorrt_library import TensorRTError
+from engine_runtime.errors import EngineError
 
 OPSET = 20
 """The first opset with Gelu, after Mish (18) and LayerNormalization (17); all parsers in use support it."""
 
 
 def require_exporter() -> None:
-    """Raise TensorRTError unless torch can export."""
+    """Raise EngineError unless torch can export."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        raise TensorRTError(
+        raise EngineError(
             f"Exporting the codec needs {' and '.join(missing)}. Install them with "
             "pip install 'moss-voice[trt-codec]'."
         )
 
 
 def export_onnx(graph: Graph, file: Path) -> None:
-    """Write the graph to a file. Raises TensorRTError if the packages are missing or torch cannot export
+    """Write the graph to a file. Raises EngineError if the packages are missing or torch cannot export
     it."""
     with _reporting(graph):
         _exported(graph).save(file)
@@ -112,7 +112,7 @@ def _reporting(graph: Graph) -> Iterator[None]:
             yield
     except (RuntimeError, ValueError, TypeError, OSError) as error:  # torch's export errors are RuntimeErrors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise TensorRTError(
+        raise EngineError(
             f"The {graph.name} of this bundle cannot be exported: {reason}. Run the codec in torch, without "
             "--trt-codec."
         ) from error

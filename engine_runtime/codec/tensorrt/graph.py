@@ -78,7 +78,7 @@ def _size(value: Size | Axis) -> Size:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class GraphTensor:
     """One input or output."""
 
     name: str
@@ -124,8 +124,8 @@ class Graph:
 
     name: str
     module: nn.Module
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[GraphTensor, ...]
+    outputs: tuple[GraphTensor, ...]
     tolerance: float = 1e-3
     device: torch.device = torch.device("cpu")  # noqa: RUF009
     """Device of the module's weights."""
@@ -143,7 +143,7 @@ class Graph:
         generator = torch.Generator().manual_seed(seed)
         return tuple(self._example(spec, extent, generator).to(self.device) for spec in self.inputs)
 
-    def _example(self, spec: TensorSpec, extent: Extent, generator: torch.Generator) -> Tensor:
+    def _example(self, spec: GraphTensor, extent: Extent, generator: torch.Generator) -> Tensor:
         shape = spec.at(extent)
         if spec.name in self.example_values:
             return self.example_values[spec.name](shape).to(spec.dtype)

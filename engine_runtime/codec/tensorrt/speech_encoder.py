@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engine_runtime.codec.tensorrt.attention import attend
-from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, GraphTensor, Runner
 from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderLayer, EncoderState, WhisperVQ
 
 PAST_BUCKET = 128
@@ -63,9 +63,9 @@ def speech_encoder_graph(model: WhisperVQ) -> Graph:
     past = Axis("past", bucket, bucket, config.max_positions)
     new = config.pool * codes
     lead, head_dim = (config.layers, 1, config.heads), config.d_model // config.heads
-    mel = TensorSpec("mel", (1, config.num_mel_bins, config.frames_per_code * codes))
-    conv1 = TensorSpec("conv1", (1, config.num_mel_bins, keep))
-    conv2 = TensorSpec("conv2", (1, config.d_model, keep))
+    mel = GraphTensor("mel", (1, config.num_mel_bins, config.frames_per_code * codes))
+    conv1 = GraphTensor("conv1", (1, config.num_mel_bins, keep))
+    conv2 = GraphTensor("conv2", (1, config.d_model, keep))
     return Graph(
         "speech_encoder",
         SpeechEncoderStep(model),
@@ -73,17 +73,17 @@ def speech_encoder_graph(model: WhisperVQ) -> Graph:
             mel,
             conv1,
             conv2,
-            TensorSpec("positions", (new,), torch.int64),
-            TensorSpec("mask", (new, past + new)),
-            TensorSpec("keys", (*lead, past, head_dim)),
-            TensorSpec("values", (*lead, past, head_dim)),
+            GraphTensor("positions", (new,), torch.int64),
+            GraphTensor("mask", (new, past + new)),
+            GraphTensor("keys", (*lead, past, head_dim)),
+            GraphTensor("values", (*lead, past, head_dim)),
         ),
         outputs=(
-            TensorSpec("hidden", (1, codes, config.d_model)),
+            GraphTensor("hidden", (1, codes, config.d_model)),
             replace(conv1, name="new_conv1"),
             replace(conv2, name="new_conv2"),
-            TensorSpec("new_keys", (*lead, new, head_dim)),
-            TensorSpec("new_values", (*lead, new, head_dim)),
+            GraphTensor("new_keys", (*lead, new, head_dim)),
+            GraphTensor("new_values", (*lead, new, head_dim)),
         ),
         device=model.encoder.conv1.weight.device,
         example_values={"positions": lambda shape: torch.arange(shape[0]), "mask": torch.zeros},

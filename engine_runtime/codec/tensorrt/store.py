@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
+from engine_runtime.codec.tensorrt.graph import Graph, GraphTensor
 from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
 
 VERSION = 1
@@ -116,5 +116,5 @@ def engine_key(graph: Graph, weights: str, library: RuntimeLibrary, capability: 
     return f"{graph.name}-{digest[:24]}"
 
 
-def _described(spec: TensorSpec) -> list[Any]:
+def _described(spec: GraphTensor) -> list[Any]:
     return [spec.name, str(spec.dtype), spec.at("least"), spec.at("usual"), spec.at("most")]

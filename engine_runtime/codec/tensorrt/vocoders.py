@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from engine_runtime.codec.tensorrt.graph import Axis, Graph, Runner, TensorSpec, packet_axis
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, GraphTensor, Runner, packet_axis
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
 from engine_runtime.models.hift import HiFT, HiFTConfig
 
@@ -51,8 +51,8 @@ def bigvgan_graphs(
         return Graph(
             name,
             module,
-            inputs=(TensorSpec("mel", (1, n_mels, frames), like.dtype),),
-            outputs=(TensorSpec("samples", (samples,), like.dtype),),
+            inputs=(GraphTensor("mel", (1, n_mels, frames), like.dtype),),
+            outputs=(GraphTensor("samples", (samples,), like.dtype),),
             device=like.device,
         )
 
@@ -107,10 +107,10 @@ def hift_graph(network: HiFT, overlap: int, packet_frames: list[int], like: Tens
         "vocoder",
         HiFTDecoder(network),
         inputs=(
-            TensorSpec("mel", (1, config.in_channels, frames), like.dtype),
-            TensorSpec("excitation", (1, bins, columns), like.dtype),
+            GraphTensor("mel", (1, config.in_channels, frames), like.dtype),
+            GraphTensor("excitation", (1, bins, columns), like.dtype),
         ),
-        outputs=(TensorSpec("spectrum", (1, bins, columns), like.dtype),),
+        outputs=(GraphTensor("spectrum", (1, bins, columns), like.dtype),),
         device=like.device,
     )
 

@@ -38,7 +38,7 @@ Run = Callable[[Tensor, bool, bool], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class UpsamplingLevel:
     """A level of the network. It maps T rows inside a signal to rate * (T - context) rows."""
 
     run: Run
@@ -70,9 +70,9 @@ class CpuBigVGAN:
         self.hop = prod(network.h.upsample_rates)
 
 
-def _level(run: Run, reach: int) -> Level:
+def _level(run: Run, reach: int) -> UpsamplingLevel:
     """A level of rate 1; each row depends on `reach` rows on either side."""
-    return Level(run, rate=1, context=2 * reach, delay=reach)
+    return UpsamplingLevel(run, rate=1, context=2 * reach, delay=reach)
 
 
 class _Activation:
@@ -174,7 +174,7 @@ class _Upsampling:
         self._weight = phases.reshape(self._rate * self._channels, -1).to(dtype)
         assert conv.bias is not None
         self._bias = conv.bias.detach().repeat(self._rate).to(dtype)
-        self.level = Level(self._run, self._rate, self._window - 1, self._delay)
+        self.level = UpsamplingLevel(self._run, self._rate, self._window - 1, self._delay)
 
     def _run(self, rows: Tensor, at_start: bool, at_end: bool) -> Tensor:
         behind = -(-self._delay // self._rate) * at_end

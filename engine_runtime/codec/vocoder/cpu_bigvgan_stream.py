@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN, Level
+from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN, UpsamplingLevel
 from engine_runtime.codec.vocoder.stream import VocoderStream
 
 
@@ -49,7 +49,7 @@ class CpuBigVGANStream(VocoderStream):
 class _LevelState:
     """A level in one stream: the rows of its input that are still needed."""
 
-    def __init__(self, level: Level) -> None:
+    def __init__(self, level: UpsamplingLevel) -> None:
         self._level = level
         self._rows: Tensor | None = None
         self._start = 0  # index in the signal of the first kept row

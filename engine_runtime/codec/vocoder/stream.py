@@ -1,4 +1,4 @@
-"""VocoderStream: the state of a vocoder in one reply, and what all vocoders do alike with it.
+"""VocoderStream: the state of a vocoder in one reply, and the code shared by all vocoders.
 
 In: mel chunks. Out: final samples, as tensors on the device or, waiting for it, as arrays on the host. Runs
 in the thread of its caller; streams do not share state.

@@ -79,11 +79,11 @@ class Vocoder:
         self.is_exact = self.kind == "bigvgan" and (
             self.left_context_frames >= left and self.right_context_frames >= right
         )
-        self._whole: BigVGAN | HiFT
+        self._network: BigVGAN | HiFT
         self.network: Windows | CpuBigVGAN | HiFTNetwork
         """The network that streams call; engines may replace it, but `vocode` does not use them."""
         if isinstance(network, HiFT):
-            self._whole = network.fold().lower(dtype)
+            self._network = network.fold().lower(dtype)
             if triton:
                 from engine_runtime.codec.vocoder.triton_hift import use_kernels
 
@@ -91,9 +91,9 @@ class Vocoder:
             self.network = network
         elif keep_state and self.is_exact:
             self.network = CpuBigVGAN(network, dtype)
-            self._whole = network.to(dtype)
+            self._network = network.to(dtype)
         else:
-            self._whole = network.to(dtype)
+            self._network = network.to(dtype)
             self.network = BigVGANWindows(network)
 
     def require(self, mel: MelSpec) -> None:
@@ -116,10 +116,10 @@ class Vocoder:
         if mel.shape[1] == 0:
             return np.zeros(0, dtype=np.float32)
         frames = torch.as_tensor(mel).to(self.like.device)[None]
-        if isinstance(self._whole, HiFT):
-            wave = self._whole(frames, self._draws()(mel.shape[1]))
+        if isinstance(self._network, HiFT):
+            wave = self._network(frames, self._draws()(mel.shape[1]))
         else:
-            wave = self._whole(frames.to(self.like))[0]
+            wave = self._network(frames.to(self.like))[0]
         return wave[0].float().cpu().numpy()  # type: ignore[no-any-return]
 
     def stream(self) -> VocoderStream:
@@ -161,7 +161,7 @@ class Vocoder:
 
     def _draws(self) -> DrawNoise:
         """HiFT's noise from the start of the seed."""
-        network, generator = self._whole, torch.Generator(self.like.device).manual_seed(self._seed)
+        network, generator = self._network, torch.Generator(self.like.device).manual_seed(self._seed)
         assert isinstance(network, HiFT)
         return lambda frames: network.draw_noise(frames, generator)
 

@@ -1,1 +1,1 @@
-"""The voice to speak with, made of a recording."""
+"""The voice of replies, from a recording."""

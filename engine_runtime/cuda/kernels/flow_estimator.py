@@ -45,16 +45,16 @@ def _rows_of(x, rows, is_row, columns, is_column, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _piece(weight, outputs, is_output, columns, is_column, first, STRIDE: tl.constexpr):
+def _weight_tile(weight, outputs, is_output, columns, is_column, first, STRIDE: tl.constexpr):
     """weight[outputs, first + columns].T, weight [.., STRIDE]."""
     at = outputs[None, :] * STRIDE + first + columns[:, None]
     return tl.load(weight + at, mask=is_output[None, :] & is_column[:, None], other=0.0)
 
 
 @triton.jit
-def _product(value, piece):
-    """value [rows, tile] @ piece [tile, outputs], float32."""
-    return tl.dot(value.to(piece.dtype), piece, input_precision="ieee")
+def _product(value, tile):
+    """value [rows, columns] @ tile [columns, outputs], float32."""
+    return tl.dot(value.to(tile.dtype), tile, input_precision="ieee")
 
 
 @triton.jit
@@ -96,11 +96,11 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
     rows, is_row, outputs, is_output = _tile_of(num_rows, (QUERIES + 2) * HEADS * DIM, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
-    piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
+    tile = _weight_tile(weight, outputs, is_output, columns, is_column, 0, IN)
     pdl_wait(USES_PDL)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
-    result = _product(value, piece)
+    result = _product(value, tile)
     if HAS_BIAS:
         result += _vector(bias, outputs, is_output)
     result = result.to(q_out.dtype.element_ty)
@@ -172,18 +172,18 @@ def linear_add_rows(x, weight, bias, residual, out, num_rows, IN: tl.constexpr, 
     at = rows[:, None] * OUT + outputs[None, :]
     columns = tl.arange(0, BLOCK)
     if BLOCK >= IN:
-        piece = _piece(weight, outputs, is_output, columns, columns < IN, 0, IN)
+        tile = _weight_tile(weight, outputs, is_output, columns, columns < IN, 0, IN)
     total = _vector(bias, outputs, is_output)
     pdl_wait(USES_PDL)
     total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if BLOCK >= IN:
-        total += _product(_rows_of(x, rows, is_row, columns, columns < IN, IN), piece)
+        total += _product(_rows_of(x, rows, is_row, columns, columns < IN, IN), tile)
     else:
         for start in range(0, IN, BLOCK):
             is_column = start + columns < IN
             value = tl.load(x + rows[:, None] * IN + start + columns[None, :],
                             mask=is_row[:, None] & is_column[None, :], other=0.0)  # fmt: skip
-            total += _product(value, _piece(weight, outputs, is_output, columns, is_column, start, IN))
+            total += _product(value, _weight_tile(weight, outputs, is_output, columns, is_column, start, IN))
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
@@ -195,11 +195,11 @@ def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.cons
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
-    piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
+    tile = _weight_tile(weight, outputs, is_output, columns, is_column, 0, IN)
     pdl_wait(USES_PDL)
     value = _rows_of(x, rows, is_row, columns, is_column, IN)
     value = _normed(value, norm, norm_bias, columns, is_column, eps, IN)
-    result = _product(value, piece)
+    result = _product(value, tile)
     result += _vector(bias, outputs, is_output)
     if IS_GELU:
         result = 0.5 * result * (1.0 + tl.erf(result * 0.7071067811865476))
@@ -230,7 +230,7 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
         sources, pasts, keeps = rows, batch, batch >= 0
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     # prefetch each tile of the weights before the previous one is used
-    piece = _piece(weight, outputs, is_output, columns, is_column, 0, TAPS * PARTS * IN)
+    tile = _weight_tile(weight, outputs, is_output, columns, is_column, 0, TAPS * PARTS * IN)
     pdl_wait(USES_PDL)
     for tap in tl.static_range(TAPS):
         back = TAPS - 1 - tap
@@ -238,9 +238,9 @@ def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add
         for part in tl.static_range(PARTS):
             source = x if part == 0 else other
             value = _rows_of(source, sources - back, is_row & ~is_past, columns, is_column, IN)
-            now = piece
+            now = tile
             if tap + 1 < TAPS or part + 1 < PARTS:
-                piece = _piece(weight, outputs, is_output, columns, is_column,
+                tile = _weight_tile(weight, outputs, is_output, columns, is_column,
                                (tap * PARTS + part + 1) * IN, TAPS * PARTS * IN)  # fmt: skip
             if HAS_NORM:
                 value = _mish(_normed(value, norm, norm_bias, columns, is_column, eps, IN))
@@ -269,12 +269,12 @@ def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, co
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
-    piece = _piece(weight, outputs, is_output, columns, is_column, 0, PARTS * IN)
+    tile = _weight_tile(weight, outputs, is_output, columns, is_column, 0, PARTS * IN)
     pdl_wait(USES_PDL)
-    whole = tl.arange(0, OUT_TILE)
-    row = _rows_of(h, rows, is_row, whole, whole < OUT, OUT)
+    all_outputs = tl.arange(0, OUT_TILE)
+    row = _rows_of(h, rows, is_row, all_outputs, all_outputs < OUT, OUT)
     mean = tl.sum(row, axis=1) / OUT
-    centred = tl.where((whole < OUT)[None, :], row - mean[:, None], 0.0)
+    centred = tl.where((all_outputs < OUT)[None, :], row - mean[:, None], 0.0)
     spread = tl.rsqrt(tl.sum(centred * centred, axis=1) / OUT + eps)
     mine = (_rows_of(h, rows, is_row, outputs, is_output, OUT) - mean[:, None]) * spread[:, None]
     mine = mine * _vector(norm, outputs, is_output) + _vector(norm_bias, outputs, is_output)
@@ -283,9 +283,9 @@ def skip_rows(h, norm, norm_bias, x, other, weight, bias, add, out, num_rows, co
     for part in tl.static_range(PARTS):
         source = x if part == 0 else other
         value = _rows_of(source, sources, is_row, columns, is_column, IN)
-        total += _product(value, piece)
+        total += _product(value, tile)
         if part + 1 < PARTS:
-            piece = _piece(weight, outputs, is_output, columns, is_column, (part + 1) * IN, PARTS * IN)
+            tile = _weight_tile(weight, outputs, is_output, columns, is_column, (part + 1) * IN, PARTS * IN)
     _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT, HAS_BIAS, HAS_ADD)
 
 
@@ -298,16 +298,16 @@ def step_rows(h, norm, norm_bias, weight, bias, x, out, count, eps, guidance, dt
     rows, is_row, outputs, is_output = _tile_of(count, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
-    piece = _piece(weight, outputs, is_output, columns, is_column, 0, IN)
+    tile = _weight_tile(weight, outputs, is_output, columns, is_column, 0, IN)
     pdl_wait(USES_PDL)
     velocity = tl.zeros((ROWS, COLUMNS), tl.float32)
     for batch in tl.static_range(BATCH):
         value = _rows_of(h, batch * count + rows, is_row, columns, is_column, IN)
         value = _mish(_normed(value, norm, norm_bias, columns, is_column, eps, IN))
-        share = guidance if batch == 0 else 1.0 - guidance
+        cfg_scale = guidance if batch == 0 else 1.0 - guidance
         if BATCH == 1:
-            share = 1.0
-        velocity += share * _product(value, piece)
+            cfg_scale = 1.0
+        velocity += cfg_scale * _product(value, tile)
     velocity += _vector(bias, outputs, is_output)  # the weights of both velocities sum to one
     at = rows[:, None] * OUT + outputs[None, :]
     inside = is_row[:, None] & is_output[None, :]

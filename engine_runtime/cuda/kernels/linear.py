@@ -1,10 +1,10 @@
 """One row times a weight [out, in], with prologue and epilogue fused.
 
 In: a row x, a Matrix in any format. Out: norm_linear, norm_gate_up or linear_add of
-executors/cuda/operations.py. A few programs per multiprocessor share the output rows, so that each prepares x
-once for many rows, and the weights of the next rows are copied to shared memory while the current ones are
-multiplied. Weights are read once, sequentially, and no reduction across programs is needed. The root mean
-square of x is applied last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
+executors/cuda/layerwise_backend.py. A few programs per multiprocessor share the output rows, so that each
+prepares x once for many rows, and the weights of the next rows are copied to shared memory while the current
+ones are multiplied. Weights are read once, sequentially, and no reduction across programs is needed. The root
+mean square of x is applied last: rms_norm(x) * norm @ W^T is ((x * norm) @ W^T) / rms(x).
 
 Native and fp8 weights are multiplied as float32. int8 and int4 weights come as int32 words of four and eight;
 x is quantized to 16 bits relative to its largest magnitude and split into two bytes, so that one instruction
@@ -32,18 +32,18 @@ def _as_float(weight, FP8_BITS: tl.constexpr):
 
 
 @triton.jit
-def _finish(dot, gate, unit, row, num_rows, scale, residual, out, HAS_SCALE: tl.constexpr,
+def _epilogue(dot, gate, x_scale, row, num_rows, scale, residual, out, HAS_SCALE: tl.constexpr,
             IS_GATED: tl.constexpr, HAS_RESIDUAL: tl.constexpr):  # fmt: skip
     """Scales, gate and residual of finished sums [ROWS]; rows from num_rows on are not stored.
 
     `dot` are the sums of the row itself, or of `up` where IS_GATED.
     """
     load_row = tl.minimum(row, num_rows - 1)
-    dot *= unit
+    dot *= x_scale
     if HAS_SCALE:
         dot *= tl.load(scale + load_row + (num_rows if IS_GATED else 0))
     if IS_GATED:
-        gate *= unit
+        gate *= x_scale
         if HAS_SCALE:
             gate *= tl.load(scale + load_row)
         dot *= gate / (1.0 + tl.exp(-gate))
@@ -61,9 +61,9 @@ def row_linear(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl
     columns = tl.arange(0, WIDTH)
     inside = columns < COLUMNS
     value = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
-    unit = BITS_UNIT if FP8_BITS else 1.0
+    x_scale = BITS_UNIT if FP8_BITS else 1.0
     if HAS_NORM:
-        unit *= tl.rsqrt(tl.sum(value * value) / COLUMNS + eps)
+        x_scale *= tl.rsqrt(tl.sum(value * value) / COLUMNS + eps)
         value *= tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
     rows = tl.arange(0, ROWS)
     for tile_index in tl.range(
@@ -80,7 +80,7 @@ def row_linear(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl
         if IS_GATED:
             up = tl.load(weight + at + num_rows * COLUMNS, mask=mask, other=other)
             dot = tl.sum(_as_float(up, FP8_BITS) * value[None, :], axis=1)
-        _finish(dot, gate, unit, row, num_rows, scale, residual, out, HAS_SCALE, IS_GATED,
+        _epilogue(dot, gate, x_scale, row, num_rows, scale, residual, out, HAS_SCALE, IS_GATED,
                 HAS_RESIDUAL)  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def _planes(a, b, c, d, step):
     return _word(high_a, high_b, high_c, high_d), low, a + b + c + d
 
 
-LARGEST_WHOLE = tl.constexpr(32000.0)
+LARGEST_INT16_X = tl.constexpr(32000.0)
 """Quantized value of the largest x: the low byte's carry still fits into the high byte."""
 
 
@@ -149,14 +149,14 @@ def row_linear_int8(x, norm, weight, scale, residual, out, num_rows, eps, COLUMN
     words = tl.arange(0, WIDTH // 4)
     inside = words < WORDS
     a, b, c, d = _load_four(x, words * 4, COLUMNS)
-    unit = 1.0
+    x_scale = 1.0
     if HAS_NORM:
-        unit = tl.rsqrt(tl.sum(a * a + b * b + c * c + d * d) / COLUMNS + eps)
+        x_scale = tl.rsqrt(tl.sum(a * a + b * b + c * c + d * d) / COLUMNS + eps)
         norm_a, norm_b, norm_c, norm_d = _load_four(norm, words * 4, COLUMNS)
         a, b, c, d = a * norm_a, b * norm_b, c * norm_c, d * norm_d
-    step = tl.maximum(_largest(a, b, c, d), 1e-30) / LARGEST_WHOLE
+    step = tl.maximum(_largest(a, b, c, d), 1e-30) / LARGEST_INT16_X
     high, low, _ = _planes(a, b, c, d, step)
-    unit *= step
+    x_scale *= step
     rows = tl.arange(0, ROWS)
     for tile_index in tl.range(
         tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES
@@ -171,7 +171,7 @@ def row_linear_int8(x, norm, weight, scale, residual, out, num_rows, eps, COLUMN
             dot = _dot_int8(
                 tl.load(weight + at + num_rows * WORDS, mask=mask, other=other), high, low, HAS_ASM
             )
-        _finish(dot, gate, unit, row, num_rows, scale, residual, out, True, IS_GATED, HAS_RESIDUAL)
+        _epilogue(dot, gate, x_scale, row, num_rows, scale, residual, out, True, IS_GATED, HAS_RESIDUAL)
 
 
 @triton.jit
@@ -203,19 +203,19 @@ def row_linear_int4(x, norm, weight, scale, residual, out, num_rows, eps, COLUMN
     column = words // 16 * 128 + words % 16 * 4
     a, b, c, d = _load_four(x, column, COLUMNS)
     e, f, g, h = _load_four(x, column + 64, COLUMNS)
-    unit = 1.0
+    x_scale = 1.0
     if HAS_NORM:
         squares = a * a + b * b + c * c + d * d + e * e + f * f + g * g + h * h
-        unit = tl.rsqrt(tl.sum(squares) / COLUMNS + eps)
+        x_scale = tl.rsqrt(tl.sum(squares) / COLUMNS + eps)
         norm_a, norm_b, norm_c, norm_d = _load_four(norm, column, COLUMNS)
         a, b, c, d = a * norm_a, b * norm_b, c * norm_c, d * norm_d
         norm_a, norm_b, norm_c, norm_d = _load_four(norm, column + 64, COLUMNS)
         e, f, g, h = e * norm_a, f * norm_b, g * norm_c, h * norm_d
-    step = tl.maximum(tl.maximum(_largest(a, b, c, d), _largest(e, f, g, h)), 1e-30) / LARGEST_WHOLE
+    step = tl.maximum(tl.maximum(_largest(a, b, c, d), _largest(e, f, g, h)), 1e-30) / LARGEST_INT16_X
     high_1, low_1, sum_1 = _planes(a, b, c, d, step)
     high_2, low_2, sum_2 = _planes(e, f, g, h, step)
     minus_8 = -8 * (sum_1 + sum_2)
-    unit *= step
+    x_scale *= step
     rows = tl.arange(0, ROWS)
     for tile_index in tl.range(
         tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES
@@ -233,4 +233,4 @@ def row_linear_int4(x, norm, weight, scale, residual, out, num_rows, eps, COLUMN
             tile = tl.load(weight + at + num_rows * WORDS, mask=mask, other=other)
             scales = tl.load(scale + scale_at + num_rows * NUM_GROUPS).to(tl.float32)
             dot = _dot_int4(tile, scales, high_1, low_1, high_2, low_2, minus_8, HAS_ASM)
-        _finish(dot, gate, unit, row, num_rows, scale, residual, out, False, IS_GATED, HAS_RESIDUAL)
+        _epilogue(dot, gate, x_scale, row, num_rows, scale, residual, out, False, IS_GATED, HAS_RESIDUAL)

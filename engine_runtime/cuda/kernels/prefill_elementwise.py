@@ -40,14 +40,14 @@ def apply_rope_and_write_kv(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, p
     k_other = tl.load(k_norm + across).to(tl.float32)[None, :]
     cosine = tl.load(cos + position * DIM + dims).to(tl.float32)[None, :]
     sine = tl.load(sin + position * DIM + dims).to(tl.float32)[None, :]
-    turned = wide * tl.where(is_q, q_weight, k_weight) * cosine
-    turned = (turned + other * tl.where(is_q, q_other, k_other) * sine) * rms
+    rotated = wide * tl.where(is_q, q_weight, k_weight) * cosine
+    rotated = (rotated + other * tl.where(is_q, q_other, k_other) * sine) * rms
     q_at = (row * HEADS + heads)[:, None] * DIM + dims[None, :]
-    tl.store(q_out + q_at, turned.to(q_out.dtype.element_ty), mask=is_q)
+    tl.store(q_out + q_at, rotated.to(q_out.dtype.element_ty), mask=is_q)
     block = tl.load(table + position // TOKENS).to(tl.int64) + layer_offset + tl.where(is_v, 1, 0)
     kv_head = tl.where(is_v, heads[:, None] - HEADS - KV_HEADS, heads[:, None] - HEADS)
     place = ((block * KV_HEADS + kv_head) * TOKENS + position % TOKENS) * DIM + dims[None, :]
-    stored = to_stored(tl.where(is_v, wide, turned), pool.dtype.element_ty)
+    stored = to_stored(tl.where(is_v, wide, rotated), pool.dtype.element_ty)
     tl.store(pool + place, stored, mask=inside & ~is_q & (found + 0 * heads >= 0)[:, None])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MOST = tl.constexpr(64)
+MAX_CANDIDATES = tl.constexpr(64)
 """Number of top scores kept, per vocabulary tile and in the end: MAX_TOP_K of lm/sampling_metadata.py."""
 
 
@@ -23,25 +23,25 @@ def _ordered(scores):
 
 @triton.jit
 def _border(keys):
-    """The largest threshold that at least MOST keys reach."""
+    """The largest threshold that at least MAX_CANDIDATES keys reach."""
     border = tl.zeros((), tl.uint32)
     for place in tl.static_range(32):
         higher = border | (1 << (31 - place))
-        border = tl.where(tl.sum((keys >= higher).to(tl.int32)) >= MOST, higher, border)
+        border = tl.where(tl.sum((keys >= higher).to(tl.int32)) >= MAX_CANDIDATES, higher, border)
     return border
 
 
 @triton.jit
 def _keep_highest(scores, ids, to_scores, to_ids):
-    """Write the MOST highest scores and their ids, in the order of the ids, those equal to the threshold
-    last."""
+    """Write the MAX_CANDIDATES highest scores and their ids, in the order of the ids, those equal to the
+    threshold last."""
     keys = _ordered(scores)
     border = _border(keys)
     is_above, is_at = keys > border, keys == border
     above = tl.cumsum(is_above.to(tl.int32)) - 1
     at = tl.sum(is_above.to(tl.int32)) + tl.cumsum(is_at.to(tl.int32)) - 1
     place = tl.where(is_above, above, at)
-    is_kept = is_above | (is_at & (at < MOST))
+    is_kept = is_above | (is_at & (at < MAX_CANDIDATES))
     tl.store(to_scores + place, scores, mask=is_kept)
     tl.store(to_ids + place, ids, mask=is_kept)
 
@@ -66,66 +66,67 @@ def _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, pe
 
 @triton.jit
 def best_of_tile(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids, tops,
-                    top_ids, sums, VOCAB: tl.constexpr, STRETCH: tl.constexpr, IS_AUDIO: tl.constexpr,
+                    top_ids, sums, VOCAB: tl.constexpr, VOCAB_TILE: tl.constexpr, IS_AUDIO: tl.constexpr,
                     DO_SAMPLE: tl.constexpr):  # fmt: skip
-    """Grid (vocabulary tiles). best, best_ids [tiles, MOST]: the highest scores (if DO_SAMPLE; otherwise the
-    highest one, at index 0); tops, top_ids: the highest raw logit; sums: of absolute logits."""
-    stretch = tl.program_id(0)
-    ids = stretch * STRETCH + tl.arange(0, STRETCH)
+    """Grid (vocabulary tiles). best, best_ids [tiles, MAX_CANDIDATES]: the highest scores (if DO_SAMPLE;
+    otherwise the highest one, at index 0); tops, top_ids: the highest raw logit; sums: of absolute
+    logits."""
+    tile = tl.program_id(0)
+    ids = tile * VOCAB_TILE + tl.arange(0, VOCAB_TILE)
     plain, scores = _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB,
                                IS_AUDIO)  # fmt: skip
     top, top_at = tl.max(plain, axis=0, return_indices=True)
-    tl.store(tops + stretch, top)
-    tl.store(top_ids + stretch, stretch * STRETCH + top_at)
-    tl.store(sums + stretch, tl.sum(tl.where(ids < VOCAB, tl.abs(plain), 0.0)))
+    tl.store(tops + tile, top)
+    tl.store(top_ids + tile, tile * VOCAB_TILE + top_at)
+    tl.store(sums + tile, tl.sum(tl.where(ids < VOCAB, tl.abs(plain), 0.0)))
     if DO_SAMPLE:
-        _keep_highest(scores, ids, best + stretch * MOST, best_ids + stretch * MOST)
+        _keep_highest(scores, ids, best + tile * MAX_CANDIDATES, best_ids + tile * MAX_CANDIDATES)
     else:
         top, top_at = tl.max(scores, axis=0, return_indices=True)
-        tl.store(best + stretch * MOST, top)
-        tl.store(best_ids + stretch * MOST, stretch * STRETCH + top_at)
+        tl.store(best + tile * MAX_CANDIDATES, top)
+        tl.store(best_ids + tile * MAX_CANDIDATES, tile * VOCAB_TILE + top_at)
 
 
 @triton.jit
 def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
-             ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, STRETCHES: tl.constexpr,
-             STRETCH_TILE: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
+             ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, NUM_TILES: tl.constexpr,
+             TILES_BLOCK: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
     """Grid (1). Writes the id, the id of the highest raw logit and the sum of absolute logits to `result`
-    float64 at the indices ID, TOP (none if negative) and MAGNITUDE. last, last_ids [MOST]: buffer for the
-    candidates."""
-    stretches = tl.arange(0, STRETCH_TILE)
-    is_stretch = stretches < STRETCHES
+    float64 at the indices ID, TOP (none if negative) and MAGNITUDE. last, last_ids [MAX_CANDIDATES]: buffer
+    for the candidates. TILES_BLOCK: NUM_TILES up to a power of two."""
+    tiles = tl.arange(0, TILES_BLOCK)
+    is_tile = tiles < NUM_TILES
     # Sequential and in float64, so that the sum is deterministic and loses no value.
-    parts = tl.load(sums + stretches, mask=is_stretch, other=0.0).to(tl.float64)
+    parts = tl.load(sums + tiles, mask=is_tile, other=0.0).to(tl.float64)
     tl.store(result + MAGNITUDE, tl.sum(parts))
     if TOP >= 0:
-        high = tl.load(tops + stretches, mask=is_stretch, other=float("-inf"))
-        high_ids = tl.load(top_ids + stretches, mask=is_stretch, other=0x7FFFFFFF)
+        high = tl.load(tops + tiles, mask=is_tile, other=float("-inf"))
+        high_ids = tl.load(top_ids + tiles, mask=is_tile, other=0x7FFFFFFF)
         tl.store(result + TOP, tl.min(tl.where(high == tl.max(high), high_ids, 0x7FFFFFFF)).to(tl.float64))
     if not DO_SAMPLE:
-        scores = tl.load(best + stretches * MOST, mask=is_stretch, other=float("-inf"))
-        ids = tl.load(best_ids + stretches * MOST, mask=is_stretch, other=0x7FFFFFFF)
+        scores = tl.load(best + tiles * MAX_CANDIDATES, mask=is_tile, other=float("-inf"))
+        ids = tl.load(best_ids + tiles * MAX_CANDIDATES, mask=is_tile, other=0x7FFFFFFF)
         tl.store(result + ID, tl.min(tl.where(scores == tl.max(scores), ids, 0x7FFFFFFF)).to(tl.float64))
         return
-    places = tl.arange(0, STRETCH_TILE * MOST)
-    is_place = places < STRETCHES * MOST
+    places = tl.arange(0, TILES_BLOCK * MAX_CANDIDATES)
+    is_place = places < NUM_TILES * MAX_CANDIDATES
     scores = tl.load(best + places, mask=is_place, other=float("-inf"))
     ids = tl.load(best_ids + places, mask=is_place, other=0x7FFFFFFF)
     _keep_highest(scores, ids, last, last_ids)
     tl.debug_barrier()
-    some = tl.arange(0, MOST)
+    some = tl.arange(0, MAX_CANDIDATES)
     values, ids = tl.load(last + some), tl.load(last_ids + some)
     values = values / tl.load(temperature).to(tl.float32)
     # before[i, j]: candidate i comes before candidate j
     higher, level = values[:, None] > values[None, :], values[:, None] == values[None, :]
     before = higher | (level & (ids[:, None] < ids[None, :]))
     rank = tl.sum(before.to(tl.int32), axis=0)
-    wanted = tl.minimum(tl.maximum(tl.load(top_k), 1), MOST).to(tl.int32) - 1
+    wanted = tl.minimum(tl.maximum(tl.load(top_k), 1), MAX_CANDIDATES).to(tl.int32) - 1
     kth = tl.max(tl.where(rank == wanted, values, float("-inf")))
     values = tl.where(values < kth, float("-inf"), values)
     weights = tl.exp(values - tl.max(values))
-    shares = weights / tl.sum(weights)
-    mass_before = tl.sum(tl.where(before, shares[:, None], 0.0), axis=0)
+    probabilities = weights / tl.sum(weights)
+    mass_before = tl.sum(tl.where(before, probabilities[:, None], 0.0), axis=0)
     is_kept = (mass_before < tl.load(top_p).to(tl.float32)) & (values > float("-inf"))
     kept = tl.where(is_kept, weights, 0.0).to(tl.float64)
     kept = kept / tl.sum(kept)

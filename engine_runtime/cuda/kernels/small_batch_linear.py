@@ -29,10 +29,10 @@ def small_batch_linear(x, weight, scale, residual, out, num_rows, OUT: tl.conste
         column = start + columns
         is_column = column < COLUMNS
         # Load finite values beyond the last column, since 0 x NaN is not 0.
-        piece = tl.load(from_output + (column if COLUMNS % BLOCK == 0 else tl.minimum(column, COLUMNS - 1)))
+        tile = tl.load(from_output + (column if COLUMNS % BLOCK == 0 else tl.minimum(column, COLUMNS - 1)))
         value = tl.load(x + rows[:, None] * COLUMNS + column[None, :],
                         mask=is_row[:, None] & is_column[None, :], other=0.0)  # fmt: skip
-        wide = _as_float(piece, FP8_BITS)
+        wide = _as_float(tile, FP8_BITS)
         if FP8_BITS:
             wide *= BITS_UNIT
         total += tl.dot(value, tl.trans(wide.to(value.dtype)), input_precision="ieee")
@@ -54,7 +54,7 @@ def small_batch_linear_int4(x, weight, scale, residual, out, num_rows, OUT: tl.c
     for group in range(0, NUM_GROUPS):
         packed = tl.load(weight + (outputs[:, None].to(tl.int64) * NUM_GROUPS + group) * 64 + places[None, :],
                          mask=is_output[:, None], other=0)  # fmt: skip
-        unit = tl.load(scale + outputs * NUM_GROUPS + group, mask=is_output, other=0.0).to(tl.float32)
+        group_scale = tl.load(scale + outputs * NUM_GROUPS + group, mask=is_output, other=0.0).to(tl.float32)
         column = group * 128 + places
         at = rows[:, None] * COLUMNS + column[None, :]
         first = tl.load(x + at, mask=is_row[:, None] & (column < COLUMNS)[None, :], other=0.0)
@@ -63,5 +63,5 @@ def small_batch_linear_int4(x, weight, scale, residual, out, num_rows, OUT: tl.c
         high = ((packed >> 4).to(tl.float32) - 8.0).to(first.dtype)
         dot = tl.dot(first, tl.trans(low), input_precision="ieee")
         dot = tl.dot(second, tl.trans(high), acc=dot, input_precision="ieee")
-        total += dot * unit[None, :]
+        total += dot * group_scale[None, :]
     _put(total, out, residual, out, rows, is_row, outputs, is_output, OUT, False, HAS_RESIDUAL)

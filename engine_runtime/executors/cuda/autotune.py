@@ -17,20 +17,18 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from engine_runtime.cuda.graphs import captured
-from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.executors.cuda.triton_operations import (
+from engine_runtime.executors.cuda.triton_linear import (
     ConfigKey,
     KernelConfig,
-    TritonOperations,
-    default_launch,
+    TritonLinear,
+    default_config,
     rows_of,
 )
 from engine_runtime.executors.cuda.weights import Network
-from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import Matrix
 
 _ROUNDS = 3
-_CUTS = (
+_CANDIDATES = (
     (16384, 4, 3, 3),
     (16384, 4, 4, 2),
     (16384, 4, 6, 2),
@@ -40,7 +38,7 @@ _CUTS = (
     (32768, 8, 2, 3),
 )
 """(tile bytes, warps, programs per multiprocessor, stages): each was the fastest for some matrix."""
-_AT_MOST = 12
+_MAX_MATRICES = 12
 """Number of matrices run per kind; even of the smallest kind they exceed a GPU's L2 cache."""
 
 
@@ -53,7 +51,7 @@ class _Use:
     is_logits: bool
 
 
-def measured_launches(network: Network) -> Mapping[ConfigKey, KernelConfig]:
+def autotuned_configs(network: Network) -> Mapping[ConfigKey, KernelConfig]:
     """The fastest of `candidates` for every kind of matrix in the network."""
     uses: dict[ConfigKey, list[_Use]] = defaultdict(list)
     for layer in (*network.trunk, *network.text.layers, *network.audio.layers):
@@ -64,31 +62,30 @@ def measured_launches(network: Network) -> Mapping[ConfigKey, KernelConfig]:
     for tail in (network.text, network.audio):
         key = ConfigKey(tail.head.format, tail.head.shape, False)
         uses[key].append(_Use(tail.head, True, True))
-    return {key: _fastest(network, key, found[:_AT_MOST]) for key, found in uses.items()}
+    return {key: _fastest(network, key, found[:_MAX_MATRICES]) for key, found in uses.items()}
 
 
 def candidates(key: ConfigKey) -> list[KernelConfig]:
     """The default configuration first, then others with about as many bytes in flight."""
-    found = [default_launch(key)]
-    for tile_bytes, warps, share, stages in _CUTS:
-        found.append(KernelConfig(rows_of(key, tile_bytes), warps, share, stages))
+    found = [default_config(key)]
+    for tile_bytes, warps, ctas_per_sm, stages in _CANDIDATES:
+        found.append(KernelConfig(rows_of(key, tile_bytes), warps, ctas_per_sm, stages))
     return list(dict.fromkeys(found))
 
 
 def _fastest(network: Network, key: ConfigKey, uses: list[_Use]) -> KernelConfig:
     times: dict[KernelConfig, float] = {}
-    for launch in candidates(key):
+    for candidate in candidates(key):
         # Too little shared memory for a candidate is not an error: at least one candidate always fits.
         with suppress(OutOfResources):
-            times[launch] = _time(_work(network, key, uses, launch))
-    return min(times, key=lambda launch: times[launch]) if times else KernelConfig(1, 4, 2, 2)
+            times[candidate] = _time(_work(network, key, uses, candidate))
+    return min(times, key=lambda candidate: times[candidate]) if times else KernelConfig(1, 4, 2, 2)
 
 
-def _work(network: Network, key: ConfigKey, uses: list[_Use], launch: KernelConfig) -> Callable[[], None]:
+def _work(network: Network, key: ConfigKey, uses: list[_Use], candidate: KernelConfig) -> Callable[[], None]:
     """All matrices of one kind, one after the other."""
     embedding, config = network.embedding, network.config
-    none = KVCache(config, 1, 1, dtype=embedding.dtype, device=embedding.device)
-    operations = TritonOperations(network, none, StepInputs(1, embedding.device), launches={key: launch})
+    linear = TritonLinear(config.rms_norm_eps, embedding.device, {key: candidate})
     x, norm = embedding.new_zeros(1, key.shape[1]), embedding.new_ones(key.shape[1])
     num_out = key.shape[0] // 2 if key.is_gated else key.shape[0]
     rows = {False: embedding.new_zeros(1, num_out), True: torch.zeros(1, num_out, device=embedding.device)}
@@ -96,12 +93,10 @@ def _work(network: Network, key: ConfigKey, uses: list[_Use], launch: KernelConf
     def work() -> None:
         for use in uses:
             out: Tensor = rows[use.is_logits]
-            if key.is_gated:
-                operations.norm_gate_up(x, norm, use.matrix, out)
-            elif use.has_norm:
-                operations.norm_linear(x, norm, use.matrix, out)
+            if use.has_norm:
+                linear.run(x, norm, use.matrix, None, out, is_gated=key.is_gated)
             else:
-                operations.linear_add(x, use.matrix, out, out)
+                linear.run(x, None, use.matrix, out, out)
 
     return work
 

@@ -6,35 +6,22 @@ the addresses that a captured graph reads; with kernels the copy is part of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
-_TOKEN, _POSITION, _TRUNK_ROW, _SEEN_TEXT, _SEEN_AUDIO, _FORBID_EOSP, _TOP_K = range(7)
+from engine_runtime.lm.sampling_metadata import SamplingMetadata
+from engine_runtime.types import SamplingParams
+
+_TOKEN, _POSITION, _TRUNK_ROW, _SEEN_TEXT, _SEEN_AUDIO, _BANS_EOSP, _TOP_K = range(7)
 _DRAW_TEXT, _DRAW_AUDIO, _TEMPERATURE, _TOP_P, _PENALTY = range(8, 13)
 _NUM_SLOTS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingInputs:
-    """Sampling parameters of a step; see lm/sampler.py. `seen_*` are the ids of the row that is run."""
-
-    seen_text: int = 0
-    seen_audio: int = 0
-    forbid_eosp: bool = False
-    top_k: int = 0
-    top_p: float = 1.0
-    temperature: float = 1.0
-    penalty: float = 1.0
-    draw_text: float = 0.0
-    draw_audio: float = 0.0
-
-
 class StepInputs:
-    """Static buffers on `device`: eight-byte slots (whole numbers and float64), and the block table.
+    """Static buffers on `device`: eight-byte slots (integers and float64), and the block table.
 
     `table` [max_blocks] int32 holds the offset of each block's K for layer 0, as lm/kv_cache.py counts them.
     The order of a step is wait, set_..., send. `take` is a kernel that copies the slots from host memory to
@@ -48,19 +35,22 @@ class StepInputs:
         self._take, self._is_under_way = take, False
         self._sent = torch.cuda.Event() if is_cuda else None
         self._host = torch.zeros(_NUM_SLOTS, dtype=torch.int64, pin_memory=is_cuda)
-        self._whole = self._host.numpy()
-        self._real = self._whole.view("float64")
+        self._integers = self._host.numpy()
+        self._floats = self._integers.view("float64")
         self._device = torch.zeros(_NUM_SLOTS, dtype=torch.int64, device=device)
         self._host_table = torch.zeros(max_blocks, dtype=torch.int32, pin_memory=is_cuda)
+        self._offsets = self._host_table.numpy()
+        self._block_table: list[int] = []
+        """The block table that `_host_table` was written from."""
         self.table = torch.zeros(max_blocks, dtype=torch.int32, device=device)
-        whole, real = self._device, self._device.view(torch.float64)
-        self.token, self.position = whole[_TOKEN : _TOKEN + 1], whole[_POSITION : _POSITION + 1]
-        self.trunk_row = whole[_TRUNK_ROW : _TRUNK_ROW + 1]
-        self.seen_text = whole[_SEEN_TEXT : _SEEN_TEXT + 1]
-        self.seen_audio = whole[_SEEN_AUDIO : _SEEN_AUDIO + 1]
-        self.forbid_eosp, self.top_k = whole[_FORBID_EOSP], whole[_TOP_K]
-        self.draw_text, self.draw_audio = real[_DRAW_TEXT], real[_DRAW_AUDIO]
-        self.temperature, self.top_p, self.penalty = real[_TEMPERATURE], real[_TOP_P], real[_PENALTY]
+        integers, floats = self._device, self._device.view(torch.float64)
+        self.token, self.position = integers[_TOKEN : _TOKEN + 1], integers[_POSITION : _POSITION + 1]
+        self.trunk_row = integers[_TRUNK_ROW : _TRUNK_ROW + 1]
+        self.seen_text = integers[_SEEN_TEXT : _SEEN_TEXT + 1]
+        self.seen_audio = integers[_SEEN_AUDIO : _SEEN_AUDIO + 1]
+        self.bans_eosp, self.top_k = integers[_BANS_EOSP], integers[_TOP_K]
+        self.draw_text, self.draw_audio = floats[_DRAW_TEXT], floats[_DRAW_AUDIO]
+        self.temperature, self.top_p, self.penalty = floats[_TEMPERATURE], floats[_TOP_P], floats[_PENALTY]
 
     def wait(self) -> None:
         """Wait until the last transfer has read the host buffers, so that they may be written again."""
@@ -70,29 +60,34 @@ class StepInputs:
 
     def set_row(self, token: int, position: int, trunk_row: int) -> None:
         """Set the row to run: its merged id, its position, and its index in the kept trunk outputs."""
-        self._whole[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
+        self._integers[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
 
-    def set_sampling(self, sampling: SamplingInputs) -> None:
-        """Set the sampling parameters."""
-        self._whole[_SEEN_TEXT : _TOP_K + 1] = (
-            sampling.seen_text,
-            sampling.seen_audio,
-            sampling.forbid_eosp,
-            sampling.top_k,
-        )
-        self._real[_DRAW_TEXT : _PENALTY + 1] = (
-            sampling.draw_text,
-            sampling.draw_audio,
-            sampling.temperature,
-            sampling.top_p,
-            sampling.penalty,
+    def set_reply(self, params: SamplingParams) -> None:
+        """Set the sampling parameters of a reply."""
+        self._integers[_TOP_K] = params.top_k
+        self._floats[_TEMPERATURE : _PENALTY + 1] = (
+            params.temperature,
+            params.top_p,
+            params.repetition_penalty,
         )
 
-    def set_table(self, offsets: Tensor) -> bool:
-        """Set the K offsets [max_blocks] int32 (host); returns whether they changed."""
-        if torch.equal(offsets, self._host_table):
+    def set_sampling(self, sampling: SamplingMetadata) -> None:
+        """Set what changes from step to step: the ids of the row that is run, and the uniform samples."""
+        self._integers[_SEEN_TEXT : _BANS_EOSP + 1] = (
+            sampling.last_text,
+            sampling.last_audio,
+            sampling.bans_eosp,
+        )
+        self._floats[_DRAW_TEXT : _DRAW_AUDIO + 1] = sampling.draw_text, sampling.draw_audio
+
+    def set_table(self, block_table: Sequence[int], stride: int) -> bool:
+        """Set the blocks of the sequence, whose offsets are `stride` apart; returns whether they changed."""
+        if block_table == self._block_table:
             return False
-        self._host_table.copy_(offsets)
+        self._block_table = list(block_table)
+        self._offsets.fill(0)
+        self._offsets[: len(block_table)] = self._block_table
+        self._offsets *= stride
         return True
 
     def take(self) -> None:

@@ -15,10 +15,11 @@ from engine_runtime.bundle.bundle import LMSection
 from engine_runtime.bundle.weights import Progress, TensorReader, find_tensors
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.gpu_memory import bound, demand_of, require
-from engine_runtime.executors.cuda.decode_step import StepShape
+from engine_runtime.executors.cuda.decode_backend import StepShape
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.prefill import has_fp8_matmul
-from engine_runtime.executors.cuda.weights import WeightSource, build_network
+from engine_runtime.executors.cuda.weights import build_network
+from engine_runtime.executors.fused_weights import WeightSource
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Mode
 from engine_runtime.lm.kv_cache import KVCache
@@ -87,18 +88,18 @@ def load_lm(
     cache = KVCache(
         config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
     )
-    launches = None
+    kernel_configs = None
     if has_kernels and device.type == "cuda":
-        from engine_runtime.executors.cuda.autotune import measured_launches  # needs Triton
+        from engine_runtime.executors.cuda.autotune import autotuned_configs  # needs Triton
 
         with torch.inference_mode(), torch.cuda.device(device):
-            launches = measured_launches(network)
+            kernel_configs = autotuned_configs(network)
     executor = CudaExecutor(
         network,
         cache,
         max_seq_len=section.context_rows,
         uses_triton=has_kernels,
-        launches=launches,
+        kernel_configs=kernel_configs,
         uses_graphs=options.graphs,
         uses_persistent_kernel=options.kernels != "torch",
     )

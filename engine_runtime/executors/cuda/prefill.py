@@ -21,13 +21,16 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.executors.cuda.operations import first_blocks, read_rows, turned, write_rows
+from engine_runtime.executors.cuda.torch_backend import apply_rope, first_blocks, read_rows, write_rows
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, FP8_MAX, Matrix, to_fp8
 
 _FP8_ROWS = 17
 """Minimum number of rows for which the library's fp8 product is faster than the small-batch kernel."""
+GRAPHED_ROWS = (16, 64)
+"""Sizes of a captured prefill: a few rows of speech, or the end of a question and the opening of the
+reply."""
 
 
 class RowOperations(Protocol):
@@ -85,7 +88,7 @@ class TorchRowOperations:
             table.index_select(0, positions)[:, None] for table in (self._network.cos, self._network.sin)
         )
         q, k = (
-            turned(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            apply_rope(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
         block = self._inputs.table[positions // size].long() + 2 * layer.index
@@ -123,7 +126,7 @@ class TorchRowOperations:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """The rows of one call, and the rows that they attend to.
 
     Attributes:
@@ -138,6 +141,21 @@ class Span:
     num_seen: int
     blocks: Tensor | None
     last: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowsShape:
+    """Key of a captured prefill of at most `size` rows.
+
+    `is_full_chunk`: exactly the rows up to `bucket`, as the chunks of a long prompt. The causal structure is
+    fixed then, so that attention needs no mask and skips everything above the diagonal.
+    """
+
+    size: int
+    bucket: int
+    text: bool
+    audio: bool
+    is_full_chunk: bool = False
 
 
 class Prefill:
@@ -158,23 +176,23 @@ class Prefill:
         self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
         self._trunk = cache.trunk.view(-1, network.config.hidden_size)
 
-    def span(self, first: int, num_rows: int) -> Span:
+    def span(self, first: int, num_rows: int) -> RowSpan:
         """Rows [first, first + num_rows) of the sequence whose block table is in StepInputs."""
         device, total = self._blocks.device, first + num_rows
         positions = torch.arange(first, total, device=device)
         last = torch.full((1,), num_rows - 1, device=device)
         blocks = first_blocks(self._inputs.table, total, self._cache.tokens_per_block)
-        return Span(positions, total, blocks, last)
+        return RowSpan(positions, total, blocks, last)
 
-    def graphed_span(self, where: Tensor, size: int, bucket: int) -> Span:
+    def graphed_span(self, where: Tensor, size: int, bucket: int) -> RowSpan:
         """`size` rows from where[0] on, of which where[1] are valid, among at most `bucket` rows. `where` [2]
         int64 is on the device: a capture fixes only size and bucket.
         """
         rows = torch.arange(size, device=self._blocks.device)
         positions = torch.where(rows < where[1], where[0] + rows, -1)
-        return Span(positions, bucket, None, where[1:2] - 1)
+        return RowSpan(positions, bucket, None, where[1:2] - 1)
 
-    def trunk(self, ids: Tensor, span: Span, *, keep: bool) -> Tensor:
+    def trunk(self, ids: Tensor, span: RowSpan, *, keep: bool) -> Tensor:
         """Merged ids [n] int64 (device) -> trunk output [n, H]; `keep` also stores it beside the pool."""
         x = F.embedding(ids, self._network.embedding)
         for layer in self._network.trunk:
@@ -185,11 +203,11 @@ class Prefill:
             self._trunk[self._kept_rows(span.positions[rows])] = x[rows]
         return x
 
-    def kept(self, span: Span) -> Tensor:
+    def kept(self, span: RowSpan) -> Tensor:
         """Kept trunk outputs of the span's rows."""
         return self._trunk[self._kept_rows(span.positions)]
 
-    def tail(self, tail: Tail, x: Tensor, span: Span, *, wants_logits: bool) -> Tensor | None:
+    def tail(self, tail: Tail, x: Tensor, span: RowSpan, *, wants_logits: bool) -> Tensor | None:
         """Trunk output [n, H] of the span's rows -> logits of the last row [1, vocab] float32.
 
         The last layer computes only what is needed: K/V of all rows, and the output of the last one.
@@ -207,7 +225,7 @@ class Prefill:
         return self._inputs.table[positions // size].long() // stride * size + positions % size
 
     def _layer(
-        self, layer: LayerWeights, x: Tensor, span: Span, *, all_out: bool = True, last_out: bool = True
+        self, layer: LayerWeights, x: Tensor, span: RowSpan, *, all_out: bool = True, last_out: bool = True
     ) -> Tensor:
         operations, positions = self._operations, span.positions
         qkv = self._product(operations.norm(x, layer.input_norm), layer.qkv)
@@ -221,7 +239,7 @@ class Prefill:
         gated = operations.gate(self._product(operations.norm(x, layer.post_norm), layer.gate_up))
         return self._product(gated, layer.down, x, in_place=True)
 
-    def _attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, span: Span) -> Tensor:
+    def _attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, span: RowSpan) -> Tensor:
         """q [n, heads, head_dim] of the rows at `positions`, the last n of the span if that is fixed -> [n,
         heads * head_dim]."""
         if span.blocks is None:
@@ -244,9 +262,9 @@ class Prefill:
         """x @ weight^T (+ residual, which may be overwritten if `in_place`)."""
         multiplies_fp8 = self._multiplies_fp8(matrix)
         if not multiplies_fp8 or x.shape[0] < _FP8_ROWS:
-            few = self._operations.small_batch_linear(x, matrix, residual)
-            if few is not None:
-                return few
+            found = self._operations.small_batch_linear(x, matrix, residual)
+            if found is not None:
+                return found
         if multiplies_fp8:
             product = self._fp8_product(x, matrix)
             return product if residual is None else residual + product

@@ -2,7 +2,7 @@
 
 In: logits in static buffers and the values of StepInputs, including the uniform samples. Out: `result` [5]
 float64, which represents integers exactly: text id, audio id, most likely text id (for subtitles); and the
-sums by which lm/step_check.py validates the text and the audio logits. The same uniform samples yield the
+sums by which lm/step.py validates the text and the audio logits. The same uniform samples yield the
 same ids as the Sampler on the CPU, except for a sample within rounding of the boundary between two ids. `run`
 needs no host value, so that it can be captured in a CUDA graph; `read` waits for it. Engine thread.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K, SamplingMetadata
+from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
 
 TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
 
@@ -26,22 +26,24 @@ class DeviceSampler:
         self._seen_text = torch.zeros(text_vocab, dtype=torch.bool, device=device)
         self._seen_audio = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
         self._audio_ids = torch.arange(audio_vocab, device=device)
-        self._forbidden_from = torch.zeros(1, dtype=torch.int64, device=device)
+        self._banned_from = torch.zeros(1, dtype=torch.int64, device=device)
         self._eosp = torch.zeros(1, dtype=torch.int64, device=device)
-        self._owner: object = None
+        self._reply: ReplySampling | None = None
         self._device = device
         self._read = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
         self.result = torch.zeros(5, dtype=torch.float64, device=device)
 
-    def begin(self, request: SamplingMetadata) -> None:
-        """Copy the reply's state if the reply changed since the last step."""
-        if request.owner is self._owner:
-            return
-        self._seen_text.copy_(request.seen_text)
-        self._seen_audio.copy_(request.seen_audio)
-        self._forbidden_from.fill_(request.audio_forbidden_from)
-        self._eosp.fill_(request.eosp)
-        self._owner = request.owner
+    def set(self, sampling: SamplingMetadata) -> None:
+        """Write the inputs of a step; the state of the reply only where it is another one than before."""
+        reply = sampling.reply
+        if reply is not self._reply:
+            self._seen_text.copy_(reply.seen_text)
+            self._seen_audio.copy_(reply.seen_audio)
+            self._banned_from.fill_(reply.audio_banned_from)
+            self._eosp.fill_(reply.eosp)
+            self._inputs.set_reply(reply.params)
+            self._reply = reply
+        self._inputs.set_sampling(sampling)
 
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
         """Fill `result` from logits [1, vocab] float32; None for a tail that did not run."""
@@ -56,8 +58,8 @@ class DeviceSampler:
                 self.result[SUBTITLE] = text[0].argmax()
         if audio is not None:
             self.result[AUDIO_MAGNITUDE] = audio.abs().sum()
-            scores = audio[0].masked_fill(self._audio_ids >= self._forbidden_from, -torch.inf)
-            held = scores.index_select(0, self._eosp).masked_fill(inputs.forbid_eosp != 0, -torch.inf)
+            scores = audio[0].masked_fill(self._audio_ids >= self._banned_from, -torch.inf)
+            held = scores.index_select(0, self._eosp).masked_fill(inputs.bans_eosp != 0, -torch.inf)
             scores = scores.index_copy(0, self._eosp, held)
             scores = self._penalized(scores, self._seen_audio)
             self.result[AUDIO] = self._sample(scores, inputs.draw_audio, do_sample)
@@ -103,8 +105,8 @@ def sample_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, 
     comes_before = higher | ((values[None, :] == values[:, None]) & earlier)
     mass_before = (values.softmax(-1)[None, :] * comes_before).sum(-1)
     is_kept = (mass_before < top_p) & (values > -torch.inf)
-    shares = values.masked_fill(~is_kept, -torch.inf).double().softmax(-1)
-    up_to = (shares[None, :] * (ids[None, :] <= ids[:, None])).sum(-1)
+    probabilities = values.masked_fill(~is_kept, -torch.inf).double().softmax(-1)
+    up_to = (probabilities[None, :] * (ids[None, :] <= ids[:, None])).sum(-1)
     # NOTE: rounding may leave the last sum slightly below 1; a larger uniform sample selects the last kept
     # id.
     last = ids.masked_fill(~is_kept, -1).max()

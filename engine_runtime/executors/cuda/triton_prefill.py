@@ -24,17 +24,18 @@ from engine_runtime.cuda.kernels.prefill_elementwise import (
 )
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, small_batch_linear_int4
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.executors.cuda.triton_operations import SEQUENCE_TILE, lacks_fp8
+from engine_runtime.executors.cuda.triton_backend import SEQUENCE_TILE
+from engine_runtime.executors.cuda.triton_linear import lacks_fp8
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
-_MOST_FEW_ROWS = 64
+_MAX_SMALL_BATCH = 64
 """Maximum number of rows multiplied with a quantized weight in its stored format; above it a dense copy is
 faster."""
 _WIDE = 16384
 """Number of outputs from which a matrix has enough programs with larger tiles."""
-_ROWS_TILE, _MOST_ROWS_PIECES = 16, 16
+_ROWS_TILE, _MAX_SMALL_BATCH_SPLITS = 16, 16
 """Small-batch attention: query rows per program, and the split-KV partitions if there is one tile of query
 rows."""
 
@@ -88,11 +89,13 @@ class TritonRowOperations:
         # tensor cores require at least 16 query rows
         rows = max(min(_ROWS_TILE, triton.next_power_of_2(num_rows)), 16 // group_tile)
         tiles = triton.cdiv(num_rows, rows)
-        pieces = max(1, min(_MOST_ROWS_PIECES // tiles, triton.next_power_of_2(bucket) // SEQUENCE_TILE))
+        splits = max(
+            1, min(_MAX_SMALL_BATCH_SPLITS // tiles, triton.next_power_of_2(bucket) // SEQUENCE_TILE)
+        )
         out = torch.empty_like(q)
-        partial = q.new_empty(pieces * num_rows, heads, dim if pieces > 1 else 0, dtype=torch.float32)
-        tops, totals = q.new_empty(2, pieces * num_rows, heads, dtype=torch.float32)
-        attend_small_batch[(config.num_key_value_heads, pieces, tiles)](
+        partial = q.new_empty(splits * num_rows, heads, dim if splits > 1 else 0, dtype=torch.float32)
+        tops, totals = q.new_empty(2, splits * num_rows, heads, dtype=torch.float32)
+        attend_small_batch[(config.num_key_value_heads, splits, tiles)](
             q,
             self._cache.pool,
             self._inputs.table,
@@ -111,14 +114,14 @@ class TritonRowOperations:
             GROUP_TILE=group_tile,
             TOKENS=self._cache.tokens_per_block,
             TILE=SEQUENCE_TILE,
-            PIECES=pieces,
+            NUM_SPLITS=splits,
             ROWS=rows,
             num_warps=4,
             num_stages=1,
         )
-        if pieces > 1:
+        if splits > 1:
             join_small_batch[(num_rows * heads,)](
-                partial, tops, totals, out, num_rows * heads, DIM=dim, PIECES=pieces, num_warps=2
+                partial, tops, totals, out, num_rows * heads, DIM=dim, NUM_SPLITS=splits, num_warps=2
             )
         return out.view(num_rows, -1)
 
@@ -141,11 +144,11 @@ class TritonRowOperations:
     def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
         """See RowOperations."""
         num_rows, (num_outputs, width) = x.shape[0], matrix.shape
-        if matrix.scale is None or num_rows > _MOST_FEW_ROWS:
+        if matrix.scale is None or num_rows > _MAX_SMALL_BATCH:
             return None
         out = x.new_empty(num_rows, num_outputs)
         rows = max(16, triton.next_power_of_2(num_rows))
-        outputs, block, stages = _few_rows_cut(rows, num_outputs)
+        outputs, block, stages = _small_batch_tiling(rows, num_outputs)
         flags: dict[str, Any] = {
             "OUT": num_outputs,
             "COLUMNS": width,
@@ -187,7 +190,7 @@ class TritonRowOperations:
         return out
 
 
-def _few_rows_cut(rows: int, num_outputs: int) -> tuple[int, int, int]:
+def _small_batch_tiling(rows: int, num_outputs: int) -> tuple[int, int, int]:
     """Outputs per program, columns per tile, and pipeline stages: the fastest configuration measured on an
     H200. Narrow matrices need many programs, and these need wide tiles."""
     if num_outputs >= _WIDE:

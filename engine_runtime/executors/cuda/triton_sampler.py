@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from engine_runtime.cuda.kernels.sampling import MOST, best_of_tile, sample_one
+from engine_runtime.cuda.kernels.sampling import MAX_CANDIDATES, best_of_tile, sample_one
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.sampler import (
     AUDIO,
@@ -25,7 +25,7 @@ from engine_runtime.executors.cuda.sampler import (
 )
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K
 
-_STRETCH = 2048
+_VOCAB_TILE = 2048
 """Ids per vocabulary tile, one program each."""
 
 
@@ -42,7 +42,7 @@ class _Buffers:
     @classmethod
     def of(cls, vocab: int, device: torch.device) -> _Buffers:
         """Buffers for every tile of a vocabulary."""
-        count = triton.cdiv(vocab, _STRETCH)
+        count = triton.cdiv(vocab, _VOCAB_TILE)
         return cls(
             torch.full((count, MAX_TOP_K), -torch.inf, device=device),
             torch.zeros(count, MAX_TOP_K, dtype=torch.int32, device=device),
@@ -57,7 +57,7 @@ class TritonSampler(DeviceSampler):
 
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
         super().__init__(text_vocab, audio_vocab, inputs, device)
-        assert MOST.value == MAX_TOP_K
+        assert MAX_CANDIDATES.value == MAX_TOP_K
         self.result = self._read  # the kernels write to pinned host memory directly
         self._text_buffers = _Buffers.of(text_vocab, device)
         self._audio_buffers = _Buffers.of(audio_vocab, device)
@@ -96,13 +96,13 @@ class TritonSampler(DeviceSampler):
             logits,
             (self._seen_audio if is_audio else self._seen_text).view(torch.uint8),
             inputs.seen_audio if is_audio else inputs.seen_text,
-            self._forbidden_from,
+            self._banned_from,
             self._eosp,
-            inputs.forbid_eosp,
+            inputs.bans_eosp,
             inputs.penalty,
             *between,
             VOCAB=logits.numel(),
-            STRETCH=_STRETCH,
+            VOCAB_TILE=_VOCAB_TILE,
             IS_AUDIO=is_audio,
             DO_SAMPLE=do_sample,
             num_warps=8,
@@ -119,8 +119,8 @@ class TritonSampler(DeviceSampler):
             ID=place,
             TOP=top,
             MAGNITUDE=magnitude,
-            STRETCHES=count,
-            STRETCH_TILE=max(2, triton.next_power_of_2(count)),
+            NUM_TILES=count,
+            TILES_BLOCK=max(2, triton.next_power_of_2(count)),
             DO_SAMPLE=do_sample,
             num_warps=8,
         )

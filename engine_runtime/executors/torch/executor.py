@@ -1,41 +1,50 @@
-"""TorchExecutor: the forward step in plain PyTorch, on the CPU or on CUDA.
+"""TorchExecutor: the forward step in plain PyTorch, on the CPU or on CUDA, for any number of sequences.
 
-In: the named tensors of lm/executor.py and the KV pool they address. Out: `logits` and `audio_logits` of the
-last row. It is the optimized counterpart of models/moss_lm.py: fused projections, one embedding table read by
-merged ids, K/V read from the pool by block offsets. It validates a step as an engine would. A tail may be
-skipped (`host_tail_start`); the trunk's output of those rows is kept beside the pool and that tail's K/V is
-filled before it is read again, so results do not change. Engine thread; inference only.
+In: a ScheduledBatch (lm/step.py) and the KV pool. Out: logits of the last row of each sequence. It is the
+optimized counterpart of models/moss_lm.py: fused projections, one embedding table read by merged ids, K/V
+read from the pool by block table. The rows of all sequences go through the matrix products together;
+attention runs per sequence. A tail may be skipped; the trunk's output of those rows is kept beside the pool
+and that tail's K/V is filled before it is read again, so results do not change. Engine thread; inference
+only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine_runtime.errors import ExecutorError
-from engine_runtime.executors.torch.fused_layer import FusedLayer, FusedNetwork, fuse
-from engine_runtime.lm.executor import StepTensors, step_spec
+from engine_runtime.executors.fused_weights import (
+    FusedLayer,
+    FusedNetwork,
+    FusedTail,
+    fuse,
+    signed_rotary_tables,
+)
+from engine_runtime.executors.torch.linear import Linear, packed_linear
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step_check import StepMemory, check_outputs, check_step
-from engine_runtime.models.moss_lm import MossLM, rotary_tables
+from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats
 from engine_runtime.quantization import to_fp8
+
+MAX_BATCH_SIZE = 64
 
 
 @dataclass(slots=True)
 class _Span:
-    """Rows [first, total) of one call: K/V destinations, readable rows, RoPE tables.
+    """Rows [first, total) of one sequence: K/V destinations, readable rows, RoPE tables.
 
     Attributes:
         read: rows of `_heads` that hold the K, then the V of layer 0. [2 * kv_heads * blocks]
-        block: offset of the K block of each row, for layer 0. [n]
+        block: index of the K block of each row, for layer 0. [n]
         slot: position of each row in its block. [n]
         cos, sin: [n, 1, head_dim]; sin has the sign of the half rotation in it.
         mask: [n, total], None if plain causal attention or no mask suffices.
-        place: block offset for layer 0 and slot, if there is one row only.
+        place: K block for layer 0 and slot, if there is one row only.
     """
 
     first: int
@@ -48,16 +57,41 @@ class _Span:
     mask: Tensor | None
     place: tuple[int, int] | None
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the span."""
+        return self.total - self.first
+
+
+@dataclass(slots=True)
+class _Packed:
+    """Spans of one or more sequences, and what their rows x [n, H] share, in the same order."""
+
+    spans: list[_Span]
+    cos: Tensor
+    sin: Tensor
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, spans: list[_Span]) -> _Packed:
+        """Pack the rows of `spans` one after the other."""
+        sizes = [span.num_rows for span in spans]
+        if len(spans) == 1:
+            return cls(spans, spans[0].cos, spans[0].sin, sizes)
+        return cls(
+            spans, torch.cat([span.cos for span in spans]), torch.cat([span.sin for span in spans]), sizes
+        )
+
 
 class TorchExecutor:
-    """Runs steps of one model over one KV pool.
+    """Runs steps of one model over one KV pool, of up to MAX_BATCH_SIZE sequences.
 
     Args:
         model: weights, in the dtype and on the device to run in. They are copied into fused form, unless they
             are fused already.
         cache: the pool, on the same device and in the same dtype (keys and values may be fp8).
         max_seq_len: rows of the longest sequence.
-        max_num_tokens: rows of the longest single call.
+        max_num_tokens: new rows of a sequence in one step.
         formats: quantization formats of the weights; None = not quantized.
     """
 
@@ -67,7 +101,7 @@ class TorchExecutor:
 
     def __init__(
         self,
-        model: MossLM | FusedNetwork,
+        model: MossLM | FusedNetwork[Linear],
         cache: KVCache,
         *,
         max_seq_len: int,
@@ -77,19 +111,19 @@ class TorchExecutor:
         config = model.config
         self.config, self.cache = config, cache
         self.device = cache.pool.device
-        self.limits = cache.limits(config, max_seq_len, max_num_tokens)
-        self._spec, self._memory = step_spec(self.limits), StepMemory()
+        self.limits = cache.limits(config, max_seq_len, max_num_tokens, MAX_BATCH_SIZE)
+        self._offset_stride = 2 * config.num_layers
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
         with torch.inference_mode():
-            network = (
-                model if isinstance(model, FusedNetwork) else fuse(model, dtype, formats or BlockFormats())
-            )
-            self._embedding, self._trunk, self._tails = network.embedding, network.trunk, network.tails
-            cos, sin = rotary_tables(config, torch.arange(max_seq_len))
-            half = config.head_dim // 2
-            sin = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
-            self._cos, self._sin = (table[:, None].to(self.device, dtype) for table in (cos, sin))
+            if not isinstance(model, FusedNetwork):
+                model = _fused(model, formats or BlockFormats(), dtype, self.device)
+            self._network = model
+            layers = (*model.trunk, *model.text.layers, *model.audio.layers)
+            self._qk_norms = [_qk_norm(config, layer) for layer in layers]
+            """By the layer's index in the KV pool."""
+            tables = signed_rotary_tables(config, max_seq_len, dtype, self.device)
+            self._cos, self._sin = (table[:, None] for table in tables)
             # One row per K (or V) block of a layer, the unit of block offsets.
             self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
             # One row per head of such a block.
@@ -97,65 +131,86 @@ class TorchExecutor:
             self._head_index = torch.arange(config.num_key_value_heads, device=self.device)[None, :, None]
 
     @torch.inference_mode()
-    def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
+    def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         """See lm/executor.py."""
-        lengths = check_step(self._spec, self.limits, tensors, self._memory)
-        if int(tensors["host_kv_cache_pool_pointers"][0, 0]) != self.cache.pool.data_ptr():
-            raise ExecutorError("host_kv_cache_pool_pointers: not the address of this executor's pool")
-        span = self._span(tensors, lengths.past, lengths.total)
-        x = F.embedding(tensors["input_ids"].long(), self._embedding)
-        for layer in self._trunk:
-            x = self._layer(layer, x, span)
-        starts = {"logits": lengths.text_start, "audio_logits": lengths.audio_start}
-        left_out = [name for name, start in starts.items() if start == lengths.total]
-        if left_out:
-            self._keep_trunk(x, span)
-        outputs = {}
-        for name, start in starts.items():
-            if name not in left_out:
-                outputs[name] = self._tail(name, x, tensors, span, start)
-        check_outputs(outputs, self._widths(outputs))
-        return outputs
+        check_batch(batch, self.limits, can_sample=self.can_sample)
+        spans = [
+            self._span(scheduled.block_table, scheduled.first_position, scheduled.num_rows)
+            for scheduled in batch.sequences
+        ]
+        packed = _Packed.of(spans)
+        ids = [token_id for scheduled in batch.sequences for token_id in scheduled.token_ids]
+        x = F.embedding(torch.tensor(ids, device=self.device), self._network.embedding)
+        for layer in self._network.trunk:
+            x = self._layer(layer, x, packed)
+        rows = x.split(packed.sizes)
+        for scheduled, span, x_of in zip(batch.sequences, spans, rows, strict=True):
+            if not (scheduled.tails.text and scheduled.tails.audio):
+                self._keep_trunk(x_of, span)
+        text = [s.text_rows if s.tails.text else None for s in batch.sequences]
+        audio = [s.audio_rows if s.tails.audio else None for s in batch.sequences]
+        text_logits = self._tail(self._network.text, self.limits.text_vocab, batch, spans, rows, text)
+        audio_logits = self._tail(self._network.audio, self.limits.audio_vocab, batch, spans, rows, audio)
+        return [StepOutput(*pair) for pair in zip(text_logits, audio_logits, strict=True)]
 
     def close(self) -> None:
         """Nothing to release explicitly."""
 
-    def _widths(self, outputs: dict[str, Tensor]) -> dict[str, int]:
-        widths = {"logits": self.limits.text_vocab, "audio_logits": self.limits.audio_vocab}
-        return {name: widths[name] for name in outputs}
-
-    def _tail(self, name: str, x: Tensor, tensors: StepTensors, span: _Span, start: int) -> Tensor:
-        """Run one tail over rows [start, total); trunk outputs of rows before those in `x` are read from the
-        kept ones."""
-        layers, norm, head = self._tails[name]
-        if start < span.first:
-            late = self._span(tensors, start, span.total)
-            count = span.first - start
-            kept = self.cache.trunk[late.block[:count] // (2 * self.limits.num_layers), late.slot[:count]]
-            x, span = torch.cat((kept, x)), late
-        for layer in layers:
-            x = self._layer(layer, x, span)
-        hidden = F.rms_norm(x[-1:], norm.shape, norm, self.config.rms_norm_eps)
-        return (hidden @ head).float()
+    def _tail(
+        self,
+        tail: FusedTail[Linear],
+        vocab: int,
+        batch: ScheduledBatch,
+        spans: list[_Span],
+        rows: Sequence[Tensor],
+        starts: list[int | None],
+    ) -> list[Tensor | None]:
+        """Run one tail of the sequences whose start is not None, from that row on; trunk outputs of rows
+        before those of the step are read from the kept ones. Returns the logits [vocab] of each sequence."""
+        logits: list[Tensor | None] = [None] * len(starts)
+        running = [index for index, start in enumerate(starts) if start is not None]
+        if not running:
+            return logits
+        inputs, extended = [], []
+        for index in running:
+            x, span, start = rows[index], spans[index], starts[index]
+            assert start is not None
+            if start < span.first:
+                late = self._span(batch.sequences[index].block_table, start, span.total)
+                count = span.first - start
+                kept = self.cache.trunk[late.block[:count] // self._offset_stride, late.slot[:count]]
+                x, span = torch.cat((kept, x)), late
+            inputs.append(x)
+            extended.append(span)
+        packed, norm = _Packed.of(extended), tail.norm
+        x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
+        for layer in tail.layers:
+            x = self._layer(layer, x, packed)
+        last = x[-1:] if len(inputs) == 1 else torch.cat([one[-1:] for one in x.split(packed.sizes)])
+        hidden = F.rms_norm(last, norm.shape, norm, self.config.rms_norm_eps)
+        for index, values in zip(running, tail.head(hidden).float(), strict=True):
+            check_logits(tail.output, values, vocab)
+            logits[index] = values
+        return logits
 
     def _keep_trunk(self, x: Tensor, span: _Span) -> None:
-        self.cache.trunk[span.block // (2 * self.limits.num_layers), span.slot] = x
+        self.cache.trunk[span.block // self._offset_stride, span.slot] = x
 
-    def _span(self, tensors: StepTensors, first: int, total: int) -> _Span:
-        size = self.limits.tokens_per_block
-        offsets = tensors["kv_cache_block_offsets"][0, 0, :, : -(-total // size)].long()
+    def _span(self, block_table: Sequence[int], first: int, total: int) -> _Span:
+        size, stride = self.limits.tokens_per_block, self._offset_stride
+        blocks = torch.tensor(block_table[: -(-total // size)], device=self.device) * stride
         rows = torch.arange(first, total, device=self.device)
         mask, place = None, None
         if total - first == 1:
-            host_offsets = tensors["host_kv_cache_block_offsets"]
-            place = int(host_offsets[0, 0, 0, first // size]), first % size
+            place = block_table[first // size] * stride, first % size
         elif first > 0:
             mask = torch.arange(total, device=self.device)[None, :] <= rows[:, None]
+        offsets = torch.stack((blocks, blocks + 1))
         return _Span(
             first=first,
             total=total,
             read=(offsets[:, None] * self.config.num_key_value_heads + self._head_index).reshape(-1),
-            block=offsets[0, rows // size],
+            block=blocks[rows // size],
             slot=rows % size,
             cos=self._cos[first:total],
             sin=self._sin[first:total],
@@ -163,27 +218,37 @@ class TorchExecutor:
             place=place,
         )
 
-    def _layer(self, layer: FusedLayer, x: Tensor, span: _Span) -> Tensor:
+    def _layer(self, layer: FusedLayer[Linear], x: Tensor, packed: _Packed) -> Tensor:
         config = self.config
         h = F.rms_norm(x, layer.input_norm.shape, layer.input_norm, config.rms_norm_eps)
-        attended = self._attention(layer, layer.qkv(h).view(x.shape[0], -1, config.head_dim), span)
+        attended = self._attention(layer, layer.qkv(h).view(x.shape[0], -1, config.head_dim), packed)
         x = layer.o.added_to(x, attended)
         h = F.rms_norm(x, layer.post_norm.shape, layer.post_norm, config.rms_norm_eps)
         gate, up = layer.gate_up(h).chunk(2, dim=-1)
         return layer.down.added_to(x, F.silu(gate).mul_(up))
 
-    def _attention(self, layer: FusedLayer, qkv: Tensor, span: _Span) -> Tensor:
+    def _attention(self, layer: FusedLayer[Linear], qkv: Tensor, packed: _Packed) -> Tensor:
         """qkv [n, heads + 2 * kv_heads, head_dim] -> [n, heads * head_dim]; writes K/V of the n rows to the
         pool."""
         config = self.config
         num_heads, num_kv = config.num_attention_heads, config.num_key_value_heads
         qk, v = qkv[:, : num_heads + num_kv], qkv[:, num_heads + num_kv :]
-        qk = F.rms_norm(qk, (config.head_dim,), None, config.rms_norm_eps).mul_(layer.qk_norm)
-        qk = (qk * span.cos).addcmul_(qk.roll(config.head_dim // 2, -1), span.sin)
+        qk = F.rms_norm(qk, (config.head_dim,), None, config.rms_norm_eps).mul_(self._qk_norms[layer.index])
+        qk = (qk * packed.cos).addcmul_(qk.roll(config.head_dim // 2, -1), packed.sin)
         q, k = qk[:, :num_heads], qk[:, num_heads:]
-        offset, num_rows = 2 * layer.index, qk.shape[0]
         if self._has_fp8_cache:
             k, v = to_fp8(k), to_fp8(v)
+        if len(packed.spans) == 1:
+            return self._attend(q, k, v, packed.spans[0], 2 * layer.index)
+        parts = zip(
+            q.split(packed.sizes), k.split(packed.sizes), v.split(packed.sizes), packed.spans, strict=True
+        )
+        return torch.cat([self._attend(*part, 2 * layer.index) for part in parts])
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, span: _Span, offset: int) -> Tensor:
+        """Write k and v [n, kv_heads, head_dim] of one sequence, then attend with q [n, heads, head_dim]."""
+        config = self.config
+        num_heads, num_kv, num_rows = config.num_attention_heads, config.num_key_value_heads, q.shape[0]
         if span.place is not None:
             block, slot = span.place[0] + offset, span.place[1]
             self._blocks[block : block + 2, :, slot] = torch.cat((k, v))
@@ -215,3 +280,18 @@ class TorchExecutor:
         rows = self._heads.index_select(0, span.read + offset * num_kv).to(self.cache.trunk.dtype)
         both = rows.view(2, 1, num_kv, -1, dim)[:, :, :, : span.total]
         return both[0], both[1]
+
+
+def _fused(
+    model: MossLM, formats: BlockFormats, dtype: torch.dtype, device: torch.device
+) -> FusedNetwork[Linear]:
+    """Copies of a model's weights, fake-quantized to their formats; the heads are not quantized."""
+    formats = replace(formats, heads="native")
+    source = model.state_dict().__getitem__
+    return fuse(model.config, source, packed_linear, formats=formats, dtype=dtype, device=device)
+
+
+def _qk_norm(config: MossLMConfig, layer: FusedLayer[Linear]) -> Tensor:
+    """Norm weights of queries and of keys [heads + kv_heads, head_dim], one row for each head."""
+    queries = layer.q_norm.expand(config.num_attention_heads, -1)
+    return torch.cat((queries, layer.k_norm.expand(config.num_key_value_heads, -1)))

@@ -20,7 +20,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig
 from engine_runtime.bundle.trtllm_checkpoint.reading import ReadTensor
 from engine_runtime.bundle.trtllm_checkpoint.scales import fp8_levels, int4_dense, int8_rounded, unpack_int4
 from engine_runtime.errors import BundleError
-from engine_runtime.executors.torch.fused_layer import DenseLinear, Linear
+from engine_runtime.executors.torch.linear import DenseLinear, Linear
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from engine_runtime.bundle.sections import LMSection
 from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.executors.fused_weights import FusedLayer, FusedNetwork, FusedTail
 from engine_runtime.executors.torch.executor import TorchExecutor
-from engine_runtime.executors.torch.fused_layer import FusedLayer, FusedNetwork, Linear, Tail, qk_norms
+from engine_runtime.executors.torch.linear import Linear, packed_linear
 from engine_runtime.executors.torch.quantized_linear import read_linear
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
@@ -63,7 +64,7 @@ def read_network(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     wrap: Wrap | None = None,
-) -> FusedNetwork:
+) -> FusedNetwork[Linear]:
     """All weights, on the device."""
     read, dtype = checkpoint.reader(), dtype or checkpoint.config.torch_dtype
 
@@ -75,21 +76,25 @@ def read_network(
         linear = read_linear(checkpoint.config, read, modules, dtype, device)
         return wrap(modules[0], linear) if wrap else linear
 
-    def layers(stack: str, count: int, first: int) -> list[FusedLayer]:
-        return [layer(f"{stack}.{index}", first + index) for index in range(count)]
+    def layers(stack: str, count: int, first: int) -> tuple[FusedLayer[Linear], ...]:
+        return tuple(layer(f"{stack}.{index}", first + index) for index in range(count))
 
-    def layer(prefix: str, index: int) -> FusedLayer:
-        norms = (plain(f"{prefix}.attention.{which}_layernorm") for which in "qk")
+    def layer(prefix: str, index: int) -> FusedLayer[Linear]:
         return FusedLayer(
             index=index,
             input_norm=plain(f"{prefix}.input_layernorm"),
             qkv=product(prefix, "attention.qkv"),
-            qk_norm=qk_norms(config, *norms),
+            q_norm=plain(f"{prefix}.attention.q_layernorm"),
+            k_norm=plain(f"{prefix}.attention.k_layernorm"),
             o=product(prefix, "attention.dense"),
             post_norm=plain(f"{prefix}.post_layernorm"),
             gate_up=product(prefix, "mlp.fc"),
             down=product(prefix, "mlp.proj"),
         )
+
+    def tail(output: str, name: str, head: str, count: int, first: int) -> FusedTail[Linear]:
+        linear = packed_linear([plain(head)], "native")
+        return FusedTail(output, layers(f"{name}_layers", count, first), plain(f"{name}_norm"), linear)
 
     shared, text = config.shared_layers, config.text_layers
     with torch.inference_mode():
@@ -97,18 +102,6 @@ def read_network(
             config=config,
             embedding=plain("vocab_embedding"),
             trunk=layers("shared_layers", shared, 0),
-            tails={
-                "logits": Tail(
-                    layers("text_layers", text, shared), plain("text_norm"), _columns(plain("lm_head"))
-                ),
-                "audio_logits": Tail(
-                    layers("audio_layers", config.audio_layers, shared + text),
-                    plain("audio_norm"),
-                    _columns(plain("audio_lm_head")),
-                ),
-            },
+            text=tail("logits", "text", "lm_head", text, shared),
+            audio=tail("audio_logits", "audio", "audio_lm_head", config.audio_layers, shared + text),
         )
-
-
-def _columns(weight: Tensor) -> Tensor:
-    return weight.t().contiguous()

@@ -1,6 +1,6 @@
 """The memory that an engine reads and writes: buffers with fixed addresses.
 
-In: the tensors of a step (lm/executor.py) in host memory. Out: the same values in the engine's buffers, on
+In: the tensors of a step (step_tensors.py) in host memory. Out: the same values in the engine's buffers, on
 the device or on the host, and its outputs back on the host. Everything is allocated once: an address passed
 to TensorRT must be valid until the step is done, and a captured step keeps it permanently. All inputs go to
 the device in one copy. Engine thread.
@@ -9,14 +9,15 @@ the device in one copy. Engine thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor
 
-from engine_runtime.executors.trtllm.contract import Contract, Shape
-from engine_runtime.lm.executor import ExecutorLimits, StepTensors, TensorSpec
+from engine_runtime.cuda.tensorrt_engine import Binding, Shape
+from engine_runtime.executors.trtllm.contract import Contract
+from engine_runtime.executors.trtllm.step_tensors import StepTensors, TensorSpec
+from engine_runtime.lm.step import ExecutorLimits
 
 _ALIGNMENT = 256
 """Address alignment that TensorRT requires."""
@@ -37,16 +38,7 @@ class Memory:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """One tensor bound to an engine."""
-
-    name: str
-    shape: Shape
-    address: int
-
-
-class StepInputs:
+class EngineInputs:
     """The inputs of an engine.
 
     The order of a step is `write`, `send`, then an enqueue with `bindings`, on the stream of `send`. The
@@ -71,9 +63,7 @@ class StepInputs:
     def write(self, tensors: StepTensors) -> None:
         """Copy the values of a checked step."""
         for name, value in self._contract.adapt(tensors).items():
-            buffer = self._written.get(name)
-            if buffer is None:  # an optional tensor, which engines do not have
-                continue
+            buffer = self._written[name]
             shape = tuple(value.shape)
             self._shapes[name] = shape
             (buffer if shape == buffer.shape else buffer[: shape[0]]).copy_(value)
@@ -91,7 +81,7 @@ class StepInputs:
         return [Binding(name, self._shapes[name], buffer.data_ptr()) for name, buffer in self._bound.items()]
 
 
-class StepOutputs:
+class EngineOutputs:
     """The outputs of an engine, [1, width] each, in the engine's dtypes."""
 
     def __init__(self, widths: Mapping[str, int], dtypes: Mapping[str, torch.dtype], memory: Memory) -> None:

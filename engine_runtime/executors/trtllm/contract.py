@@ -1,6 +1,6 @@
 """The input contract of a TensorRT-LLM engine: one of two known sets of tensors.
 
-In: the tensor list of an engine. Out: the `Contract` that maps a step of lm/executor.py to it, or an
+In: the tensor list of an engine. Out: the `Contract` that maps a step (step_tensors.py) to it, or an
 EngineError that names every mismatched tensor. A step has the form of the library's 1.x releases (17 inputs).
 An engine of 0.13 (15 inputs) has no pool axis in its block tables and pool pointers, no pool mapping and no
 context progress. Any thread.
@@ -15,28 +15,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.tensorrt_engine import EngineTensor, Shape
 from engine_runtime.errors import EngineError
-from engine_runtime.lm.executor import ExecutorLimits, StepTensors, TensorSpec, step_spec
+from engine_runtime.executors.trtllm.step_tensors import StepTensors, TensorSpec, step_spec
+from engine_runtime.lm.step import ExecutorLimits
 
-Shape = tuple[int, ...]
 ContractName = Literal["1.x", "0.13"]
 BUILD_ANEW = "Rebuild the engine with `moss-voice trt build`."
 _ROWS, _WINDOW, _BLOCKS = "input_ids", "cache_indirection", "kv_cache_block_offsets"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTensor:
-    """One input or output of an engine, as the engine reports it.
-
-    `shape` has -1 for variable sizes; then `ranges` holds least, best and most for each profile (inputs
-    only). `dtype` is None for a dtype that torch does not have.
-    """
-
-    name: str
-    is_input: bool
-    dtype: torch.dtype | None
-    shape: Shape
-    ranges: tuple[tuple[Shape, Shape, Shape], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +51,7 @@ class Contract:
                 spec.shape[1:] if spec.name in self.without_pool_axis else spec.shape,
             )
             for spec in step_spec(limits)
-            if not spec.optional and spec.name not in self.absent
+            if spec.name not in self.absent
         )
 
     def adapt(self, tensors: StepTensors) -> dict[str, Tensor]:

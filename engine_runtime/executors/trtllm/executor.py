@@ -1,8 +1,8 @@
 """TrtllmExecutor: the forward step as a TensorRT-LLM engine runs it, on a GPU.
 
-In: the named tensors of lm/executor.py, in host memory, and the KV pool they address. Out: `logits` and
-`audio_logits` of the last row, in host memory. The reference implementation is executors/torch/executor.py,
-with the same pool and the same step checks. The engine computes both tails at every step, so none is skipped.
+In: a ScheduledBatch (lm/step.py) of one sequence, which step_tensors.py turns into the tensors of an engine.
+Out: logits of the last row, in host memory. The reference implementation is executors/torch/executor.py, with
+the same pool. The engine computes both tails at every step, so none is skipped.
 Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime rounds
 them; a graph fixes the host values at capture, so these are the maximum of its bucket, and kernels read the
 true length on the device. Engine thread; inference only.
@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.tensorrt_engine import ExecutionContext
 from engine_runtime.errors import EngineError, ExecutorError
-from engine_runtime.executors.trtllm.bindings import Memory, StepInputs, StepOutputs
+from engine_runtime.executors.trtllm.bindings import EngineInputs, EngineOutputs, Memory
 from engine_runtime.executors.trtllm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for
-from engine_runtime.executors.trtllm.engine import EngineContext, Session
+from engine_runtime.executors.trtllm.engine import EngineSession, bind
 from engine_runtime.executors.trtllm.graphed_decode import GraphedDecode
+from engine_runtime.executors.trtllm.step_check import StepMemory, check_step
+from engine_runtime.executors.trtllm.step_tensors import GENERATION, StepInputBuilder, StepTensors, step_spec
 from engine_runtime.executors.trtllm.stream import EngineStream
-from engine_runtime.lm.executor import GENERATION, StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step_check import StepMemory, check_outputs, check_step
+from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 
 _log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class TrtllmExecutor:
 
     def __init__(
         self,
-        session: Session,
+        session: EngineSession,
         config: MossLMConfig,
         cache: KVCache,
         memory: Memory,
@@ -61,7 +63,7 @@ class TrtllmExecutor:
         uses_graphs: bool = True,
         calls: GraphedCalls | None = None,
     ) -> None:
-        self.device = torch.device("cpu")  # the device of a step's tensors
+        self.device = torch.device("cpu")  # the device of the logits
         self.cache = cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens)
         self.contract = choose_contract(session.tensors)
@@ -73,14 +75,14 @@ class TrtllmExecutor:
                 f"The engine takes {max_num_tokens} rows at once, fewer than a block of "
                 f"{cache.tokens_per_block}, from whose start it must continue. {BUILD_ANEW}"
             )
-        self._spec = tuple(spec for spec in step_spec(self.limits) if not spec.optional)
-        self._known = StepMemory()
-        self._session: Session | None = session
+        self._spec, self._known = step_spec(self.limits), StepMemory()
+        self._builder = StepInputBuilder(self.limits, cache)
+        self._session: EngineSession | None = session
         self._stream = EngineStream(memory.device)
-        self._inputs = StepInputs(self.contract, self.limits, memory)
+        self._inputs = EngineInputs(self.contract, self.limits, memory)
         dtypes = {tensor.name: tensor.dtype for tensor in session.tensors if tensor.dtype is not None}
-        self._outputs = StepOutputs(self._widths, dtypes, memory)
-        self._contexts: dict[int, EngineContext] = {}
+        self._outputs = EngineOutputs(self._widths, dtypes, memory)
+        self._contexts: dict[int, ExecutionContext] = {}
         self.note = ""
         """Why decode steps are not captured although enabled, or None."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
@@ -106,8 +108,23 @@ class TrtllmExecutor:
         return 0 if self._graphed is None else self._graphed.num_graphs
 
     @torch.inference_mode()
-    def forward(self, tensors: StepTensors) -> dict[str, Tensor]:
-        """See lm/executor.py."""
+    def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
+        """See lm/executor.py. Refuses a batch of more than one sequence."""
+        check_batch(batch, self.limits, can_sample=self.can_sample)
+        (scheduled,) = batch.sequences
+        if min(scheduled.text_rows, scheduled.audio_rows) < scheduled.first_position:
+            raise ExecutorError("text_rows, audio_rows: an engine cannot fill the rows of a skipped tail")
+        outputs = self.run(self._builder.fill(scheduled))
+        return [
+            StepOutput(
+                outputs["logits"] if scheduled.tails.text else None,
+                outputs["audio_logits"] if scheduled.tails.audio else None,
+            )
+        ]
+
+    def run(self, tensors: StepTensors) -> dict[str, Tensor]:
+        """Run the engine on the tensors of a step; returns `logits` [text_vocab] and `audio_logits`
+        [audio_vocab] in float32. Raises ExecutorError if a tensor does not match its declaration."""
         if self._session is None:
             raise ExecutorError("The engine is closed. Load it again.")
         lengths = check_step(self._spec, self.limits, tensors, self._known)
@@ -132,8 +149,9 @@ class TrtllmExecutor:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error
         self._stream.read_time()
-        outputs = self._outputs.values()
-        check_outputs(outputs, self._widths)
+        outputs = {name: value[0] for name, value in self._outputs.values().items()}
+        for name, width in self._widths.items():
+            check_logits(name, outputs[name], width)
         return outputs
 
     def close(self) -> None:
@@ -154,7 +172,7 @@ class TrtllmExecutor:
         if profile not in self._contexts:
             self._contexts[profile] = self._new_context(rows)
         context = self._contexts[profile]
-        context.bind(self._inputs.bindings(), self._outputs.bindings())
+        bind(context, self._inputs.bindings(), self._outputs.bindings())
         context.enqueue(self._stream.handle)
 
     def _replay(self, graphed: GraphedDecode, past: int) -> None:
@@ -176,6 +194,6 @@ class TrtllmExecutor:
         assert self._session is not None
         return profile_for(self._session.tensors, rows)
 
-    def _new_context(self, rows: int) -> EngineContext:
+    def _new_context(self, rows: int) -> ExecutionContext:
         assert self._session is not None
         return self._session.new_context(self._profile(rows), self._stream.handle)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.executors.trtllm.bindings import StepInputs, StepOutputs
-from engine_runtime.executors.trtllm.engine import EngineContext
+from engine_runtime.cuda.tensorrt_engine import ExecutionContext
+from engine_runtime.executors.trtllm.bindings import EngineInputs, EngineOutputs
+from engine_runtime.executors.trtllm.engine import bind
 
 ROWS_PER_GRAPH = 256
 
@@ -30,9 +31,9 @@ class GraphedDecode:
     def __init__(
         self,
         calls: GraphedCalls,
-        new_context: Callable[[], EngineContext],
-        inputs: StepInputs,
-        outputs: StepOutputs,
+        new_context: Callable[[], ExecutionContext],
+        inputs: EngineInputs,
+        outputs: EngineOutputs,
         *,
         stream: int,
         most_past: int,
@@ -40,7 +41,7 @@ class GraphedDecode:
         self._calls, self._new_context = calls, new_context
         self._inputs, self._outputs = inputs, outputs
         self._stream, self._most_past = stream, most_past
-        self._contexts: dict[int, EngineContext] = {}
+        self._contexts: dict[int, ExecutionContext] = {}
 
     @property
     def num_graphs(self) -> int:
@@ -58,8 +59,8 @@ class GraphedDecode:
         self._calls.run(bucket, lambda: context.enqueue(self._stream))
         self._contexts[bucket] = context
 
-    def _bound_context(self, bucket: int) -> EngineContext:
+    def _bound_context(self, bucket: int) -> ExecutionContext:
         context = self._new_context()
         self._inputs.set_past(min((bucket + 1) * ROWS_PER_GRAPH, self._most_past))
-        context.bind(self._inputs.bindings(), self._outputs.bindings())
+        bind(context, self._inputs.bindings(), self._outputs.bindings())
         return context

@@ -21,7 +21,7 @@ from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, tensorrt
 from engine_runtime.errors import EngineError
 from engine_runtime.executors.trtllm.bindings import Memory
 from engine_runtime.executors.trtllm.contract import BUILD_ANEW, capacity_of, choose_contract
-from engine_runtime.executors.trtllm.engine import Session
+from engine_runtime.executors.trtllm.engine import EngineSession
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.executors.trtllm.graphed_decode import ROWS_PER_GRAPH
@@ -31,7 +31,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS, StepInputBuilder
+from engine_runtime.lm.step import ScheduledBatch, ScheduledSequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.quantization import FP8
@@ -79,12 +79,12 @@ def _check_memory(
         )
 
 
-def load_session(engine: EngineDirectory, device: torch.device) -> tuple[Session, Memory]:
+def load_session(engine: EngineDirectory, device: torch.device) -> tuple[EngineSession, Memory]:
     """The engine, and the allocator of its buffers. Errors as in `load_engine`."""
     load_plugins()
     memory = Memory(device)
     with torch.cuda.device(device if device.type == "cuda" else -1):
-        return Session(engine.plan, RuntimeLibrary(tensorrt(), is_rtx=False), memory), memory
+        return EngineSession(engine.plan, RuntimeLibrary(tensorrt(), is_rtx=False), memory), memory
 
 
 def load_engine(
@@ -96,7 +96,7 @@ def load_engine(
 ) -> PagedLM:
     """The language model behind its paged cache, decode steps captured.
 
-    Raises EngineError or TensorRTError if the libraries are missing or reject the engine.
+    Raises EngineError if the libraries are missing or reject the engine.
     """
     session, memory = load_session(engine, device)
     _log.info(
@@ -105,7 +105,7 @@ def load_engine(
         engine.precision,
         session.load_s,
         engine.plan.stat().st_size / 1e9,
-        session.activation_bytes / 1e9,
+        session.engine.activation_bytes / 1e9,
     )
     choose_contract(session.tensors)  # before sizes are read from an unchecked tensor list
     capacity = capacity_of(session.tensors)
@@ -142,12 +142,12 @@ def capture_decode(paged: PagedLM) -> None:
 
     NOTE: only while no sequence holds a block: the steps overwrite the cache.
     """
-    builder = StepInputBuilder(paged.executor, paged.cache)
     for past in range(0, paged.max_rows, ROWS_PER_GRAPH):
         sequence = Sequence(ids=[0] * past, text_rows=past, audio_rows=past, prompt_rows=past)
         paged.blocks.reserve(sequence, 0, past + 1)
+        row = ScheduledSequence([0], past, sequence.block_table, past, past, past, is_prefill=False)
         try:
-            paged.executor.forward(builder.fill(sequence, [0], BOTH_TAILS, prefill=False))
+            paged.executor.execute(ScheduledBatch((row,)))
         finally:
             paged.blocks.release(sequence)
 

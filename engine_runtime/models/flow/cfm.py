@@ -1,9 +1,8 @@
 """Conditional flow matching: Euler steps along the estimator's velocity, and the training loss.
 
-Stage: token2mel. In: encoder output, speaker, prompt frames. Out: mel. The noise at an absolute frame is
-always the same (seed 0), so that a frame does not depend on how its neighbours were chunked. Formulas:
-Lipman et al., "Flow Matching for Generative Modeling" (optimal transport path); cosine time and guidance as
-in CosyVoice 2.
+Stage: token2mel. In: encoder output, speaker, prompt frames. Out: mel. The noise of an absolute frame is
+fixed (seed 0), so that a frame does not depend on the chunk sizes. Formulas: Lipman et al., "Flow Matching
+for Generative Modeling" (optimal transport path); cosine time and guidance as in CosyVoice 2.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from engine_runtime.options import FlowSchedule
 
 @lru_cache(maxsize=4)
 def fixed_noise(n_mels: int, frames: int) -> Tensor:
-    """The noise of every run: float32 [n_mels, frames] on the CPU, drawn with seed 0."""
+    """The fixed noise: float32 [n_mels, frames] on the CPU, seed 0."""
     return torch.randn((1, n_mels, frames), generator=torch.Generator().manual_seed(0))[0]
 
 
 def check_frames(frames: int, config: FlowConfig) -> None:
-    """Raise ContextLengthError if the noise buffer is shorter than so many frames."""
+    """Raise ContextLengthError if the noise buffer has fewer frames."""
     if frames > config.max_frames:
         raise ContextLengthError(
             f"speech of {frames} mel frames does not fit the flow's {config.max_frames}; "
@@ -42,7 +41,7 @@ def time_span(steps: int, schedule: FlowSchedule = "cosine") -> list[tuple[float
     """(t, dt) of each Euler step at u = 0, 1/steps, ... 1.
 
     "cosine": t = 1 - cos(pi u / 2), upstream's, and the distribution of t in training. "uniform": t = u.
-    "quadratic": t = u^2, like the cosine dense at the noise, and evener towards the end.
+    "quadratic": t = u^2, dense near the noise like the cosine, more uniform towards the end.
     """
     points = [_TIME[schedule](index / steps) for index in range(steps + 1)]
     return [(start, end - start) for start, end in pairwise(points)]
@@ -56,7 +55,7 @@ _TIME: dict[FlowSchedule, Callable[[float], float]] = {
 
 
 class CausalCFM(nn.Module):
-    """Samples mel with the estimator, and gives its loss."""
+    """Samples mels with the estimator, and computes its loss."""
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()

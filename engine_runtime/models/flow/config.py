@@ -1,4 +1,4 @@
-"""Dimensions of the causal flow. One set of classes serves the tiny, the nano and the released size.
+"""Dimensions of the causal flow, for the tiny, the nano and the released size.
 
 In: the `[flow.config]` table of a bundle. Out: a frozen `FlowConfig` whose fields are checked against each
 other.
@@ -31,20 +31,20 @@ class FlowConfig:
     """Mel frames per code."""
     look_ahead_codes: int = 3
     chunk_codes: int = 5
-    """Codes of one attention chunk: a position sees all earlier chunks and the whole of its own."""
+    """Codes per attention chunk: a position attends to all earlier chunks and to its complete own chunk."""
 
     channels: int = 256
     n_blocks: int = 4
-    """Transformer blocks behind each residual block."""
+    """Transformer blocks after each residual block."""
     mid_blocks: int = 12
     heads: int = 8
     head_dim: int = 64
 
     sigma_min: float = 1e-6
     train_cfg_rate: float = 0.2
-    """Share of training samples that see no condition."""
+    """Share of training samples without conditioning."""
     cfg_rate: float = 0.7
-    """Strength of the classifier-free guidance at inference; 0 leaves the unconditional half out."""
+    """Strength of the classifier-free guidance at inference; 0 skips the unconditional half."""
     steps: int = 10
     max_frames: int = 15000
     """Length of the fixed noise buffer, prompt included."""

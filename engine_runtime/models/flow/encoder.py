@@ -38,7 +38,7 @@ def relative_positions(first: int, last: int, dim: int, device: torch.device | s
 
 
 def align_distances(scores: Tensor, keys: int) -> Tensor:
-    """Turn scores over distances into scores over keys.
+    """Convert scores over distances to scores over keys.
 
     `scores` [..., n, keys + n - 1] holds for each query the distances from `keys - 1` down to `1 - n`, the
     queries being the last n of the keys. Query i and key j are `keys - n + i - j` apart, which is column `n
@@ -68,7 +68,7 @@ class RelativeAttention(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, T, D], positions [2T - 1, D], mask bool, broadcastable to [B, 1, T, T] -> [B, T, D].
 
-        The mask is true where a key is seen.
+        The mask is true where a key is attended to.
         """
         batch, length, _ = x.shape
         q, k, v = (
@@ -142,7 +142,7 @@ class InputLayer(nn.Module):
 
 
 class LookAhead(nn.Module):
-    """Residual convolution pair: the first looks `look_ahead` codes ahead, the second two results back."""
+    """Residual pair of convolutions: the first looks `look_ahead` codes ahead, the second is causal."""
 
     def __init__(self, dim: int, look_ahead: int) -> None:
         super().__init__()
@@ -192,11 +192,11 @@ class UpsampleConformerEncoder(nn.Module):
         """Encode a batch.
 
         x [B, N, D]: embedded codes; context [B, look_ahead, D]: embedded codes that follow, None at the end
-        of the signal; lengths [B]: codes of each row, None if all are whole. `streaming` picks chunked
-        attention. Returns [B, N * upsample, D].
+        of the signal; lengths [B]: codes of each row, None if there is no padding. `streaming` selects
+        chunked attention. Returns [B, N * upsample, D].
         """
         x = self.embed(x)
-        if lengths is not None:  # a padded row must end as a whole one does: with zeros ahead
+        if lengths is not None:  # zeros after the end of a padded row, as after a row without padding
             x = x * (torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1).to(
                 x.dtype
             )
@@ -223,9 +223,9 @@ class UpsampleConformerEncoder(nn.Module):
 def attention_mask(
     length: int, chunk: int | None, lengths: Tensor | None, device: torch.device | str
 ) -> Tensor | None:
-    """Chunk mask and padding mask in one: bool, broadcastable to [B, 1, T, T], true where a key is seen.
+    """Combined chunk and padding mask: bool, broadcastable to [B, 1, T, T], true where a key is attended to.
 
-    `chunk` None means full attention; `lengths` [B] None means no padding; both None gives None.
+    `chunk` None means full attention; `lengths` [B] None means no padding. Returns None if both are None.
     """
     mask = None if chunk is None else chunk_mask(length, chunk, device)
     if lengths is None:

@@ -33,7 +33,7 @@ def time_features(t: Tensor, dim: int) -> Tensor:
 
 
 class CausalConv1d(nn.Conv1d):
-    """Convolution that sees only the present and earlier frames."""
+    """Causal convolution: an output depends on the current and earlier frames only."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, T] -> [B, C', T]."""
@@ -105,7 +105,7 @@ class Attention(nn.Module):
 
     @property
     def out(self) -> nn.Linear:
-        """The layer behind the heads."""
+        """The output projection."""
         return cast(nn.Linear, self.to_out[0])
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -255,8 +255,8 @@ class CausalEstimator(nn.Module):
     ) -> Tensor:
         """Velocity [B, n_mels, T].
 
-        x noisy mel, mu encoder output and cond prompt frames, each [B, n_mels, T]; mask [B, 1, T] (1 = a
-        real frame); t [B] in [0, 1]; spks [B, n_mels]. `streaming` picks chunked attention.
+        x noisy mel, mu encoder output and cond prompt frames, each [B, n_mels, T]; mask [B, 1, T] (1 = a real
+        frame); t [B] in [0, 1]; spks [B, n_mels]. `streaming` selects chunked attention.
         """
         length = x.shape[2]
         time = self.time_mlp(t)

@@ -30,7 +30,7 @@ class CausalFlow(nn.Module):
         self.decoder = CausalCFM(config)
 
     def speaker(self, xvector: Tensor | None, batch: int = 1) -> Tensor:
-        """Speaker condition [B, n_mels] of x-vectors [B, xvector_dim]; None stands for the zero vector."""
+        """Speaker condition [B, n_mels] of x-vectors [B, xvector_dim]; None means the zero vector."""
         weight = self.spk_embed_affine_layer.weight
         if xvector is None:
             xvector = weight.new_zeros((batch, self.config.xvector_dim))
@@ -41,7 +41,7 @@ class CausalFlow(nn.Module):
     ) -> Tensor:
         """Codes [B, N] -> mu [B, n_mels, frames].
 
-        With `finalize` false the last `look_ahead_codes` codes serve as context only and give no frames.
+        With `finalize` false the last `look_ahead_codes` codes serve as context only and yield no frames.
         `lengths` [B] counts the codes of each row.
         """
         embedded = self.input_embedding(codes)
@@ -98,7 +98,7 @@ class CausalFlow(nn.Module):
         """Flow-matching loss of a padded batch. Scalar, differentiable; no host synchronization.
 
         codes [B, N]; mel [B, n_mels, N * upsample]; lengths [B] in codes; xvector [B, xvector_dim]. A share
-        `prompt_rate` of the rows sees up to the first 30 % of its target as prompt frames.
+        `prompt_rate` of the rows is conditioned on up to the first 30 % of its target as prompt frames.
         """
         mu = self.encode(codes, lengths, streaming)
         frames = lengths * self.config.upsample

@@ -36,7 +36,7 @@ def test_read_and_written_bytes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.matrix_flops_per_s == pytest.approx(2 * 64**3 / 2e-3)
 
 
-def test_a_wrong_product_gives_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_product_yields_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "times_ms", lambda run, device, repeats, warm_up: [1.0])
     with pytest.raises(BenchError, match="copy"):
         ceilings.measure_ceilings(CPU)

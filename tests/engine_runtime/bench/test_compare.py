@@ -42,7 +42,7 @@ def _model() -> MossLM:
 
 
 @torch.inference_mode()
-def test_transformers_blocks_give_the_same_logits() -> None:
+def test_transformers_blocks_yield_the_same_logits() -> None:
     pytest.importorskip("transformers")
     model = _model()
     codes = torch.randint(0, 80, (24,), generator=torch.Generator().manual_seed(1))
@@ -69,7 +69,7 @@ def test_transformers_side_by_side(engine: Engine) -> None:
     assert "smallest cosine 1.0000" in section.note or "smallest cosine 0.9999" in section.note
 
 
-def test_other_weights_give_no_times(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_weights_yield_no_times(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(ComparisonError, match="differ"):
         BENCH.compare(_said_to_be_random(engine, 5), "transformers")
@@ -147,6 +147,6 @@ def test_a_rounded_flow_is_near_enough(nano_bundle: Path, codec_dtype: Dtype) ->
     engine.close()
 
 
-def test_another_flow_gives_no_times(engine: Engine) -> None:
-    with pytest.raises(ComparisonError, match=r"the 0.0001 of float32\. No times are given; check"):
+def test_another_flow_yields_no_times(engine: Engine) -> None:
+    with pytest.raises(ComparisonError, match=r"the 0.0001 of float32\. No times are reported; check"):
         BENCH.compare(_said_to_be_random(engine, 1), "recompute")

@@ -73,7 +73,7 @@ def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-def test_a_block_that_stays_in_use_is_told(engine: Engine) -> None:
+def test_a_block_that_stays_in_use_is_reported(engine: Engine) -> None:
     held = engine.new_conversation()
     turn = engine.open_turn(held, 1)
     turn.push(QUESTION)
@@ -85,7 +85,7 @@ def test_a_block_that_stays_in_use_is_told(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("host_mb", 32.0), ("device_mb", 1.0)])
-def test_memory_that_grows_is_told(name: str, allowed: float) -> None:
+def test_memory_that_grows_is_reported(name: str, allowed: float) -> None:
     def rows(growth: float) -> Section:
         values = (500.0, 600.0, 600.0 + growth)  # the first one, before caches are full, does not count
         return Section("endurance", {}, [{name: value, "turns": 9} for value in values])

@@ -118,7 +118,7 @@ def test_no_time_is_given_for_a_wrong_reply(pcm: Pcm, expected: str) -> None:
 
 
 def test_no_time_is_given_where_the_seed_does_not_hold() -> None:
-    with pytest.raises(BenchError, match="Reply 2 has other codes"):
+    with pytest.raises(BenchError, match="Reply 2 differs"):
         _bench(ScriptedEngine(_tone(), forgetful=False))
 
 

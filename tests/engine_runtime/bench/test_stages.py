@@ -24,8 +24,9 @@ from engine_runtime.executors.cuda.weights import build_network
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.options import BlockFormats, EngineOptions
 from engine_runtime.table import Section
 from engine_runtime.types import Pcm
@@ -95,8 +96,8 @@ def _number(row: dict[str, Any], name: str) -> float:
 def test_no_time_for_logits_that_are_not_finite(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = LMBench(engine.stages, CEILINGS, repeats=1)
     for bad in (torch.full((80,), torch.nan), torch.zeros(80)):
-        monkeypatch.setattr(engine.stages.lm, "prefill", lambda *a, bad=bad: Logits(None, bad))
-        with pytest.raises(BenchError, match="not finite or all the same"):
+        monkeypatch.setattr(engine.stages.lm, "prefill", lambda *a, bad=bad: StepOutput(None, bad))
+        with pytest.raises(BenchError, match="not finite or all equal"):
             bench.prefill_times(4)
 
 
@@ -105,13 +106,12 @@ def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: py
     peaked = torch.full((80,), -1e4)
     peaked[3] = 0
     lm = engine.stages.lm
-    run = lm._run
+    step = lm.step
 
-    def always_three(*words: Any, **options: Any) -> Logits:
-        run(*words, **options)
-        return Logits(None, peaked)
+    def always_three(*words: Any, **options: Any) -> list[StepOutput]:
+        return [StepOutput(None, peaked) for _ in step(*words, **options)]
 
-    monkeypatch.setattr(lm, "_run", always_three)
+    monkeypatch.setattr(lm, "step", always_three)
     with pytest.raises(BenchError, match="same code"):
         bench.step_times(8)
     with pytest.raises(BenchError, match="do not depend on the last row"):
@@ -123,7 +123,7 @@ def test_a_row_that_does_not_fit_loses_no_other(engine: Engine, monkeypatch: pyt
     bench = LMBench(engine.stages, CEILINGS, repeats=2)
     prefill = engine.stages.lm.prefill
 
-    def short(sequence: Sequence, ids: list[int], *words: Any) -> Logits:
+    def short(sequence: Sequence, ids: list[int], *words: Any) -> StepOutput:
         if len(ids) > 20:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return prefill(sequence, ids, *words)
@@ -160,9 +160,9 @@ def test_a_missing_table_has_its_title(
         bench = StageBench(CEILINGS, repeats=1, replies=1, params=None)
         return [section.title for section in bench.run(engine, question, load_s=1.5)]
 
-    whole = titles()
+    reference = titles()
     monkeypatch.setattr(stages, "explain_out_of_memory", short)
-    assert titles() == whole
+    assert titles() == reference
 
 
 def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +170,9 @@ def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.Mo
     lm = engine.stages.lm
     decode, rows = lm.decode, []
 
-    def noting(sequence: Sequence, *words: Any) -> Logits:
+    def noting(sequence: Sequence, *words: Any, **options: Any) -> StepOutput:
         rows.append(sequence.num_rows)
-        return decode(sequence, *words)
+        return decode(sequence, *words, **options)
 
     monkeypatch.setattr(lm, "decode", noting)
     assert len(bench.step_times(8)[0]) == 4

@@ -32,7 +32,7 @@ def _verify(bundle: Path, tested: EngineOptions, questions: dict[str, Pcm]) -> d
         questions,
         all_lead_ins(0.32, 0.16),
     )
-    assert "gives no words" in verdict.notes[0]
+    assert "has no subtitles" in verdict.notes[0]
     return {check.name: check for check in verdict.checks}
 
 
@@ -91,10 +91,10 @@ def test_one_engine_is_gone_before_the_other_is_loaded(
 
 
 def test_a_verdict_is_that_of_all_checks() -> None:
-    good, told = Check("a", 0.95, 0.9, 10), Check("b", 0.1, None, 10)
+    good, actual = Check("a", 0.95, 0.9, 10), Check("b", 0.1, None, 10)
     bad = Check("c", 0.2, 0.1, 10, is_least=False)
-    assert Verdict([good, told]).is_aligned
-    verdict = Verdict([good, told, bad], ["one thing left out"])
+    assert Verdict([good, actual]).is_aligned
+    verdict = Verdict([good, actual, bad], ["one thing left out"])
     assert not verdict.is_aligned
     rows = verdict.section("any").rows
     assert [row["aligned"] for row in rows] == ["yes", "-", "no"]

@@ -69,7 +69,7 @@ def test_without_recordings_there_is_nothing_to_compare(tokenizer: SpeechTokeniz
         verify_encoder(tokenizer, {}, LEAD_INS)
 
 
-def test_what_stands_around_the_speech() -> None:
+def test_lead_ins_around_the_speech() -> None:
     speech, generator = np.full(1600, 0.5, np.float32), np.random.default_rng(0)
     around = {lead_in.name: lead_in.around(speech, RATE, generator) for lead_in in LEAD_INS}
     assert np.array_equal(around["none"], speech)

@@ -78,7 +78,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_manifest(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"holds no bundle\.toml"):
+    with pytest.raises(BundleError, match=r"contains no bundle\.toml"):
         Bundle.open(tmp_path)
 
 
@@ -155,10 +155,10 @@ def test_a_missing_table_is_named(bundle_copy: Path) -> None:
 @pytest.mark.parametrize("value", ["4", 4.5, True, [4]])
 def test_a_value_of_the_wrong_type(bundle_copy: Path, value: object) -> None:
     text = _error(bundle_copy, lambda manifest: manifest["flow"].update(steps=value))
-    assert f"[flow] has steps = {value!r}, which must be a whole number" in text
+    assert f"[flow] has steps = {value!r}, which must be an integer" in text
 
 
-def test_a_whole_number_is_a_number(bundle_copy: Path) -> None:
+def test_an_integer_is_a_number(bundle_copy: Path) -> None:
     _edit(bundle_copy, lambda manifest: manifest["flow"].update(cfg_rate=1))
     assert Bundle.open(bundle_copy).flow.cfg_rate == 1.0
 
@@ -203,10 +203,10 @@ def test_two_different_modality_pads(bundle_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "expected"),
     [
-        ("lm", "tokens_per_block", 0, "[lm] has tokens_per_block = 0, which must be a whole number from 1"),
+        ("lm", "tokens_per_block", 0, "[lm] has tokens_per_block = 0, which must be an integer from 1"),
         ("flow", "look_ahead_codes", 2, "[flow] says look_ahead_codes"),
         ("flow", "look_ahead_codes", -1, "[flow] has look_ahead_codes = -1, which must be"),
-        ("vocoder", "left_context_frames", -2, "which must be a whole number from 0 to 1000"),
+        ("vocoder", "left_context_frames", -2, "which must be an integer from 0 to 1000"),
         ("vocoder", "kind", "griffin", "must be 'bigvgan' or 'hift'"),
         ("bundle", "format", 9, "format 9 is not known"),
     ],
@@ -246,9 +246,9 @@ def test_files_outside_the_folder_are_refused(bundle_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("/etc/hostname", "which lies outside the bundle folder"),
-        ("../outside.bin", "which lies outside the bundle folder"),
-        ("a/../../outside.bin", "which lies outside the bundle folder"),
+        ("/etc/hostname", "which is outside the bundle folder"),
+        ("../outside.bin", "which is outside the bundle folder"),
+        ("a/../../outside.bin", "which is outside the bundle folder"),
         ("", "which is no file"),
         (".", "which is no file"),
         ("a\0b", "which is no file"),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class _Raw(str):
-    """A value as it is to stand in the file."""
+    """A value as written to the file."""
 
 
 _VALUES = st.one_of(
@@ -47,7 +47,7 @@ _VALUES = st.one_of(
 
 
 def _toml(tree: dict[str, Any], path: str = "") -> str:
-    """The tables of a tree; what a table may not hold stands there nevertheless."""
+    """The tables of a tree, including values that a table must not contain."""
     lines = [f"[{path}]"] if path else []
     lines += [f"{_key(key)} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict)]
     for key, value in tree.items():

@@ -1,4 +1,4 @@
-"""Reading TOML that is no manifest: too large, too deep, with numbers of thousands of digits."""
+"""Invalid TOML manifests: too large, too deep, numbers with thousands of digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from engine_runtime.bundle.manifest import LARGEST_FILE, Manifest, Table, read_toml
 from engine_runtime.errors import BundleError
-from engine_runtime.models.limits import Real, Whole, Wholes, shown
+from engine_runtime.models.limits import Integer, Integers, Real, shown
 
 
 def _read(tmp_path: Path, text: str) -> dict[str, object]:
@@ -55,13 +55,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "right", "wrong"),
     [
-        (Whole(1, 9), [1, 9], [0, 10, 10**5_000, True, 1.0, "1", None]),
+        (Integer(1, 9), [1, 9], [0, 10, 10**5_000, True, 1.0, "1", None]),
         (Real(0.5, 2), [0.5, 1, 2.0], [0.4, 3, 10**5_000, float("nan"), float("inf"), True, "1"]),
-        (Wholes(1, 9, 2), [[], [1, 9]], [[1, 2, 3], [0], [[1]], 1, "1"]),
-        (Wholes(1, 9, 2, depth=2), [[], [[1, 9], []]], [[1], [[1, 2, 3]], [[[1]]]]),
+        (Integers(1, 9, 2), [[], [1, 9]], [[1, 2, 3], [0], [[1]], 1, "1"]),
+        (Integers(1, 9, 2, depth=2), [[], [[1, 9], []]], [[1], [[1, 2, 3]], [[[1]]]]),
     ],
 )
-def test_limits(limit: Whole | Real | Wholes, right: list[object], wrong: list[object]) -> None:
+def test_limits(limit: Integer | Real | Integers, right: list[object], wrong: list[object]) -> None:
     assert [value for value in right if not limit.holds(value)] == []
     assert [value for value in wrong if limit.holds(value)] == []
 

@@ -1,4 +1,4 @@
-"""Every number of a manifest has a limit, and the bundles that there are lie within them."""
+"""Every number of a manifest has a limit, and existing bundles are within them."""
 
 from __future__ import annotations
 
@@ -89,6 +89,6 @@ def test_networks_refuse_what_the_manifest_may_not_say(
             read(config | {key: value})
 
 
-def test_the_released_model_lies_within_the_limits(nano_bundle: Path) -> None:
+def test_the_released_model_is_within_the_limits(nano_bundle: Path) -> None:
     assert describe("moss-speech").lm.config["hidden_size"] == 4096
     assert Bundle.open(nano_bundle).name == "nano"

@@ -54,7 +54,7 @@ def test_values_follow_the_seed_and_the_name() -> None:
     assert not torch.equal(*layers)
 
 
-def test_a_source_gives_the_same_tensors_one_by_one() -> None:
+def test_a_source_yields_the_same_tensors_one_by_one() -> None:
     source = random_source(_deep(), 3, torch.float32, "cpu")
     for name, values in _filled(3).state_dict().items():
         assert torch.equal(source(name), values)

@@ -1,4 +1,4 @@
-"""Places that results can go to, and places that they cannot."""
+"""Valid and invalid output paths."""
 
 from __future__ import annotations
 

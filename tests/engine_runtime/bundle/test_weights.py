@@ -144,7 +144,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("zipped", [True, False])
-def test_damaged_checkpoints_are_told_by_one_error(tmp_path: Path, zipped: bool) -> None:
+def test_damaged_checkpoints_raise_one_error(tmp_path: Path, zipped: bool) -> None:
     file = tmp_path / "w.pt"
     torch.save(_net().state_dict(), file, _use_new_zipfile_serialization=zipped)
     content, random = file.read_bytes(), np.random.default_rng(0)
@@ -312,7 +312,7 @@ def test_tensors_are_read_by_name_in_any_order(tmp_path: Path, monkeypatch: pyte
     files = [tmp_path / "a.safetensors", tmp_path / "b.pt"]
     safetensors.torch.save_file({name: source[name] for name in ("layer0", "layer2", "layer4")}, files[0])
     torch.save({name: source[name] for name in ("layer1", "layer3", "layer5")}, files[1])
-    # Each tensor is read from a file that was mapped anew.
+    # Each tensor is read from a new mapping of the file.
     monkeypatch.setattr("engine_runtime.bundle.weights._MAPPED_AT_MOST", 1)
     read = TensorReader(find_tensors(files, dict.fromkeys(source, (8, 8))))
     kept = {name: read(name) for name in ("layer5", "layer0", "layer3", "layer4", "layer1", "layer2")}

@@ -1,4 +1,4 @@
-"""The encoder of the nano bundle on onnxruntime: the codes of torch, and torch where that cannot be."""
+"""The encoder of the nano bundle on onnxruntime: the same codes as torch, and the fallback to torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_random_streams_in_random_chunks_have_the_codes_of_torch(
     in_torch: SpeechTokenizer, on_onnx: SpeechTokenizer, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
-    # the first one goes on for more than a segment
+    # the first one is longer than a segment
     seconds = (
         1.2 * on_onnx.segment_samples / on_onnx.sample_rate if seed == 0 else generator.uniform(0.1, 5.0)
     )
@@ -177,7 +177,7 @@ def test_a_damaged_graph_leaves_it_in_torch(
     reason: str,
 ) -> None:
     damage(nano_copy / "speech_encoder.onnx")
-    _hash_anew(nano_copy)
+    _update_hashes(nano_copy)
     tokenizer = load(nano_copy)
     assert tokenizer.backend.startswith("torch (speech_encoder.onnx cannot be used: ")
     assert reason in tokenizer.backend
@@ -193,7 +193,7 @@ def test_the_graph_of_another_architecture_leaves_it_in_torch(
 ) -> None:
     folder = Path(shutil.copytree(random_bundle, tmp_path / "bundle"))
     shutil.copy(nano_bundle / "speech_encoder.onnx", folder / "other.onnx")
-    _hash_anew(folder, graph="other.onnx")
+    _update_hashes(folder, graph="other.onnx")
     assert load(folder).backend.startswith("torch (other.onnx cannot be used: ")
     (record,) = caplog.records
     assert "do not match" in record.message
@@ -214,7 +214,7 @@ def test_random_weights_run_on_onnxruntime_as_well(nano_bundle: Path) -> None:
     assert np.array_equal(streamed(tokenizer, pcm, [1280]), tokenizer.encode(pcm))
 
 
-def _hash_anew(folder: Path, graph: str | None = None) -> None:
+def _update_hashes(folder: Path, graph: str | None = None) -> None:
     manifest = tomllib.loads((folder / "bundle.toml").read_text(encoding="utf-8"))
     if graph is not None:
         manifest["speech_encoder"]["graph"] = graph

@@ -1,4 +1,4 @@
-"""Sample-rate conversion of recordings, held against SciPy's."""
+"""Sample-rate conversion of recordings, compared with SciPy."""
 
 from __future__ import annotations
 

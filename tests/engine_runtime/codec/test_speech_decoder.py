@@ -1,4 +1,4 @@
-"""The voice of a reply beside the language model: a late device against one thing after the other."""
+"""The speech of a reply concurrent with the language model: asynchronous against synchronous execution."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUESTION = np.random.default_rng(1).normal(0.0, 0.1, 16_000).astype(np.float32)
 
 @dataclass
 class LateDevice:
-    """What it is given is ready only after it was asked `patience` times, in order."""
+    """Results are ready only after `patience` polls, in order."""
 
     patience: int
     waits: int = 0
@@ -62,7 +62,7 @@ class LateCopy:
 
 
 class LateExecution:
-    """Counts its stages as time, so that the durations on the bus can be told from those of the host."""
+    """Counts its stages as time, so that its durations on the bus differ from those of the host."""
 
     def __init__(self, device: LateDevice) -> None:
         self._device, self._stages = device, 0
@@ -133,7 +133,7 @@ def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engi
         names = [event.name for event in heard]
         chunks = [index for index, name in enumerate(names) if name == "vocoder"]
         steps_before[name] = [names[:index].count("step") for index in chunks]
-    assert steps_before["late"][0] == steps_before["host"][0]  # somebody waits to hear it
+    assert steps_before["late"][0] == steps_before["host"][0]  # the user waits for it
     assert steps_before["late"][1] == steps_before["host"][1] + 4
 
 
@@ -149,7 +149,7 @@ def test_a_reply_that_is_dropped_while_speech_is_on_its_way(engine: Engine) -> N
     assert isinstance(first, ReplyAudio)
     assert isinstance(rest[-1], ReplyDone)
     assert rest[-1].finish_reason == "cancelled"
-    assert len(conversation.exchanges) == 1  # what was handed out was said
+    assert len(conversation.exchanges) == 1  # returned PCM was reported
 
 
 def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

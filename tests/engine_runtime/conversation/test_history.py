@@ -1,4 +1,4 @@
-"""What replies draw from, and exchanges that are replaced."""
+"""Random numbers of replies, and replaced exchanges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replies(engine: Engine, count: int, seed: int | None) -> list[tuple[int, ...
     said = []
     for _ in range(count):
         said.append(done(exchange(engine, conversation, QUESTION, params=params)).codes)
-        conversation.exchanges.clear()  # so that nothing differs but what is drawn
+        conversation.exchanges.clear()  # so that only the samples differ
     engine.end_conversation(conversation)
     return said
 
@@ -45,13 +45,13 @@ def test_a_seed_repeats_the_conversation_and_no_reply_within_it(engine: Engine, 
 
 
 @pytest.mark.slow
-def test_without_a_seed_every_conversation_draws_anew(engine: Engine) -> None:
+def test_without_a_seed_every_conversation_uses_new_random_numbers(engine: Engine) -> None:
     said = [*replies(engine, 2, None), *replies(engine, 2, None)]
     assert len(set(said)) == 4
 
 
 @pytest.mark.slow
-def test_a_commit_that_was_taken_back_and_one_that_was_stopped_draw_anew(engine: Engine) -> None:
+def test_replies_after_a_reopen_or_a_cancel_use_new_random_numbers(engine: Engine) -> None:
     conversation, params, said = engine.new_conversation(), replace(DRAWING, seed=3), []
     for ending in ("reopen", "truncate", "done"):
         turn = engine.open_turn(conversation, 1)

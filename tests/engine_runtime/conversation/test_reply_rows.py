@@ -1,4 +1,4 @@
-"""What a reply leaves in the history where it is cut: rows, text and codes end at the same place."""
+"""A cut reply in the history: rows, text and codes end at the same position."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def word(special: SpecialIds, text: int = 50) -> GeneratedRow:
 def spoken(special: SpecialIds) -> ReplyRows:
     """Three codes with subtitles, the end of speech, the end of the turn."""
     rows = ReplyRows(Modality.SPEECH, special, SAMPLES)
-    for number, piece in enumerate(("one", " two", " three")):
+    for number, part in enumerate(("one", " two", " three")):
         rows.append(code(special, number))
-        assert rows.add_text(piece) == number * SAMPLES
+        assert rows.add_text(part) == number * SAMPLES
     rows.append(code(special, special.eosp))
     rows.append(word(special, special.im_end))
     return rows
@@ -71,7 +71,7 @@ def test_a_code_is_heard_once_its_audio_has_started(
     assert left.as_turn(prompt) == [*expected, *prompt.end_speech(), *prompt.end_turn()]
 
 
-def test_a_reply_that_is_heard_whole_is_the_complete_one(special: SpecialIds, prompt: Prompt) -> None:
+def test_a_fully_heard_reply_is_the_complete_one(special: SpecialIds, prompt: Prompt) -> None:
     rows = spoken(special)
     assert rows.up_to(ReplyPosition(samples=201)).as_turn(prompt) == rows.as_turn(prompt)
 
@@ -104,10 +104,10 @@ def test_a_text_reply_is_cut_behind_the_last_character_shown(
     special: SpecialIds, shown: int, count: int
 ) -> None:
     rows = ReplyRows(Modality.TEXT, special, SAMPLES)
-    for piece in ("", "two", " six"):
+    for part in ("", "two", " six"):
         rows.append(word(special))
-        if piece:
-            rows.add_text(piece)
+        if part:
+            rows.add_text(part)
     rows.append(word(special, special.im_end))
     left = rows.up_to(ReplyPosition(characters=shown))
     assert left.rows == rows.rows[:count]

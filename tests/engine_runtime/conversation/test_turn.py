@@ -1,4 +1,4 @@
-"""A turn that does not run straight through: cancelled, interrupted, reopened, cut; and what stays of it."""
+"""Turns that are cancelled, interrupted, reopened or cut, and their remains in the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Row
-from engine_runtime.lm.paged_lm import Logits
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
 from tests.doubles.scripted_lm import SamplingScript, scripted
@@ -168,21 +168,21 @@ def test_a_reply_that_is_done_is_not_cancelled(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 1000], ids=["at once", "one event", "two events", "done"])
-def test_the_user_goes_on_after_all(engine: Engine, taken: int) -> None:
-    whole = speech(3.0)
+def test_the_user_continues_after_all(engine: Engine, taken: int) -> None:
+    complete = speech(3.0)
     turn = engine.open_turn(engine.new_conversation(), 1)
-    ask(turn, whole)
+    ask(turn, complete)
     expected = done(list(turn.commit(Modality.SPEECH, GREEDY))).codes
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1)
-    ask(turn, whole[:17000])
+    ask(turn, complete[:17000])
     reply = turn.commit(Modality.SPEECH, GREEDY)
     for _, _event in zip(range(taken), reply, strict=False):
         pass
     turn.reopen()
     assert list(reply) == []
     assert conversation.exchanges == []
-    ask(turn, whole[17000:])
+    ask(turn, complete[17000:])
     assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
     assert len(conversation.exchanges) == 1
 
@@ -267,7 +267,7 @@ def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engi
     events = list(turn.commit(Modality.SPEECH, LONG))
     assert done(events).codes == tuple(codes)
     first_chunk = spoken.stages.token2mel.packet_codes[0] + spoken.stages.token2mel.look_ahead_codes
-    # The first code comes from the prefill, each step gives one more, and a last one ends the reply.
+    # The first code comes from the prefill, each step yields one more, and a last one ends the reply.
     assert executor.exclusive_gpu == [True] * (first_chunk - 1) + [False] * (
         len(executor.exclusive_gpu) - first_chunk + 1
     )
@@ -378,7 +378,7 @@ def test_an_error_in_a_step_ends_the_turn_and_keeps_the_conversation(engine: Eng
     assert done(say(engine, conversation)).finish_reason == "stop"
 
 
-def test_too_little_memory_in_a_step_is_told_with_what_takes_less(engine: Engine) -> None:
+def test_too_little_memory_in_a_step_is_reported_with_what_takes_less(engine: Engine) -> None:
     engine, executor = scripted(engine, reply_script(engine, [1, 2, 3, 4, 5, 6]))
     conversation = engine.new_conversation()
 
@@ -398,10 +398,10 @@ def test_too_little_memory_in_a_step_is_told_with_what_takes_less(engine: Engine
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "cancelled", "reopened", "left", "failed"])
-def test_a_reply_that_is_over_gives_its_voice_back_at_once(
+def test_a_reply_that_is_over_releases_its_voice_at_once(
     engine: Engine, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The buffers of a voice are large on a GPU: the next reply must not need others beside them."""
+    """The buffers of a voice are large on a GPU: the next reply must reuse them."""
     voices: list[weakref.ref[ReplyVoice]] = []
 
     class Noted(ReplyVoice):
@@ -409,7 +409,7 @@ def test_a_reply_that_is_over_gives_its_voice_back_at_once(
             super().__init__(*words)
             voices.append(weakref.ref(self))
 
-    def fail(*words: Any) -> Logits:
+    def fail(*words: Any, **options: Any) -> StepOutput:
         raise ExecutorError("logits: the forward step returned only zeros")
 
     monkeypatch.setattr(reply, "ReplyVoice", Noted)

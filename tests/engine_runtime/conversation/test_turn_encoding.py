@@ -1,4 +1,4 @@
-"""Codes of a spoken turn: revised while it is spoken, encoded anew at its commit; how loud to expect it."""
+"""Codes of a spoken turn: revised during speech, encoded again at the commit; initial ceiling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine_runtime.types import Modality, Pcm
 from tests.tools.turns import GREEDY, ask, check, done, exchange, speech
 
 FAR_PRIOR = 16.0
-"""So far above any speech that nothing of it is left, and codes made with it are others."""
+"""So far above any speech that its features vanish and its codes differ."""
 SHORT_S = 0.9
 """Too short for a revision."""
 
@@ -74,7 +74,7 @@ def keys_and_values(engine: Engine, sequence: Sequence) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seconds", [SHORT_S, 3.0])
-def test_codes_at_the_commit_are_those_of_the_whole(exact: Engine, seconds: float) -> None:
+def test_codes_at_the_commit_are_those_of_the_complete_question(exact: Engine, seconds: float) -> None:
     question = with_silence(seconds)
     conversation = exact.new_conversation()
     assert done(exchange(exact, conversation, question)).codes
@@ -139,11 +139,11 @@ def check_cache(engine: Engine, conversation: Conversation, wanted: list[Row]) -
     held = keys_and_values(engine, conversation.sequence).clone()
     fresh, lm = Sequence(), engine.stages.lm
     lm.prefill(fresh, ids, BOTH_TAILS)
-    whole, config = keys_and_values(engine, fresh), engine.stages.lm_config
+    complete, config = keys_and_values(engine, fresh), engine.stages.lm_config
     # The text tail, the layers after the shared ones, is left out of a spoken reply until it is wanted.
     text, rows = slice(config.shared_layers, config.shared_layers + config.text_layers), conversation.sequence
-    held[rows.text_rows :, text] = whole[rows.text_rows :, text]
-    torch.testing.assert_close(held, whole, atol=1e-5, rtol=1e-4)
+    held[rows.text_rows :, text] = complete[rows.text_rows :, text]
+    torch.testing.assert_close(held, complete, atol=1e-5, rtol=1e-4)
     lm.blocks.release(fresh)
 
 
@@ -155,18 +155,18 @@ def test_the_cache_is_that_of_a_fresh_prefill(exact: Engine) -> None:
 
 
 @pytest.mark.parametrize("seconds", [SHORT_S, 2.0])
-def test_the_user_goes_on_after_the_commit(exact: Engine, seconds: float) -> None:
-    whole, place = with_silence(seconds + 1.0), int(seconds * 16000)
+def test_the_user_continues_after_the_commit(exact: Engine, seconds: float) -> None:
+    complete, place = with_silence(seconds + 1.0), int(seconds * 16000)
     conversation = exact.new_conversation()
     turn = exact.open_turn(conversation, 1)
-    ask(turn, whole[:place])
+    ask(turn, complete[:place])
     next(turn.commit(Modality.SPEECH, GREEDY))
     turn.reopen()
-    ask(turn, whole[place:])
+    ask(turn, complete[place:])
     straight = exact.new_conversation()
-    expected = done(exchange(exact, straight, whole)).codes
+    expected = done(exchange(exact, straight, complete)).codes
     assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
-    assert user_codes(exact, conversation) == exact.stages.speech_tokenizer.encode(whole).tolist()
+    assert user_codes(exact, conversation) == exact.stages.speech_tokenizer.encode(complete).tolist()
 
 
 def started_with(turn: Turn) -> float:

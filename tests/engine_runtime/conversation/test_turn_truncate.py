@@ -1,4 +1,4 @@
-"""A reply that is cut where the user stopped hearing it: history, text and KV cache end at the same code."""
+"""A reply cut at the playback position: history, text and KV cache end at the same code."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def test_the_text_is_cut_at_the_same_code(engine: Engine) -> None:
     engine, _ = scripted(engine, [*script, (0, special.eosp), (special.im_end, 0)])
     conversation = engine.new_conversation()
     turn, events = answered(engine, conversation)
-    pieces = [event for event in events if isinstance(event, ReplyText)]
-    assert "".join(piece.text for piece in pieces) == conversation.exchanges[-1].text
+    parts = [event for event in events if isinstance(event, ReplyText)]
+    assert "".join(part.text for part in parts) == conversation.exchanges[-1].text
     for played in range(len(words) * unit, 0, -unit // 2):
         turn.truncate(played)
-        heard = "".join(piece.text for piece in pieces if piece.start_sample < played)
+        heard = "".join(part.text for part in parts if part.start_sample < played)
         assert conversation.exchanges[-1].text == heard.strip()
         count = len(codes_in_history(engine, conversation))
         assert engine.stages.tokenizer.decode(words[:count]).strip() == heard.strip()
@@ -308,8 +308,8 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
         assert len(codes) == heard
         audio = [event for event in events if isinstance(event, ReplyAudio)]
         assert audio
-        pieces = [event for event in events if isinstance(event, ReplyText)]
-        text = "".join(piece.text for piece in pieces if piece.start_sample < played)
+        parts = [event for event in events if isinstance(event, ReplyText)]
+        text = "".join(part.text for part in parts if part.start_sample < played)
         assert conversation.exchanges[-1].text == text.strip()
 
     fresh = Engine(replace(engine.stages, lm=fresh_pool(loaded)))
@@ -320,7 +320,7 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
     warm, num_new = engine.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS)
     cold, num_cold = fresh.stages.sequences.prefill(copy.sequence, rows, BOTH_TAILS)
     assert num_new <= num_cold
-    for left, right in ((warm.text, cold.text), (warm.audio, cold.audio)):
+    for left, right in ((warm.text_logits, cold.text_logits), (warm.audio_logits, cold.audio_logits)):
         assert left is not None
         assert right is not None
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Kernels that cannot run are replaced by plain torch, which is said once, unless they were asked for."""
+"""Kernels that cannot run are replaced by plain torch, with one log message, unless requested explicitly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from engine_runtime.cuda import availability
 from engine_runtime.hardware import AcceleratorError
-from tests.doubles.interpreted_triton import mend_interpreter, needs_triton
+from tests.doubles.interpreted_triton import needs_triton, patch_interpreter
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def test_without_triton_the_plain_way_is_taken_and_said(
 
 @needs_triton
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    mend_interpreter()
+    patch_interpreter()
     from engine_runtime.cuda.kernels import prefill_elementwise as rows
 
     class Broken:
@@ -49,6 +49,6 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 @needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the kernels are compiled for the GPU")
 def test_a_kernel_that_runs_is_enough() -> None:
-    mend_interpreter()
+    patch_interpreter()
     assert availability.why_no_triton(CPU) is None
     assert availability.uses_triton("auto", CPU)

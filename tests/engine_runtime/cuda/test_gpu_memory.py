@@ -1,4 +1,4 @@
-"""What a way to run the model needs is known from shapes, and said when there is too little."""
+"""Memory requirements are computed from shapes, and reported if there is too little memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_need_is_what_a_network_then_takes(weight_format: WeightFormat, roun
     demand = Demand(
         model.config, native_bytes=2, kv_bytes=1, kv_rows=160, codec_bytes=0, rounds_tails=rounds_tails
     )
-    # Norms are left out of the reckoning.
+    # Norms are not included in the estimate.
     assert demand.bytes(weight_format) == pytest.approx(taken + scratch + _RESERVE, abs=100)
     scratch = network.largest_dense(multiplies_fp8=True) * 2
     demand = replace(demand, multiplies_fp8=True)
@@ -122,7 +122,7 @@ def test_too_little_memory_names_what_would_fit() -> None:
 
 
 @pytest.mark.parametrize("codec_bytes", [2_000_000_000, 2_040_000_000, 2_080_000_000])
-def test_the_size_that_is_told_will_do(codec_bytes: int) -> None:
+def test_the_reported_size_is_sufficient(codec_bytes: int) -> None:
     demand = replace(FULL, codec_bytes=codec_bytes)
     with pytest.raises(AcceleratorError) as error:
         require(demand, "native", int(1e9))
@@ -132,7 +132,7 @@ def test_the_size_that_is_told_will_do(codec_bytes: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_sizes_that_are_told_are_those_that_were_found_to_do() -> None:
+def test_the_reported_sizes_are_sufficient() -> None:
     """The smallest bounds, in GB, in which an H200 held the released shape, to within 0.2 GB."""
     bundle = describe("moss-speech")
     config = MossLMConfig.from_dict(bundle.lm.config)
@@ -161,7 +161,7 @@ class _Held:
 
 
 @pytest.mark.slow
-def test_what_torch_finds_too_little_for_is_told_and_let_go() -> None:
+def test_what_torch_finds_too_little_for_is_reported_and_let_go() -> None:
     held: list[weakref.ref[_Held]] = []
 
     def run() -> int:

@@ -40,7 +40,7 @@ def test_copied_outputs_outlive_the_next_call() -> None:
     assert [value.tolist() for value in (*first, alone)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
 
 
-def test_captured_graphs_that_are_forgotten_are_made_anew() -> None:
+def test_discarded_graphs_are_captured_again() -> None:
     calls = GraphedCalls("cpu")
     calls._graphs_by_key = {("one", 1): None, ("one", 2): None, "other": None}
     calls.forget(lambda key: key == ("one", 1))

@@ -9,39 +9,36 @@ import torch
 from torch import Tensor
 
 from engine_runtime.executors.cuda import executor as cuda_executor
-from engine_runtime.executors.cuda.inputs import SamplingInputs, StepInputs
-from engine_runtime.executors.cuda.operations import TorchOperations
+from engine_runtime.executors.cuda.decode_backend import DecodeOutputs
+from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
 from engine_runtime.executors.cuda.sampler import DeviceSampler
+from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, build_network
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
+from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import FP8, Matrix, quantize
 from engine_runtime.types import SamplingParams
-from tests.doubles.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
 
 pytestmark = needs_triton
-mend_interpreter()
+patch_interpreter()
 if HAS_TRITON:
-    from engine_runtime.executors.cuda import triton_operations, triton_prefill
-    from engine_runtime.executors.cuda.triton_operations import (
-        ConfigKey,
-        KernelConfig,
-        TritonOperations,
-        default_launch,
-    )
+    from engine_runtime.executors.cuda import triton_backend, triton_linear, triton_prefill
+    from engine_runtime.executors.cuda.triton_backend import TritonBackend
+    from engine_runtime.executors.cuda.triton_linear import ConfigKey, KernelConfig, default_config
     from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
     from engine_runtime.executors.cuda.triton_sampler import TritonSampler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FORMATS = ("native", "fp8", "int8", "int4")
 IS_INTERPRETED = DEVICE.type == "cpu"
-needs_gpu = pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter multiplies bfloat16 as whole numbers")
+needs_gpu = pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter multiplies bfloat16 as integers")
 
 
 def assert_stored(got: Tensor, wanted: Tensor) -> None:
@@ -74,16 +71,16 @@ class Bench:
         self.cache.pool.copy_(noise.to(self.cache.pool.dtype))
         self.inputs = StepInputs(16, DEVICE)
         scratch = torch.empty(1 << 16, dtype=dtype, device=DEVICE)
-        self.plain = TorchOperations(self.network, self.cache, self.inputs, scratch)
+        outputs = DecodeOutputs.of(self.model.config, self.cache)
+        self.plain = TorchBackend(self.network, self.cache, self.inputs, outputs, scratch)
         self.plain_rows = TorchRowOperations(self.network, self.cache, self.inputs)
-        self.triton = TritonOperations(self.network, self.cache, self.inputs)
+        self.triton = TritonBackend(self.network, self.cache, self.inputs, outputs)
         self.triton_rows = TritonRowOperations(self.network, self.cache, self.inputs)
 
     def place(self, position: int) -> None:
         """The row to run is row `position` of a sequence on scattered blocks."""
-        blocks = torch.randperm(16).to(torch.int32) * (2 * self.cache.num_layers)
         self.inputs.wait()
-        self.inputs.set_table(blocks)
+        self.inputs.set_table(torch.randperm(16).tolist(), 2 * self.cache.num_layers)
         self.inputs.set_row(0, position, 0)
         self.inputs.send(with_table=True)
 
@@ -98,12 +95,12 @@ def bench() -> Bench:
     return Bench()
 
 
-def launched(matrix: Matrix, rows: int, *, is_gated: bool = False) -> dict[ConfigKey, KernelConfig]:
+def config_for(matrix: Matrix, rows: int, *, is_gated: bool = False) -> dict[ConfigKey, KernelConfig]:
     return {ConfigKey(matrix.format, matrix.shape, is_gated): KernelConfig(rows, 4, 3, 2)}
 
 
 def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
-    """In whole numbers the row is rounded to 16 bits of its largest number."""
+    """With integer weights the row is rounded to 16 bits relative to its maximum."""
     tolerance = 3e-3 if weight_format in ("int8", "int4") else 1e-4
     torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
 
@@ -113,7 +110,7 @@ def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
 @pytest.mark.parametrize(("shape", "rows"), [((40, 64), 8), ((33, 160), 16), ((20, 300), 4), ((9, 130), 2)])
 def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int, int], rows: int) -> None:
     matrix = quantize(torch.randn(shape).to(DEVICE), weight_format)
-    bench.triton.launches.update(launched(matrix, rows))
+    bench.triton.linear.kernel_configs.update(config_for(matrix, rows))
     x, norm = torch.randn(1, shape[1]).to(DEVICE), torch.rand(shape[1]).to(DEVICE)
     residual = torch.randn(1, shape[0]).to(DEVICE)
     out, wanted = torch.zeros(2, 1, shape[0]).to(DEVICE)
@@ -129,7 +126,7 @@ def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_gate_and_up_in_one(bench: Bench, weight_format: str) -> None:
     matrix = quantize(torch.randn(2 * 37, 192).to(DEVICE), weight_format)
-    bench.triton.launches.update(launched(matrix, 8, is_gated=True))
+    bench.triton.linear.kernel_configs.update(config_for(matrix, 8, is_gated=True))
     x, norm = torch.randn(1, 192).to(DEVICE), torch.rand(192).to(DEVICE)
     out, wanted = torch.zeros(2, 1, 37).to(DEVICE)
     bench.triton.norm_gate_up(x, norm, matrix, out)
@@ -144,9 +141,9 @@ def test_fp8_taken_apart_by_its_bits_is_the_same(bench: Bench, monkeypatch: pyte
         "fp8", (16, 256), every_number.repeat(16, 1).view(FP8).to(DEVICE), torch.ones(16).to(DEVICE)
     )
     x, out = torch.randn(1, 256).to(DEVICE), torch.zeros(2, 1, 16).to(DEVICE)
-    bench.triton.launches.update(launched(matrix, 16))
+    bench.triton.linear.kernel_configs.update(config_for(matrix, 16))
     bench.triton.norm_linear(x, torch.ones(256).to(DEVICE), matrix, out[0])
-    monkeypatch.setattr(bench.triton, "_fp8_as_bits", True)
+    monkeypatch.setattr(bench.triton.linear, "_fp8_as_bits", True)
     bench.triton.norm_linear(x, torch.ones(256).to(DEVICE), matrix, out[1])
     torch.testing.assert_close(out[0], out[1], atol=1e-5, rtol=1e-5)
     assert out[0].abs().min() > 0
@@ -163,10 +160,10 @@ def test_attention_of_one_row(bench: Bench, position: int, bucket: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("position", [1, 64, 128, 129, 200, 255])
-def test_attention_of_pieces_longer_than_a_tile(
+def test_attention_with_splits_longer_than_a_tile(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
-    monkeypatch.setattr(triton_operations, "_MOST_PIECES", 2)
+    monkeypatch.setattr(triton_backend, "_MAX_SPLITS", 2)
     check_attention(bench, position, 256, 1e-5)
 
 
@@ -309,28 +306,24 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
     inputs = StepInputs(4, DEVICE)
     samplers = [kind(*vocabs, inputs, DEVICE) for kind in (DeviceSampler, TritonSampler)]
     seen = [torch.rand(vocab) < 0.3 for vocab in vocabs]
-    owner = object()
     for step in range(12 if IS_INTERPRETED else 200):
-        params = SamplingParams(
-            do_sample, 0.4 + 0.1 * (step % 7), 1 + 9 * (step % 7), 0.5 + 0.08 * (step % 7), 1.2, 9
-        )
+        if step % 3 == 0:  # a new reply
+            change = step // 3 % 7
+            params = SamplingParams(
+                do_sample, 0.4 + 0.1 * change, 1 + 9 * change, 0.5 + 0.08 * change, 1.2, 9
+            )
+            of_reply = ReplySampling(params, vocabs[1] - 5, vocabs[1] - 7, *seen)
         draws = torch.rand(2, dtype=torch.float64).tolist()
-        forbid, seen_text, seen_audio = step % 3 == 0, step % vocabs[0], step % vocabs[1]
-        request = SamplingMetadata(
-            params, *draws, seen_text, seen_audio, forbid, vocabs[1] - 5, vocabs[1] - 7, True, owner, *seen
-        )
+        last_ids = step % vocabs[0], step % vocabs[1]
+        sampling = SamplingMetadata(of_reply, *draws, *last_ids, step % 2 == 0, wants_subtitle=True)
         logits = [torch.randn(1, vocab).mul(4).round_(decimals=step % 3).to(DEVICE) for vocab in vocabs]
         logits[1][0, vocabs[1] - 7] += 6 * (step % 2)  # the end of speech, likely, and held back or not
         inputs.wait()
-        inputs.set_sampling(
-            SamplingInputs(
-                seen_text, seen_audio, forbid, params.top_k, params.top_p, params.temperature, 1.2, *draws
-            )
-        )
+        for sampler in samplers:
+            sampler.set(sampling)
         inputs.send(with_table=False)
         found = []
         for sampler in samplers:
-            sampler.begin(request)
             sampler.result.fill_(-1)
             sampler.run(*logits, do_sample=do_sample, subtitle=step % 2 == 0)
             found.append(sampler.read())
@@ -342,9 +335,9 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
 
 
 @pytest.mark.slow
-def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     few_programs = KernelConfig(32, 4, 1, 2)
-    monkeypatch.setattr(triton_operations, "default_launch", lambda key: few_programs)
+    monkeypatch.setattr(triton_linear, "default_config", lambda key: few_programs)
     model, cases = load_tiny()
     ids = as_ids(cases["a.rows"], model)
     device = str(DEVICE)
@@ -354,12 +347,12 @@ def test_a_whole_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> N
     plain.prefill(other, ids[:20])
     for token, tails in ((ids[20], Tails(text=False)), (ids[21], Tails())):
         got, wanted = paged.decode(mine, token, tails), plain.decode(other, token, tails)
-        assert got.audio is not None
-        assert wanted.audio is not None
-        torch.testing.assert_close(got.audio, wanted.audio, atol=LOGIT_TOLERANCE, rtol=0)
-    assert got.text is not None
-    assert wanted.text is not None
-    torch.testing.assert_close(got.text, wanted.text, atol=LOGIT_TOLERANCE, rtol=0)
+        assert got.audio_logits is not None
+        assert wanted.audio_logits is not None
+        torch.testing.assert_close(got.audio_logits, wanted.audio_logits, atol=LOGIT_TOLERANCE, rtol=0)
+    assert got.text_logits is not None
+    assert wanted.text_logits is not None
+    torch.testing.assert_close(got.text_logits, wanted.text_logits, atol=LOGIT_TOLERANCE, rtol=0)
 
 
 @pytest.mark.slow
@@ -374,7 +367,7 @@ def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch:
     plain = make_cuda_paged(model, formats=formats)
     monkeypatch.setattr(paged.executor._prefill._operations, "dense", lambda matrix, *given: matrix.weight)
     got, wanted = paged.prefill(Sequence(), ids), plain.prefill(Sequence(), ids)
-    for one, other in ((got.text, wanted.text), (got.audio, wanted.audio)):
+    for one, other in ((got.text_logits, wanted.text_logits), (got.audio_logits, wanted.audio_logits)):
         torch.testing.assert_close(
             one, other, atol=LOGIT_TOLERANCE, rtol=0
         )  # no rounded weight was made dense
@@ -402,7 +395,7 @@ def test_a_few_rows_filled_up_to_a_captured_size(monkeypatch: pytest.MonkeyPatch
         start = mine.num_rows
         got = paged.prefill(mine, ids[start : start + count], tails)
         wanted = plain.prefill(other, ids[start : start + count], tails)
-        for one, two in ((got.text, wanted.text), (got.audio, wanted.audio)):
+        for one, two in ((got.text_logits, wanted.text_logits), (got.audio_logits, wanted.audio_logits)):
             assert (one is None) == (two is None)
             if one is not None and two is not None:
                 torch.testing.assert_close(one, two, atol=LOGIT_TOLERANCE, rtol=0)
@@ -411,10 +404,10 @@ def test_a_few_rows_filled_up_to_a_captured_size(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("columns", [4096, 12288, 256, 704])
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_default_launches_are_sizes_that_triton_takes(columns: int, weight_format: str) -> None:
+def test_default_configs_are_sizes_that_triton_takes(columns: int, weight_format: str) -> None:
     for is_gated in (False, True):
-        launch = default_launch(ConfigKey(weight_format, (512, columns), is_gated))
-        for size in (launch.rows, launch.warps):
+        config = default_config(ConfigKey(weight_format, (512, columns), is_gated))
+        for size in (config.rows, config.warps):
             assert size & (size - 1) == 0
             assert size > 0
-        assert launch.warps <= 8
+        assert config.warps <= 8

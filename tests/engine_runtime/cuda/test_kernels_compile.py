@@ -1,4 +1,4 @@
-"""Every kernel compiles for the GPUs it is meant for, and reads weights in loads of 16 bytes."""
+"""Every kernel compiles for its target GPUs, and reads weights in loads of 16 bytes."""
 
 from __future__ import annotations
 

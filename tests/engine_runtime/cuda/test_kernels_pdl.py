@@ -44,7 +44,7 @@ def test_without_a_driver_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_driver_tells_its_version() -> None:
+def test_the_driver_reports_its_version() -> None:
     assert 11000 < module._driver_version() < 100_000
 
 

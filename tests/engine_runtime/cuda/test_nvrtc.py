@@ -1,4 +1,4 @@
-"""The compiler of CUDA C++, where its package is installed."""
+"""The compiler of CUDA C++, if its package is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ def test_a_program_and_what_the_compiler_says() -> None:
 
 
 @pytest.mark.usefixtures("needs_nvrtc")
-def test_what_does_not_compile_is_told() -> None:
+def test_headers_are_included_by_their_names() -> None:
+    headers = {"factor.cuh": "#pragma once\n#define FACTOR 3.0f\n", "twice.cuh": '#include "factor.cuh"\n'}
+    source = '#include "twice.cuh"\n#include "factor.cuh"\n' + SOURCE.replace("2.0f", "FACTOR")
+    program, _ = compile_program(source, "sm_90", headers=headers)
+    assert program.startswith(b"\x7fELF")
+    with pytest.raises(RuntimeError, match=r"factor\.cuh"):
+        compile_program(source, "sm_90", headers={"twice.cuh": headers["twice.cuh"]})
+
+
+@pytest.mark.usefixtures("needs_nvrtc")
+def test_a_program_that_does_not_compile_raises_with_the_log() -> None:
     with pytest.raises(RuntimeError, match="nothing_like_it"):
         compile_program(SOURCE.replace("threadIdx.x", "nothing_like_it"), "sm_90")
     with pytest.raises(RuntimeError, match="gpu-architecture"):

@@ -1,4 +1,4 @@
-"""Which TensorRT is taken, and what is said where there is none."""
+"""Selection of the TensorRT library, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine_runtime.cuda import tensorrt_library as library
-from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
+from engine_runtime.errors import EngineError
 
 
 def _module(version: str) -> types.ModuleType:
@@ -37,13 +38,13 @@ def absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatc
 
 
 def test_without_either_the_sentence_names_both_ways(absent: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TensorRTError, match=r"moss-voice\[trt-codec\].*moss-voice\[trt\]"):
+    with pytest.raises(EngineError, match=r"moss-voice\[trt-codec\].*moss-voice\[trt\]"):
         library.runtime_library()
 
 
 def test_the_executors_library_is_never_the_one_for_rtx(absent: pytest.MonkeyPatch) -> None:
     absent.setitem(sys.modules, "tensorrt_rtx", _module("1.7.1"))
-    with pytest.raises(TensorRTError, match="TensorRT is not installed"):
+    with pytest.raises(EngineError, match="TensorRT is not installed"):
         library.tensorrt()
     assert library.tensorrt_rtx().__version__ == "1.7.1"
 
@@ -67,14 +68,17 @@ def test_a_broken_installation_is_named(monkeypatch: pytest.MonkeyPatch, error: 
         raise error
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.raises(TensorRTError, match=text):
+    with pytest.raises(EngineError, match=text):
         library.tensorrt()
 
 
 def test_what_a_library_said_becomes_part_of_a_sentence() -> None:
-    assert library.first_line("out of memory\n  at line 3") == "out of memory"
-    assert library.first_line("") == "no reason given"
-    assert len(library.first_line("x" * 5000)) < 210
+    said = types.SimpleNamespace(last_error="out of memory.\n  at line 3")
+    assert library.reason(said) == " (out of memory)"
+    said.last_error = ""
+    assert library.reason(said) == ""
+    said.last_error = "x" * 5000
+    assert len(library.reason(said)) < 210
 
 
 def test_what_the_library_says_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

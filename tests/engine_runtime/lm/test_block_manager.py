@@ -1,4 +1,4 @@
-"""Block accounting: no block lost or owned twice, and every row where its sequence will look for it."""
+"""Block accounting: no block is lost or owned twice, and every row is at its place in the block table."""
 
 from __future__ import annotations
 

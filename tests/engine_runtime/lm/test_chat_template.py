@@ -1,4 +1,4 @@
-"""The chat layout, and text that comes back id by id."""
+"""The chat template, and incremental decoding of text."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_prompts_of_the_shipped_bundle_are_those_of_one_text(repository: Pat
 
 
 @given(text=st.text(max_size=60))
-def test_text_comes_back_piece_by_piece(tokenizer: TextTokenizer, text: str) -> None:
+def test_text_is_decoded_incrementally(tokenizer: TextTokenizer, text: str) -> None:
     incremental = IncrementalText(tokenizer)
     ids = tokenizer.encode(text)
     pieces = [incremental.push(token_id) for token_id in ids]

@@ -1,4 +1,4 @@
-"""Mutated tokenizer files: refused, or a tokenizer that gives ids of the vocabulary and text."""
+"""Mutated tokenizer files: rejected, or a tokenizer that yields valid ids and text."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from engine_runtime.lm.generation import (
     next_mode,
     speech_codes,
 )
-from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampler import Sampler, draws
 from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.engine_runtime.lm.test_sampler import processed
@@ -63,12 +64,14 @@ def reply(paged: PagedLM, tiny: Tiny, generation: Generation, prompt: list[Row])
     """Run a reply to its end."""
     sequence, rows = Sequence(), []
     vocab = tiny[0].config.text_vocab
-    logits = paged.prefill(sequence, [merged_id(row, SPECIAL, vocab) for row in prompt], generation.tails)
+    ids = [merged_id(row, SPECIAL, vocab) for row in prompt]
+    logits = paged.prefill(sequence, ids, generation.tails, generation.sampling)
     while True:
         rows.append(generation.sample(logits))
         if generation.finish_reason is not None:
             return rows
-        logits = paged.decode(sequence, merged_id(rows[-1].row, SPECIAL, vocab), generation.tails)
+        token = merged_id(rows[-1].row, SPECIAL, vocab)
+        logits = paged.decode(sequence, token, generation.tails, generation.sampling)
 
 
 @pytest.mark.slow
@@ -135,7 +138,7 @@ def test_a_reply_is_cut_at_max_new_whatever_the_model_says(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_reply(tiny: Tiny) -> None:
+def test_the_same_seed_yields_the_same_reply(tiny: Tiny) -> None:
     model, cases = tiny
     prompt = as_rows(cases["gen.sample_speech_min_new.prompt"])
 
@@ -169,7 +172,7 @@ def test_later_turns_agree_after_tails_were_left_out(tiny: Tiny) -> None:
         last = paged.prefill(sequence, question)
         assert sequence.complete_rows == sequence.num_rows
         after.append(last)
-    for name in ("text", "audio"):
+    for name in ("text_logits", "audio_logits"):
         plain, skipped = getattr(after[0], name), getattr(after[1], name)
         torch.testing.assert_close(skipped, plain, atol=LOGIT_TOLERANCE, rtol=0)
 
@@ -193,6 +196,6 @@ def test_forbidden_codes_and_an_early_end_are_never_picked(tiny: Tiny) -> None:
     audio[SPECIAL.audio_forbidden_from :] = 9.0
     audio[SPECIAL.eosp] = 8.0
     audio[7] = 1.0
-    logits = Logits(torch.zeros(config.text_vocab), audio)
+    logits = StepOutput(torch.zeros(config.text_vocab), audio)
     assert [generation.sample(logits).row.audio for _ in range(3)] == [7, 7, SPECIAL.eosp]
     assert generation.mode is Mode.TEXT

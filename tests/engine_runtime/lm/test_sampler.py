@@ -1,4 +1,4 @@
-"""The sampler, which sorts candidates only, against the plain one that sorts the whole vocabulary."""
+"""The sampler, which sorts candidates only, against the plain one that sorts the complete vocabulary."""
 
 from __future__ import annotations
 

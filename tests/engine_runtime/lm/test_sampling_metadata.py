@@ -1,4 +1,4 @@
-"""Which sampling an executor can be asked for."""
+"""Sampling that an executor supports."""
 
 from __future__ import annotations
 

@@ -73,11 +73,11 @@ def test_a_window_with_the_receptive_field_is_exact_and_less_is_not(change: dict
     left, right = receptive_field(config)
     mel = torch.randn(1, 80, 60, dtype=torch.float64)
     with torch.inference_mode():
-        whole = model(mel)[0, 0, 30 * 480 : 34 * 480]
+        reference = model(mel)[0, 0, 30 * 480 : 34 * 480]
         window = model(mel[..., 30 - left : 34 + right])[0, 0, left * 480 : (left + 4) * 480]
         short = model(mel[..., 30 - left + 3 : 34 + right - 3])[0, 0, (left - 3) * 480 : (left + 1) * 480]
-    assert float((window - whole).abs().max()) <= 1e-12
-    assert float((short - whole).abs().max()) > 1e-12
+    assert float((window - reference).abs().max()) <= 1e-12
+    assert float((short - reference).abs().max()) > 1e-12
 
 
 def test_weight_norm_for_training_folds_into_the_same_network() -> None:

@@ -1,4 +1,4 @@
-"""The network of the package alone, without its training side."""
+"""The network of the package, without its training code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _functions_of_the_package(*names: str) -> dict[str, object]:
     return found
 
 
-def test_what_stands_in_is_what_the_package_has() -> None:
+def test_the_replacement_equals_the_module_of_the_package() -> None:
     own = _functions_of_the_package("init_weights", "get_padding")
     stand_in = sys.modules["bigvgan.utils"]
     for kernel in range(1, 16, 2):

@@ -8,44 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from engine_runtime.errors import BundleError, ContextLengthError
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.flow.cfm import fixed_noise, time_span
 from engine_runtime.models.flow.encoder import align_distances
+from tests.factories.tiny_flow import META, flow_config, make_flow
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
-META = json.loads((GOLDEN / "flow_tiny.json").read_text())
 MEL_TOLERANCE = 3e-4
-
-
-def tiny_config() -> FlowConfig:
-    """The dimensions of the stored network."""
-    encoder, estimator = META["config"]["encoder"], META["config"]["estimator"]
-    return FlowConfig(
-        vocab_size=META["config"]["vocab_size"],
-        encoder_dim=encoder["output_size"],
-        encoder_heads=encoder["attention_heads"],
-        encoder_ffn=encoder["linear_units"],
-        encoder_blocks=encoder["num_blocks"],
-        encoder_up_blocks=encoder["up_blocks"],
-        channels=estimator["channels"][0],
-        n_blocks=estimator["n_blocks"],
-        mid_blocks=estimator["num_mid_blocks"],
-        heads=estimator["num_heads"],
-        head_dim=estimator["attention_head_dim"],
-    )
 
 
 @pytest.fixture(scope="module")
 def tiny() -> tuple[CausalFlow, dict[str, torch.Tensor]]:
-    """The tiny network with its stored weights, and the case tensors."""
-    tensors = load_file(GOLDEN / "flow_tiny.safetensors")
-    cases = {key: value for key, value in tensors.items() if key.startswith(("in.", "mel.", "internal."))}
-    model = CausalFlow(tiny_config())
-    model.load_state_dict({key: value for key, value in tensors.items() if key not in cases}, strict=True)
-    return model.eval(), cases
+    return make_flow()
 
 
 def difference(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -113,10 +89,10 @@ def test_cosine_schedule(steps: int) -> None:
 def test_chunks_that_are_out_do_not_change(tiny: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     model, cases = tiny
     codes = cases["in.token"].long()[None]
-    whole = model.inference(codes, n_steps=3)
+    reference = model.inference(codes, n_steps=3)
     for count in (8, 13, 18):
         part = model.inference(codes[:, :count], n_steps=3, finalize=False)
-        assert difference(part, whole[:, :, : part.shape[2]]) <= 1e-4
+        assert difference(part, reference[:, :, : part.shape[2]]) <= 1e-4
 
 
 def test_guidance_of_zero_is_the_conditional_half(tiny: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
@@ -147,7 +123,7 @@ def test_a_padded_row_is_encoded_as_if_alone(tiny: tuple[CausalFlow, dict[str, t
 
 def test_loss_ignores_padding_and_reaches_every_parameter() -> None:
     torch.manual_seed(1)
-    model = CausalFlow(FlowConfig(**{**vars_of(tiny_config()), "encoder_dropout": 0.0}))
+    model = CausalFlow(FlowConfig(**{**vars_of(flow_config()), "encoder_dropout": 0.0}))
     codes, mel = torch.randint(0, 160, (3, 12)), torch.randn(3, 80, 48)
     lengths = torch.tensor([12, 7, 5])
     torch.manual_seed(2)
@@ -193,9 +169,9 @@ def vars_of(config: FlowConfig) -> dict[str, float]:
     ("values", "word"),
     [
         ({"colour": 3}, "unknown key"),
-        ({"channels": "wide"}, r"\[flow.config\] has channels = 'wide', which must be a whole number from 1"),
-        ({"channels": True}, "must be a whole number"),
-        ({"heads": 0}, "heads = 0, which must be a whole number from 1 to 256"),
+        ({"channels": "wide"}, r"\[flow.config\] has channels = 'wide', which must be an integer from 1"),
+        ({"channels": True}, "must be an integer"),
+        ({"heads": 0}, "heads = 0, which must be an integer from 1 to 256"),
         ({"cfg_rate": float("nan")}, "cfg_rate = nan, which must be a number from 0 to 100"),
         ({"encoder_dim": 65}, "divisible"),
     ],

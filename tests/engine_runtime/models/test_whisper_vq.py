@@ -92,17 +92,17 @@ def test_names_and_shapes_at_full_size() -> None:
 
 @pytest.mark.parametrize("codes_per_step", [1, 3, 27])
 @torch.inference_mode()
-def test_steps_with_caches_equal_the_whole_segment(
+def test_steps_with_caches_equal_the_complete_segment(
     model: WhisperVQ, golden: dict[str, torch.Tensor], codes_per_step: int
 ) -> None:
     mel = golden["odd.mel0"][None]
-    state, pieces = model.initial_state(), []
-    for piece in mel.split(codes_per_step * model.config.frames_per_code, dim=2):
-        hidden, state = model.step_hidden(piece, state)
-        pieces.append(hidden)
+    state, parts = model.initial_state(), []
+    for part in mel.split(codes_per_step * model.config.frames_per_code, dim=2):
+        hidden, state = model.step_hidden(part, state)
+        parts.append(hidden)
     assert state.length == mel.shape[2] // 2
     torch.testing.assert_close(
-        torch.cat(pieces, dim=1)[0], golden["odd.hidden_pooled"], atol=HIDDEN_TOLERANCE, rtol=0.0
+        torch.cat(parts, dim=1)[0], golden["odd.hidden_pooled"], atol=HIDDEN_TOLERANCE, rtol=0.0
     )
 
 
@@ -167,7 +167,7 @@ def test_refuses_to_step_past_the_segment() -> None:
         ({"depth": 3}, r"unknown keys \['depth'\]"),
         ({"heads": 5}, "not a multiple of heads"),
         ({"max_positions": 42}, "not a multiple of pool"),
-        ({"layers": 0}, "layers = 0, which must be a whole number from 1"),
+        ({"layers": 0}, "layers = 0, which must be an integer from 1"),
     ],
 )
 def test_config_refuses_what_cannot_work(change: dict[str, int], message: str) -> None:

@@ -1,4 +1,4 @@
-"""An engine against the torch executor: aligned, or told at which row it is not."""
+"""An engine against the torch executor: aligned, or the first different row is reported."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_an_engine_built_wrongly_is_not_aligned(
     assert alignment.first is not None
     step = alignment.first.step
     assert (alignment.first.question, step.turn) == ("q0", 1)
-    # The first piece of the first prefill reads no cache: what is wrong with that shows later.
+    # The first chunk of the first prefill reads no cache: errors appear later.
     assert (step.first == 0) == shows_without_cache
     assert f"q0, turn 1, {step.phase}, row {step.end - 1}: " in str(alignment.first)
 
 
 @pytest.mark.slow
-def test_a_wrong_decode_is_told_apart_from_prefill(
+def test_a_wrong_decode_is_distinguished_from_prefill(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path
 ) -> None:
     def stale(device: dict[str, Any], host: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Building with the stand-in of the library: what lies in the engine's folder, and every way to fail."""
+"""Building with the double of the library: contents of the engine folder, and all errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from engine_runtime.errors import BundleError, EngineError, ExportError
 from engine_runtime.executors.trtllm.contract import CONTRACTS
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
-from engine_runtime.lm.executor import ExecutorLimits
+from engine_runtime.lm.step import ExecutorLimits
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
 from engine_runtime.trtllm.build_report import BuildReport
@@ -153,7 +153,7 @@ def test_an_engine_that_no_conversation_can_run_on_is_refused(
     assert not (tmp_path / "engine").exists()
 
 
-def test_sizes_that_the_library_changed_are_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_sizes_that_the_library_changed_are_reported(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engine", build=altered(tokens_per_block=64))
     assert report.changed == ("tokens_per_block is 64, asked for was 32",)
     assert report.engine.tokens_per_block == 64
@@ -183,7 +183,7 @@ def test_errors_of_the_library_become_one_sentence(
     assert "moss-voice doctor" in caught.value.what_to_do
 
 
-def test_a_build_that_gives_no_plan_is_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_build_that_yields_no_plan_is_reported(tiny_checkpoint: Path, tmp_path: Path) -> None:
     class WithoutPlan(builder.Engine):
         def save(self, engine_dir: str) -> None:
             super().save(engine_dir)
@@ -193,7 +193,7 @@ def test_a_build_that_gives_no_plan_is_told(tiny_checkpoint: Path, tmp_path: Pat
         engine = builder.build(model, config)
         return WithoutPlan(engine.network, engine.config)
 
-    with pytest.raises(EngineError, match="TensorRT gave no engine"):
+    with pytest.raises(EngineError, match="TensorRT returned no engine"):
         make(tiny_checkpoint, tmp_path / "engine", build=build)
 
 

@@ -1,4 +1,4 @@
-"""Building with TensorRT-LLM itself, where it is installed beside a GPU."""
+"""Building with TensorRT-LLM itself, if it is installed and there is a GPU."""
 
 from __future__ import annotations
 

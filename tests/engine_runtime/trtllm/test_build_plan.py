@@ -1,4 +1,4 @@
-"""What the library is told, and what is refused before it is asked."""
+"""Settings passed to the library, and those rejected before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def empty_checkpoint(directory: Path, config: CheckpointConfig) -> Path:
     return directory
 
 
-def test_what_the_library_is_told(tiny_checkpoint: Path) -> None:
+def test_settings_passed_to_the_library(tiny_checkpoint: Path) -> None:
     plan = plan_build(tiny_checkpoint, BuildOptions())
     assert plan.plugins == {
         "dtype": "float32",
@@ -84,12 +84,12 @@ def test_a_model_made_for_long_conversations_is_not_built_for_all_of_it(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_seq_len": 1025}, "max_seq_len is 1025, and the model was made for at most 1024"),
+        ({"max_seq_len": 1025}, "max_seq_len is 1025, and the model supports at most 1024"),
         ({"max_seq_len": 0}, "max_seq_len is 0"),
         ({"max_seq_len": 64, "max_num_tokens": 65}, "max_num_tokens is 65"),
         ({"max_num_tokens": 31}, "max_num_tokens is 31. Give at least tokens_per_block"),
         ({"max_num_tokens": 64, "opt_num_tokens": 65}, "opt_num_tokens is 65"),
-        ({"tokens_per_block": 48}, "tokens_per_block is 48. Give a power of two"),
+        ({"tokens_per_block": 48}, "tokens_per_block is 48. Specify a power of two"),
         ({"tokens_per_block": 0}, "tokens_per_block is 0"),
     ],
 )
@@ -136,7 +136,7 @@ def test_plans_that_the_library_reads_otherwise_are_refused(
         plan_build(checkpoint, BuildOptions(fused_mlp=False))
 
 
-def test_a_checkpoint_that_is_not_whole_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_complete_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"config\.json is missing"):
         plan_build(tmp_path, BuildOptions())
     tensors = load_file(tiny_checkpoint / WEIGHTS)

@@ -1,4 +1,4 @@
-"""Calibration sees what goes into the products, no more and no less, and keeps it."""
+"""Calibration records exactly the inputs of the linear layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import modules
 from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.bundle.trtllm_checkpoint.scales import QuantizeError
 from engine_runtime.errors import ExportError
-from engine_runtime.executors.torch.fused_layer import DenseLinear
+from engine_runtime.executors.torch.linear import DenseLinear
 from engine_runtime.trtllm.calibrate import KEPT_ROWS, Calibration, Calibrator
 from engine_runtime.trtllm.quantize import identity
 from tests.factories.trt_checkpoints import PROMPTS, REPLY_ROWS, calibrate, watched_stages

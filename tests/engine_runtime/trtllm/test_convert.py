@@ -1,4 +1,4 @@
-"""A bundle and a released folder become a checkpoint: what is written, gone on with and refused."""
+"""Conversion of a bundle and of a released folder: written files, resumption, errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_bundle_becomes_the_tensors_of_the_library(random_bundle: Path, tmp_pa
     assert about == {"bundle": "random", "lm_fingerprint": lm_fingerprint(Bundle.open(random_bundle))}
 
 
-def test_a_released_folder_in_shards_gives_what_its_bundle_gives(
+def test_a_released_folder_in_shards_yields_the_checkpoint_of_its_bundle(
     released_folder: Path, released: Path, tmp_path: Path
 ) -> None:
     _convert(released, tmp_path / "a")
@@ -108,7 +108,7 @@ def test_values_that_a_dtype_cannot_hold_are_named(released: Path, tmp_path: Pat
     _convert(released, tmp_path / "other", "bfloat16")
 
 
-def test_an_interrupted_conversion_goes_on(random_bundle: Path, tmp_path: Path) -> None:
+def test_an_interrupted_conversion_is_resumed(random_bundle: Path, tmp_path: Path) -> None:
     conversion = Conversion.start(find_language_model(random_bundle), tmp_path / "checkpoint")
 
     def interrupted(share: float) -> None:
@@ -158,13 +158,13 @@ def test_a_folder_that_holds_something_else_is_not_touched(
     with pytest.raises(ExportError, match="Choose another folder with --to"):
         _convert(random_bundle, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "config.json").unlink()
-    with pytest.raises(ExportError, match="made of another model or in another format"):
+    with pytest.raises(ExportError, match="from another model or in another format"):
         _convert(random_bundle, tmp_path / "checkpoint", "float32")
     with pytest.raises(ExportError, match="is a file"):
         _convert(random_bundle, tmp_path / "checkpoint" / "rank0.safetensors")
 
 
-def test_a_disk_without_room_is_told_first(
+def test_a_disk_without_room_is_reported_first(
     random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -196,7 +196,7 @@ def test_folders_of_something_else(random_bundle: Path, released: Path, tmp_path
     with pytest.raises(BundleError, match=r"There is no folder .*nowhere"):
         find_language_model(tmp_path / "nowhere")
     _convert(random_bundle, tmp_path / "checkpoint")
-    with pytest.raises(BundleError, match="TensorRT-LLM checkpoint already"):
+    with pytest.raises(BundleError, match="already a TensorRT-LLM checkpoint"):
         find_language_model(tmp_path / "checkpoint")
     config = json.loads((released / "config.json").read_text("utf-8"))
     (released / "config.json").write_text(json.dumps(config | {"model_type": "qwen3"}))
@@ -226,17 +226,17 @@ def test_numbers_that_the_library_does_not_take(random_bundle: Path, tmp_path: P
     _convert(bundle, tmp_path / "a", "float32")
 
 
-def test_weights_pass_through_memory_in_pieces(
+def test_weights_pass_through_memory_in_chunks(
     random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _convert(random_bundle, tmp_path / "whole")
-    monkeypatch.setattr(convert, "_PIECE_BYTES", 1000)
-    conversion = Conversion.start(find_language_model(random_bundle), tmp_path / "pieces")
+    _convert(random_bundle, tmp_path / "one_shot")
+    monkeypatch.setattr(convert, "_CHUNK_BYTES", 1000)
+    conversion = Conversion.start(find_language_model(random_bundle), tmp_path / "chunked")
     sizes = [[rows.nbytes for rows in conversion.produce(name)] for name in conversion.file.names]
-    assert max(max(pieces) for pieces in sizes) <= 1000
+    assert max(max(parts) for parts in sizes) <= 1000
     assert sum(map(sum, sizes)) == conversion.file.ends[-1]
     assert max(map(len, sizes)) > 50
     conversion.write()
     conversion.finish()
-    whole, pieces = (tmp_path / name / "rank0.safetensors" for name in ("whole", "pieces"))
-    assert whole.read_bytes() == pieces.read_bytes()
+    complete, parts = (tmp_path / name / "rank0.safetensors" for name in ("one_shot", "chunked"))
+    assert complete.read_bytes() == parts.read_bytes()

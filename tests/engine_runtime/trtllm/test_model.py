@@ -1,8 +1,8 @@
-"""The model class that an engine is built from, run on a stand-in of the library's API.
+"""The model class of an engine, on a double of the library's API.
 
-See tests/doubles/functional. Weights go through the converter, the described network runs under the paged
-runtime: prefill in pieces and single steps give the stored logits. Mistakes that are easily made are made
-here on purpose, to show that this sees them.
+See tests/doubles/functional. Weights go through the converter, the resulting network runs under the paged
+runtime: chunked prefill and single steps yield the stored logits. Deliberate mistakes verify that the tests
+detect them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     CheckpointConfig,
     Quantization,
     expected_tensors,
-    places,
     read_config,
+    tensor_slices,
 )
 from engine_runtime.errors import EngineError
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
@@ -43,14 +43,14 @@ NOISE = LOGIT_TOLERANCE / 5  # what float32 may differ by; mistakes of an epsilo
 
 
 def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> float:
-    """Largest distance from the stored logits: prefill so many rows each, then `decode` single steps."""
+    """Largest difference from the stored logits: prefills of these sizes, then `decode` single steps."""
     model, cases = load_tiny()
     ids, sequence, distances = as_ids(cases[f"{case}.rows"], model), Sequence(), []
     for rows in [*prefills, *[1] * decode]:
         new = ids[sequence.num_rows : sequence.num_rows + rows]
         is_step = len(distances) >= len(prefills)
         logits = paged.decode(sequence, new[0]) if is_step else paged.prefill(sequence, new)
-        for got, stored in ((logits.text, "text_logits"), (logits.audio, "audio_logits")):
+        for got, stored in ((logits.text_logits, "text_logits"), (logits.audio_logits, "audio_logits")):
             assert got is not None
             wanted = cases[f"{case}.{stored}"][sequence.num_rows - 1]
             distances.append(float((got - wanted).abs().max()))
@@ -60,7 +60,7 @@ def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "prefills", "decode"), [("a", [37], 59), ("a", [17, 1, 30, 48], 0)])
-def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
+def test_prefill_in_chunks_and_single_steps_yield_the_stored_logits(
     tiny_checkpoint: Path, tmp_path: Path, case: str, prefills: list[int], decode: int
 ) -> None:
     paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
@@ -68,7 +68,7 @@ def test_prefill_in_pieces_and_single_steps_give_the_stored_logits(
 
 
 @pytest.mark.slow
-def test_a_long_conversation_gives_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_long_conversation_yields_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
     paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, "c", [256, 384], 60) < NOISE
 
@@ -103,14 +103,14 @@ class SameNumbersInBothTails(attention.Attention):
 
 
 class DefaultRope(attention.Attention):
-    """The layer is not told RoPE's base, which generation goes by."""
+    """The layer lacks the RoPE base, which generation uses."""
 
     def __init__(self, **names: Any) -> None:
         super().__init__(**names | {"rotary_embedding_base": 10000.0})
 
 
 class DefaultRopeTable(attention.Attention):
-    """The model does not tell RoPE's base to the table that prefill goes by."""
+    """The RoPE table, which prefill uses, lacks the base."""
 
     @staticmethod
     def create_attention_const_params(model_cls: Any, config: Any) -> None:
@@ -188,7 +188,7 @@ def test_parameters_at_full_size_are_those_of_the_checkpoint(algorithm: Algorith
 
 @pytest.mark.parametrize("algorithm", [None, "FP8"])
 def test_the_network_at_full_size(algorithm: Algorithm | None, tmp_path: Path) -> None:
-    """Described over weights without values; nothing is computed."""
+    """Built on weights without values; nothing is computed."""
     library, config = make_library(), full_size(algorithm)
     model_class = define_model(library)
     with torch.device("meta"):
@@ -229,14 +229,18 @@ def test_only_what_the_plan_says_is_quantized(quantized_checkpoint: Path) -> Non
 @pytest.mark.slow
 @torch.inference_mode()
 def test_a_quantized_trunk_computes_what_rounding_gives(quantized_checkpoint: Path, tmp_path: Path) -> None:
-    """The twin is the plain network with the weights of the checkpoint, inputs of its products rounded."""
+    """The reference is the plain network with the weights of the checkpoint and rounded inputs of its linear
+    layers."""
     model, cases = load_tiny()
-    found, stored = places(read_config(quantized_checkpoint)), load_file(quantized_checkpoint / WEIGHTS)
+    found, stored = (
+        tensor_slices(read_config(quantized_checkpoint)),
+        load_file(quantized_checkpoint / WEIGHTS),
+    )
     for name, module in model.model.shared_block.named_modules():
         if isinstance(module, torch.nn.Linear):
-            piece = found[f"model.shared_block.{name}.weight"]
-            rows = stored[piece.name][piece.first : piece.first + piece.rows]
-            module.weight.copy_(rows.float() * stored[piece.name.replace("weight", "weights_scaling_factor")])
+            part = found[f"model.shared_block.{name}.weight"]
+            rows = stored[part.name][part.first : part.first + part.rows]
+            module.weight.copy_(rows.float() * stored[part.name.replace("weight", "weights_scaling_factor")])
             module.register_forward_pre_hook(
                 lambda _, inputs: to_fp8(inputs[0] / ACTIVATION_SCALE).float() * ACTIVATION_SCALE
             )
@@ -246,9 +250,9 @@ def test_a_quantized_trunk_computes_what_rounding_gives(quantized_checkpoint: Pa
     for fused in (False, True):
         paged = described(quantized_checkpoint, tmp_path / f"{fused}", replace(OPTIONS, fused_mlp=fused))
         logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
-        assert logits.text is not None
-        assert logits.audio is not None
-        distances.append(float((torch.cat((logits.text, logits.audio)) - wanted).abs().mean()))
+        assert logits.text_logits is not None
+        assert logits.audio_logits is not None
+        distances.append(float((torch.cat((logits.text_logits, logits.audio_logits)) - wanted).abs().mean()))
     # A number on the edge between two of e4m3 may fall to either side; fusing rounds gate and fc again.
     by_rounding = float((plain - wanted).abs().mean())
     assert distances[0] < by_rounding / 20
@@ -260,8 +264,8 @@ def test_in_bfloat16(tmp_path: Path) -> None:
     paged = described(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine", OPTIONS)
     model, cases = load_tiny()
     logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
-    assert logits.text is not None
-    assert float((logits.text - cases["a.text_logits"][-1]).abs().mean()) < 0.1
+    assert logits.text_logits is not None
+    assert float((logits.text_logits - cases["a.text_logits"][-1]).abs().mean()) < 0.1
 
 
 @pytest.mark.slow

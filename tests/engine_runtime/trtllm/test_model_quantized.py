@@ -1,8 +1,7 @@
-"""The network that the model class describes for a quantized checkpoint, against the torch executor's.
+"""The network of the model class for a quantized checkpoint, against the torch executor.
 
-Both read what `moss-voice trt quantize` writes: the class through the library's own layers (the stand-in's),
-the torch executor through executors/torch/quantized_linear.py. They were written from the same facts and
-apart.
+Both read what `moss-voice trt quantize` writes: the class with the layers of the library (of its double), the
+torch executor with executors/torch/quantized_linear.py. Both were written independently.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ pytestmark = pytest.mark.slow
 
 
 def logits_of(paged: PagedLM, ids: list[int]) -> torch.Tensor:
-    """Those of both heads after a prefill in two pieces and five steps."""
+    """Logits of both heads after a prefill in two chunks and five steps."""
     sequence, found = Sequence(), []
     paged.prefill(sequence, ids[:20])
     paged.prefill(sequence, ids[20:-5])
     for token in ids[-5:]:
         logits = paged.decode(sequence, token)
-        assert logits.text is not None
-        assert logits.audio is not None
-        found.append(torch.cat((logits.text, logits.audio)))
+        assert logits.text_logits is not None
+        assert logits.audio_logits is not None
+        found.append(torch.cat((logits.text_logits, logits.audio_logits)))
     return torch.stack(found)
 
 
@@ -58,9 +57,9 @@ def test_both_readings_of_a_quantized_checkpoint_agree(
     )
     options = BuildOptions(tokens_per_block=16)
     engine = logits_of(described(checkpoint.directory, tmp_path / "engine", options), ids.tolist())
-    twin = logits_of(load_paged(checkpoint, bundle.lm, config), ids.tolist())
+    reference = logits_of(load_paged(checkpoint, bundle.lm, config), ids.tolist())
     unquantised = logits_of(load_paged(plain, bundle.lm, config), ids.tolist())
-    by_rounding = float((twin - unquantised).abs().mean())
+    by_rounding = float((reference - unquantised).abs().mean())
     assert by_rounding > 1e-4
     # In FP8 a number on the edge between two may be rounded to either side.
-    assert float((engine - twin).abs().mean()) < by_rounding / (20 if number_format == "fp8" else 1000)
+    assert float((engine - reference).abs().mean()) < by_rounding / (20 if number_format == "fp8" else 1000)

@@ -1,4 +1,4 @@
-"""What is written: names, shapes, numbers, and nothing where something else lies."""
+"""Written checkpoints: names, shapes, values; existing files are kept."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_fp8_scales_are_those_of_the_library(
                 assert ((weight - wanted).abs() <= wanted.abs() / 16 + largest / 448 / 512).all()
 
 
-def test_int4_gives_the_weights_times_their_smoothing(
+def test_int4_yields_the_weights_times_their_smoothing(
     plain: Checkpoint, files: dict[str, dict[str, torch.Tensor]]
 ) -> None:
     tensors, read = files["int4"], plain.reader()
@@ -161,7 +161,7 @@ def test_a_calibration_of_other_sizes_is_refused(
         Quantizing.start(plain, tmp_path / "q", "fp8", replace(calibration, inputs=inputs))
 
 
-def test_what_lies_there_stays(plain: Checkpoint, calibration: Calibration, tmp_path: Path) -> None:
+def test_existing_files_are_kept(plain: Checkpoint, calibration: Calibration, tmp_path: Path) -> None:
     before = (plain.directory / "rank0.safetensors").read_bytes()
     with pytest.raises(ExportError, match="holds a checkpoint already"):
         Quantizing.start(plain, plain.directory, "fp8", calibration)

@@ -1,4 +1,4 @@
-"""The report measures what was written: nothing is lost in plain numbers, and more with fewer bits."""
+"""The report measures the written checkpoint: no loss without quantization, more loss with fewer bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AWQ search: what it chooses helps, and is what the engine multiplies with."""
+"""The AWQ search: its factors reduce the error, and are those used by the engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _case(outliers: float) -> tuple[list[Tensor], Tensor, Tensor]:
 
 
 def _error(weights: list[Tensor], rows: Tensor, factor: Tensor) -> float:
-    wrong = whole = 0.0
+    wrong = complete = 0.0
     for weight in weights:
         dense, _ = smoothing.rounded(weight, factor, rows, 64)
         wanted = rows @ weight.t()
         wrong += float(((rows * factor) @ dense.t() - wanted).square().sum())
-        whole += float(wanted.square().sum())
-    return wrong / whole
+        complete += float(wanted.square().sum())
+    return wrong / complete
 
 
 def test_large_inputs_are_scaled_down_and_that_helps() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.speech_tokenizer.features import LINEAR_HZ_PER_MEL, LOG_START_HZ, LOG_STEP
+from engine_runtime.codec.speech_tokenizer.mel_filters import LINEAR_HZ_PER_MEL, LOG_START_HZ, LOG_STEP
 
 GRID16, GRID24 = 1_280, 1_920
 

@@ -73,7 +73,7 @@ def test_it_may_be_made_again_and_from_elsewhere(released: Path, tmp_path: Path)
     assert _assemble(moved, tmp_path / "bundle").files == first.files
     (tmp_path / "bundle" / "MOSS-Speech").unlink()
     (tmp_path / "bundle" / "MOSS-Speech").mkdir()
-    with pytest.raises(FetchError, match="is another folder"):
+    with pytest.raises(FetchError, match="already exists"):
         _assemble(moved, tmp_path / "bundle")
 
 

@@ -1,4 +1,4 @@
-"""Downloads from a hub on this machine, through huggingface_hub as it is."""
+"""Downloads from a local hub, with the real huggingface_hub."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_offline_takes_what_is_there(hub: HubServer, tmp_path: Path, monkeypatch
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert is_offline()
     assert find_offline(tmp_path) == (tmp_path / "MOSS-Speech", tmp_path / "MOSS-Speech-Codec")
-    with pytest.raises(FetchError, match=r"neither in .* nor whole in the cache"):
+    with pytest.raises(FetchError, match=r"neither in .* nor complete in the cache"):
         find_offline(tmp_path / "elsewhere")
 
 

@@ -43,7 +43,7 @@ def test_every_network_has_the_released_shape(part: str) -> None:
     assert found == wanted
 
 
-def test_the_stand_in_tokenizer_gives_the_chat_layout_its_words() -> None:
+def test_the_small_tokenizer_has_the_words_of_the_chat_layout() -> None:
     bundle = describe("moss-speech")
     tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, bundle.lm.config["text_vocab"])
     assert len(tokenizer.encode("assistant\n")) == 2

@@ -19,7 +19,7 @@ def _find(folder: Path) -> None:
     find_released(folder / "MOSS-Speech", folder / "MOSS-Speech-Codec")
 
 
-def test_a_whole_checkpoint(released: Path) -> None:
+def test_a_complete_checkpoint(released: Path) -> None:
     found = find_released(*locate(released))
     assert len(found.lm_weights) == 3
     assert len(found.files) == 2 + 3 + len(CODEC_FILES)

@@ -16,7 +16,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
     is_checkpoint,
     linear_modules,
     name_map,
-    places,
+    tensor_slices,
 )
 from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -48,19 +48,19 @@ def test_the_released_model_has_365_tensors_of_18_gigabytes(full: CheckpointConf
 def test_every_released_tensor_has_one_place_and_every_place_is_filled(full: CheckpointConfig) -> None:
     with torch.device("meta"), Uninitialized():
         released = {name: tuple(tensor.shape) for name, tensor in MossLM(RELEASED).state_dict().items()}
-    tensors, found = expected_tensors(full), places(full)
+    tensors, found = expected_tensors(full), tensor_slices(full)
     assert found.keys() == released.keys()
     filled: dict[str, int] = {}
     for name, shape in released.items():
-        piece = found[name]
-        assert (piece.rows, *tensors[piece.name].shape[1:]) == shape
-        assert piece.first == filled.get(piece.name, 0) or piece.rows != tensors[piece.name].shape[0]
-        filled[piece.name] = filled.get(piece.name, 0) + piece.rows
+        part = found[name]
+        assert (part.rows, *tensors[part.name].shape[1:]) == shape
+        assert part.first == filled.get(part.name, 0) or part.rows != tensors[part.name].shape[0]
+        filled[part.name] = filled.get(part.name, 0) + part.rows
     assert filled == {name: spec.shape[0] for name, spec in tensors.items()}
 
 
 def test_rows_are_fused_in_the_order_of_the_library(full: CheckpointConfig) -> None:
-    found, layer = places(full), "model.shared_block.layers.3"
+    found, layer = tensor_slices(full), "model.shared_block.layers.3"
     assert found[f"{layer}.self_attn.q_proj.weight"] == ("shared_layers.3.attention.qkv.weight", 0, 4096)
     assert found[f"{layer}.self_attn.k_proj.weight"] == ("shared_layers.3.attention.qkv.weight", 4096, 1024)
     assert found[f"{layer}.self_attn.v_proj.weight"] == ("shared_layers.3.attention.qkv.weight", 5120, 1024)

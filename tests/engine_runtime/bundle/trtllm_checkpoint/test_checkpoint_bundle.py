@@ -37,9 +37,9 @@ def _logits(lm: PagedLM, ids: list[int]) -> list[Tensor]:
     sequence, found = Sequence(), list[Tensor]()
     for part in (ids[:20], ids[20:33], *([merged] for merged in ids[33:])):
         logits = lm.prefill(sequence, part)
-        assert logits.text is not None
-        assert logits.audio is not None
-        found += [logits.text.clone(), logits.audio.clone()]
+        assert logits.text_logits is not None
+        assert logits.audio_logits is not None
+        found += [logits.text_logits.clone(), logits.audio_logits.clone()]
     return found
 
 
@@ -115,7 +115,7 @@ def test_making_it_again_changes_nothing_and_no_one_is_overwritten(
     with pytest.raises(ExportError, match="holds another bundle"):
         make_bundle(random_bundle, tmp_path / "checkpoint", tmp_path / "mine")
     (tmp_path / "mine" / "bundle.toml").unlink()
-    with pytest.raises(FetchError, match="is there already"):
+    with pytest.raises(FetchError, match="already exists"):
         make_bundle(random_bundle, tmp_path / "checkpoint", tmp_path / "mine")
 
 

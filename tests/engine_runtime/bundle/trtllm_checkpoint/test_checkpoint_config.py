@@ -1,4 +1,4 @@
-"""config.json: written and read, and what is refused."""
+"""config.json: writing, reading, rejected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A converted model gives the logits of the original, as the plain network and in the torch executor."""
+"""A converted model has the logits of the original, as the plain network and in the torch executor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def converted(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", ["a", "c"])
 @torch.inference_mode()
-def test_the_plain_network_gives_the_stored_logits(tiny: Tiny, converted: Path, case: str) -> None:
+def test_the_plain_network_yields_the_stored_logits(tiny: Tiny, converted: Path, case: str) -> None:
     original, cases = tiny
     model = Checkpoint.open(converted).language_model(original.config.modality_pad)
     assert model.config == original.config
@@ -53,7 +53,7 @@ def test_the_plain_network_gives_the_stored_logits(tiny: Tiny, converted: Path, 
         torch.testing.assert_close(mine[0], cases[f"{case}.{name}_logits"], atol=LOGIT_TOLERANCE, rtol=0)
 
 
-def test_the_torch_executor_gives_the_stored_logits(tiny: Tiny, converted: Path) -> None:
+def test_the_torch_executor_yields_the_stored_logits(tiny: Tiny, converted: Path) -> None:
     original, cases = tiny
     ids = as_ids(cases["a.rows"], original)
     model = Checkpoint.open(converted).language_model(original.config.modality_pad)
@@ -62,9 +62,9 @@ def test_the_torch_executor_gives_the_stored_logits(tiny: Tiny, converted: Path)
     steps = [paged.prefill(sequence, ids[:prefilled])]
     steps += [paged.prefill(sequence, [merged]) for merged in ids[prefilled:]]
     for index, logits in enumerate(steps, start=prefilled - 1):
-        assert logits.text is not None
-        assert logits.audio is not None
-        for mine, name in ((logits.text, "text"), (logits.audio, "audio")):
+        assert logits.text_logits is not None
+        assert logits.audio_logits is not None
+        for mine, name in ((logits.text_logits, "text"), (logits.audio_logits, "audio")):
             wanted = cases[f"a.{name}_logits"][index]
             torch.testing.assert_close(mine.view(-1), wanted, atol=LOGIT_TOLERANCE, rtol=0)
 
@@ -78,7 +78,7 @@ def test_every_weight_comes_back_bit_by_bit(tiny: Tiny, converted: Path) -> None
     assert shares[-1] == pytest.approx(1.0)
 
 
-def test_a_checkpoint_of_another_model_is_told_by_its_differences(tiny: Tiny, converted: Path) -> None:
+def test_a_checkpoint_of_another_model_is_reported_with_its_differences(tiny: Tiny, converted: Path) -> None:
     checkpoint = Checkpoint.open(converted)
     checkpoint.require(tiny[0].config)
     with pytest.raises(BundleError, match=r"differs in rope_theta \(1000000.0, not 10000.0\)"):

@@ -1,4 +1,4 @@
-"""Rounding and packing, held against numbers worked out by hand and against plain loops."""
+"""Rounding and packing, compared with values computed by hand and with plain loops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_fp8_puts_the_largest_value_on_448() -> None:
     values = torch.tensor([896.0, -896.0, 5000.0, 2.0, 0.0, 2.2])
     levels = fp8_levels(values, scale)
     assert levels.dtype == torch.float8_e4m3fn
-    # 1.1 lies between 1 and 1.125, the next number of e4m3.
+    # 1.1 is between 1 and 1.125, the next number of e4m3.
     assert levels.float().tolist() == [448.0, -448.0, 448.0, 1.0, 0.0, 1.125]
     assert fp8_scale(torch.tensor(0.0)).item() == 1.0
 

@@ -1,4 +1,4 @@
-"""A safetensors file written piece by piece: read by the library, gone on with, and checked."""
+"""A safetensors file written in chunks: read by the library, resumed, and verified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from engine_runtime.bundle.trtllm_checkpoint.checkpoint import TensorSpec
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointTensor
 from engine_runtime.bundle.trtllm_checkpoint.tensor_file import TensorFile
 from engine_runtime.errors import BundleError, ExportError
 
@@ -28,7 +28,7 @@ VALUES = {
 
 
 class _Source:
-    """Gives tensors row by row, and notes which were asked for."""
+    """Yields tensors row by row, and records the requested ones."""
 
     def __init__(self, values: dict[str, Tensor], stop_at: str | None = None) -> None:
         self.values, self.stop_at, self.asked = values, stop_at, list[str]()
@@ -42,7 +42,7 @@ class _Source:
 
 
 def _file(folder: Path, **metadata: str) -> TensorFile:
-    specs = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in VALUES.items()}
+    specs = {name: CheckpointTensor(tuple(value.shape), value.dtype) for name, value in VALUES.items()}
     return TensorFile(folder / "rank0.safetensors", specs, {"format": "pt", **metadata})
 
 
@@ -69,7 +69,7 @@ def test_the_library_reads_what_was_written(tmp_path: Path) -> None:
     assert shares[len(VALUES) - 1] == shares[-1] == 1.0
 
 
-def test_an_interrupted_run_goes_on_after_the_last_whole_tensor(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_after_the_last_complete_tensor(tmp_path: Path) -> None:
     file = _file(tmp_path)
     stop_at = file.names[3]
     with pytest.raises(KeyboardInterrupt):
@@ -93,12 +93,12 @@ def test_a_file_cut_anywhere_is_completed(tmp_path: Path, left: int) -> None:
     assert file.file.read_bytes() == content
 
 
-def test_what_another_model_left_is_begun_anew_but_never_overwritten_when_whole(tmp_path: Path) -> None:
+def test_a_partial_file_of_another_model_is_restarted_but_a_complete_one_is_kept(tmp_path: Path) -> None:
     _file(tmp_path, source="other").write(_Source(VALUES))
     source = _Source(VALUES)
     _convert(_file(tmp_path, source="mine"), source)
     assert source.asked == _file(tmp_path).names
-    with pytest.raises(ExportError, match="made of another model"):
+    with pytest.raises(ExportError, match="from another model"):
         _file(tmp_path, source="third").is_written()
 
 
@@ -118,7 +118,7 @@ def test_what_the_disk_changed_is_found_and_removed(tmp_path: Path) -> None:
     assert file.file.exists()
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -132,7 +132,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
     file.require_room()
 
 
-def test_a_disk_that_runs_full_is_told_and_gone_on_from(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     file = _file(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(file.header) + file.ends[2], hard))
@@ -149,5 +149,5 @@ def test_a_disk_that_runs_full_is_told_and_gone_on_from(tmp_path: Path) -> None:
 def test_values_that_were_not_announced(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="float64"):
         _file(tmp_path).write(_Source(VALUES | {"wide": VALUES["wide"].double()}))
-    with pytest.raises(BundleError, match="wide has not the size"):
+    with pytest.raises(BundleError, match="wide does not have the size"):
         _file(tmp_path / "b").write(_Source(VALUES | {"wide": VALUES["wide"][:4]}))

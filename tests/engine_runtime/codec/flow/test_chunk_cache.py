@@ -1,4 +1,4 @@
-"""What a chunk cache keeps, drops and shares."""
+"""Chunk cache: kept, dropped and shared positions."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def test_limit_keeps_the_latest() -> None:
 def test_copies_are_independent() -> None:
     cache = make(4)
     fill(cache, [1], 2)
-    twin = cache.copy()
-    assert fill(twin, [2], 2).tolist() == [1, 1, 2, 2]
+    copied = cache.copy()
+    assert fill(copied, [2], 2).tolist() == [1, 1, 2, 2]
     assert fill(cache, [3], 2).tolist() == [1, 1, 3, 3]
-    assert fill(twin, [4], 2).tolist() == [1, 1, 2, 2, 4, 4]
+    assert fill(copied, [4], 2).tolist() == [1, 1, 2, 2, 4, 4]
 
 
 def test_a_put_that_is_not_advanced_is_overwritten() -> None:

@@ -1,4 +1,4 @@
-"""The chunked encoder of the flow against the whole one."""
+"""The chunked encoder of the flow against the one-shot encoder."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 
 from engine_runtime.codec.flow.encoder import EncoderSteps
 from engine_runtime.codec.flow.packed_weights import WeightPacker
-from tests.engine_runtime.codec.flow.test_token2mel import make_flow
+from tests.factories.tiny_flow import make_flow
 
 PACK = WeightPacker(torch.float32, torch.device("cpu"))
 
 
 @torch.inference_mode()
-def test_chunks_equal_the_whole_with_and_without_an_end() -> None:
+def test_chunks_equal_the_one_shot_result_with_and_without_an_end() -> None:
     flow, cases = make_flow()
     codes = cases["in.token"].long()
     steps = EncoderSteps(flow, None, PACK)
@@ -33,9 +33,9 @@ def test_a_copied_state_goes_its_own_way() -> None:
     state = steps.new_state()
     steps.push(state, codes[:13])
     steps.encode(state, 5)
-    twin = state.copy()
+    copied = state.copy()
     steps.push(state, codes.flip(0))
     for _ in range(3):
         steps.encode(state, 5)
-    whole = flow.encode(codes[None, :13], finalize=False).transpose(1, 2)
-    assert float((steps.encode(twin, 5) - whole[:, 20:40]).abs().max()) <= 1e-4
+    reference = flow.encode(codes[None, :13], finalize=False).transpose(1, 2)
+    assert float((steps.encode(copied, 5) - reference[:, 20:40]).abs().max()) <= 1e-4

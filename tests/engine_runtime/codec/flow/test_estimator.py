@@ -1,4 +1,4 @@
-"""The chunked Euler steps of the flow against the whole ones."""
+"""The chunked Euler steps of the flow against the one-shot ones."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import torch
 from engine_runtime.codec.flow.estimator import EstimatorSteps
 from engine_runtime.codec.flow.packed_weights import WeightPacker
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from tests.engine_runtime.codec.flow.test_token2mel import SPEC, always, codes_of, make_flow, run
+from tests.engine_runtime.codec.flow.test_token2mel import SPEC, always, codes_of, run
+from tests.factories.tiny_flow import make_flow
 
 PACK = WeightPacker(torch.float32, torch.device("cpu"))
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("cfg_rate", [0.0, 0.7])
-def test_chunks_equal_the_whole_sample(cfg_rate: float) -> None:
+def test_chunks_equal_the_one_shot_sample(cfg_rate: float) -> None:
     flow, cases = make_flow()
     decoder = flow.decoder
     mu, cond = (cases[f"internal.est0.{name}"][:1] for name in ("mu", "cond"))  # [1, 80, frames]
     speaker, steps = cases["internal.spk"], 3
-    whole = decoder.sample(mu, speaker, cond, steps, cfg_rate)
+    reference = decoder.sample(mu, speaker, cond, steps, cfg_rate)
     chunked = EstimatorSteps(flow, cfg_rate, None, PACK)
     state = chunked.new_state(steps)
     parts = []
@@ -30,8 +31,8 @@ def test_chunks_equal_the_whole_sample(cfg_rate: float) -> None:
         noise = decoder.noise(start, 20).T[None]
         parts.append(chunked.sample(state, noise, chunk_mu, speaker, chunk_cond))
     mel = torch.cat(parts, dim=1).transpose(1, 2)
-    assert mel.shape == whole.shape == (1, 80, 80)
-    assert float((mel - whole).abs().max()) <= 1e-4
+    assert mel.shape == reference.shape == (1, 80, 80)
+    assert float((mel - reference).abs().max()) <= 1e-4
 
 
 def test_schedules_are_made_once() -> None:

@@ -1,4 +1,4 @@
-"""Prepared weights against the layers they were made from."""
+"""Packed weights against the layers they were packed from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_windows_are_the_convolution(size: int) -> None:
     conv, x = nn.Conv1d(6, 5, size), torch.randn(2, 9, 6)
     want = conv(x.transpose(1, 2)).transpose(1, 2)
     assert torch.allclose(PACK.windowed(conv)(x), want, atol=1e-5)
-    # two ranges of input channels add up to the whole; one of them carries the bias
+    # two ranges of input channels sum to the complete result; one of them has the bias
     first, rest = PACK.windowed(conv, 0, 2, bias=False), PACK.windowed(conv, 2)
     halves = first(x[..., :2].contiguous()) + rest(x[..., 2:].contiguous())
     assert torch.allclose(halves, want, atol=1e-5)

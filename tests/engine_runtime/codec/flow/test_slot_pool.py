@@ -1,4 +1,4 @@
-"""Slots under one budget: who gets one, when it serves again, what makes room."""
+"""Slots under one budget: allocation, reuse, eviction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow on buffers of a fixed size against the one with dynamic caches, and its number formats."""
+"""The flow on static buffers against the one with dynamic caches, and its dtypes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.engine_runtime.codec.flow.test_token2mel import (
     TOLERANCE,
     always,
     codes_of,
-    make_flow,
     one_shot,
     prompt_of,
     run,
 )
+from tests.factories.tiny_flow import make_flow
 
 AMPLE = 1 << 30
 POLICIES = [(5,), (5, 5, 10, 25), (7, 13), (10, 5)]
@@ -56,7 +56,7 @@ def test_any_policy_equals_the_one_shot_flow(
     assert np.abs(np.concatenate(packets, axis=1) - want).max() <= TOLERANCE
     references = run(dynamic.stream(), codes, always(1))
     assert np.abs(np.concatenate(references, axis=1) - want).max() <= TOLERANCE
-    # the last packet may be larger where a whole rest is made in one call
+    # the last packet may be larger if the rest is computed in one call
     shared = min(len(packets), len(references)) - 1
     assert [mel.shape for mel in packets[:shared]] == [mel.shape for mel in references[:shared]]
 
@@ -95,7 +95,7 @@ def test_streams_side_by_side_have_their_own_buffers(
     assert {
         fixed.stream()._state.slot.index,
         fixed.stream()._state.slot.index,
-    } <= slots  # they were given back
+    } <= slots  # they were released
 
 
 def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
@@ -180,17 +180,17 @@ def test_beyond_the_cache_prompt_and_recent_past_are_kept(
 ) -> None:
     flow, cases = stored
     voice, codes = prompt_of(cases, 10), codes_of(90)
-    whole = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
+    reference = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
     small = static(flow, prompt=voice, packet_codes=(5, 10), static_bytes=40 * _bytes_per_code(flow))
     assert isinstance(small._path, StaticFlow)
     assert small._path.cache_codes == 40
     mel = small.convert(codes)
     # 10 codes of prompt and 25 of reply; the packet of 10 after them writes over the oldest
-    assert np.abs(mel[:, :100] - whole[:, :100]).max() <= TOLERANCE
+    assert np.abs(mel[:, :100] - reference[:, :100]).max() <= TOLERANCE
     assert np.isfinite(mel).all()
-    assert np.abs(mel[:, 100:] - whole[:, 100:]).max() > TOLERANCE
+    assert np.abs(mel[:, 100:] - reference[:, 100:]).max() > TOLERANCE
     again = small.convert(codes[:20])
-    assert np.abs(again - whole[:, :80])[:, :60].max() <= TOLERANCE  # the prompt was not written over
+    assert np.abs(again - reference[:, :80])[:, :60].max() <= TOLERANCE  # the prompt was not written over
 
 
 def test_short_memory_makes_packets_smaller_before_it_refuses_a_voice(

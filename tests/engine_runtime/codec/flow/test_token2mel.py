@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream
 from engine_runtime.errors import BundleError, ContextLengthError, MossVoiceError
-from engine_runtime.models.flow import CausalFlow, FlowConfig
+from engine_runtime.models.flow import CausalFlow
 from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
+from tests.factories.tiny_flow import make_flow
 
-GOLDEN = Path(__file__).parents[3] / "data" / "golden"
 SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
 TOLERANCE = 1e-4
 """fp32 against fp32, log-mels up to 9."""
-
-
-def make_flow(max_frames: int = 15000) -> tuple[CausalFlow, dict[str, torch.Tensor]]:
-    """The stored network and its case tensors."""
-    meta = json.loads((GOLDEN / "flow_tiny.json").read_text())["config"]
-    encoder, estimator = meta["encoder"], meta["estimator"]
-    config = FlowConfig(
-        vocab_size=meta["vocab_size"],
-        encoder_dim=encoder["output_size"],
-        encoder_heads=encoder["attention_heads"],
-        encoder_ffn=encoder["linear_units"],
-        encoder_blocks=encoder["num_blocks"],
-        encoder_up_blocks=encoder["up_blocks"],
-        channels=estimator["channels"][0],
-        n_blocks=estimator["n_blocks"],
-        mid_blocks=estimator["num_mid_blocks"],
-        heads=estimator["num_heads"],
-        head_dim=estimator["attention_head_dim"],
-        max_frames=max_frames,
-    )
-    tensors = load_file(GOLDEN / "flow_tiny.safetensors")
-    cases = {key: value for key, value in tensors.items() if key.startswith(("in.", "mel.", "internal."))}
-    flow = CausalFlow(config)
-    flow.load_state_dict({key: value for key, value in tensors.items() if key not in cases})
-    return flow.eval(), cases
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +41,7 @@ def prompt_of(cases: dict[str, torch.Tensor], count: int) -> VoicePrompt:
 
 
 def run(stream: Token2MelStream, codes: Codes, sizes: Iterator[int]) -> list[Mel]:
-    """Push codes in pieces of the given sizes, then finish."""
+    """Push codes in chunks of these sizes, then finish."""
     packets, start = [], 0
     while start < len(codes):
         end = start + next(sizes)
@@ -175,13 +147,15 @@ def test_larger_first_packet(stored: tuple[CausalFlow, dict[str, torch.Tensor]])
 @pytest.mark.slow
 def test_bounded_past_is_exact_until_it_is_full(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     flow, codes = stored[0], codes_of(60)
-    whole = one_shot(flow, codes)
+    reference = one_shot(flow, codes)
     bounded = Token2Mel(flow, SPEC, steps=2, left_codes=20)
     mel = bounded.convert(codes)
-    assert np.abs(mel[:, :100] - whole[:, :100]).max() <= TOLERANCE  # 20 codes of past and the chunk itself
+    assert (
+        np.abs(mel[:, :100] - reference[:, :100]).max() <= TOLERANCE
+    )  # 20 codes of past and the chunk itself
     assert np.isfinite(mel).all()
-    assert np.abs(mel[:, 100:] - whole[:, 100:]).max() > TOLERANCE
-    # what lies further back no longer matters
+    assert np.abs(mel[:, 100:] - reference[:, 100:]).max() > TOLERANCE
+    # earlier frames have no effect any more
     stream = bounded.stream()
     run(stream, codes, always(5))
     assert stream._state.estimator.cache.length <= 80 + 20

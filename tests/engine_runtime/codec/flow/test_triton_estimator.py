@@ -15,11 +15,11 @@ from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.types import VoicePrompt
-from tests.doubles.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, TOLERANCE, codes_of
 
 pytestmark = needs_triton
-mend_interpreter()
+patch_interpreter()
 if HAS_TRITON:
     from engine_runtime.codec.flow import triton_blocks, triton_estimator
     from engine_runtime.codec.flow.triton_blocks import LAUNCHES
@@ -43,7 +43,7 @@ def flow() -> CausalFlow:
 
 
 @pytest.fixture
-def large_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter's time goes by the number of programs."""
     for kind, launch in LAUNCHES.items():
         monkeypatch.setitem(LAUNCHES, kind, replace(launch, rows=64, columns=128, block=512))
@@ -57,22 +57,22 @@ def stages(flow: CausalFlow, **options: Any) -> tuple[Token2Mel, Token2Mel]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("large_pieces")
+@pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize(("cfg_rate", "steps"), [(0.0, 1), (0.7, 2)])
 def test_packets_equal_the_plain_ones(flow: CausalFlow, cfg_rate: float, steps: int) -> None:
-    whole = random_voice(flow.config, SPEC.frame_rate, 3)
-    voice = VoicePrompt(whole.codes[:7], whole.mel[:, :28], whole.xvector)
+    reference = random_voice(flow.config, SPEC.frame_rate, 3)
+    voice = VoicePrompt(reference.codes[:7], reference.mel[:, :28], reference.xvector)
     plain, fast = stages(flow, prompt=voice, packet_codes=(5, 10), cfg_rate=cfg_rate, steps=steps)
     given = codes_of(9)
     assert np.abs(fast.convert(given) - plain.convert(given)).max() <= TOLERANCE
 
 
 @pytest.mark.slow
-def test_small_pieces_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of 10 codes: the third packet writes over the first."""
     for kind, launch in LAUNCHES.items():
         monkeypatch.setitem(LAUNCHES, kind, replace(launch, columns=32, block=32))
-    monkeypatch.setattr(triton_blocks, "_WHOLE", 0)
+    monkeypatch.setattr(triton_blocks, "_MAX_PRELOADED_BYTES", 0)
     room = bytes_per_code(flow.config, 1, flow.config.cfg_rate, torch.float32)
     plain, fast = stages(flow, static_bytes=10 * room)
     given = codes_of(15)
@@ -80,12 +80,12 @@ def test_small_pieces_and_a_full_ring(flow: CausalFlow, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("large_pieces")
+@pytest.mark.usefixtures("large_tiles")
 def test_half_precision_is_as_near_to_float32_as_the_plain_operations(flow: CausalFlow) -> None:
     given = codes_of(5)
-    whole = stages(flow)[0].convert(given)
+    reference = stages(flow)[0].convert(given)
     plain, fast = (stage.convert(given) for stage in stages(flow, dtype=torch.float16))
-    assert np.abs(fast - whole).mean() <= 1.1 * np.abs(plain - whole).mean() + 1e-4
+    assert np.abs(fast - reference).mean() <= 1.1 * np.abs(plain - reference).mean() + 1e-4
 
 
 def test_launches_of_an_euler_step(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_launches_of_an_euler_step(flow: CausalFlow, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.cuda
 @pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
-def test_kernels_launched_early_give_the_same(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_launched_early_compute_the_same(flow: CausalFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for uses_pdl in (True, False):
         if not uses_pdl:

@@ -1,4 +1,4 @@
-"""The speech encoder in captured steps: the codes of whole signals, for any chunks and several streams."""
+"""The speech encoder in captured steps: the codes of complete signals, for any chunks and several streams."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def speech(seed: int, seconds: float) -> Pcm:
 
 
 def pushed(tokenizer: SpeechTokenizer, signals: list[Pcm], sizes: list[int]) -> list[Codes]:
-    """Codes of signals that arrive side by side, each at a stream of its own, with tails on the way."""
+    """Codes of concurrent signals, each in its own stream, with tails in between."""
     streams = [tokenizer.stream() for _ in signals]
     codes: list[list[Codes]] = [[] for _ in signals]
     start, turn = 0, 0
@@ -50,7 +50,7 @@ def pushed(tokenizer: SpeechTokenizer, signals: list[Pcm], sizes: list[int]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[CODE], [700, 3000, 50], [4 * CODE, 5 * CODE, 41], [30 * CODE]])
-def test_codes_are_those_of_whole_signals(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_are_those_of_complete_signals(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_encoder, "SHORT", 64)
     calls = EmulatedCalls()
     tokenizer = make_tokenizer("cpu", calls)
@@ -118,5 +118,5 @@ def test_codes_on_a_gpu_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
     tokenizer = make_tokenizer("cuda", calls)
     for sizes in ([CODE], [700, 3000, 50]):
         for got, codes in zip(pushed(tokenizer, signals, sizes), wanted, strict=True):
-            assert np.mean(got == codes) > 0.97  # a border between two codes may lie within rounding
+            assert np.mean(got == codes) > 0.97  # a code boundary may be within rounding
     assert calls.num_captured > 8

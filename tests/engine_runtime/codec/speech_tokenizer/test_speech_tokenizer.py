@@ -1,4 +1,4 @@
-"""Speech codes of whole signals against stored vectors, and the stream against whole signals."""
+"""Speech codes of complete signals against stored vectors, and streams against complete signals."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def push_in_chunks(stream: SpeechTokenizerStream, pcm: Pcm, chunks: list[int]) -
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_codes_of_whole_signals_are_those_stored(
+def test_codes_of_complete_signals_are_those_stored(
     released: SpeechTokenizer, golden: dict[str, torch.Tensor], case: str
 ) -> None:
     codes = released.encode(cut_speech(golden, case))
@@ -114,7 +114,7 @@ def test_properties(released: SpeechTokenizer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [160, 333, CODE_SAMPLES, 48001, 1_000_000])
-def test_streamed_codes_equal_whole_signals_across_a_segment_boundary(
+def test_streamed_codes_equal_complete_signals_across_a_segment_boundary(
     causal: SpeechTokenizer, golden: dict[str, torch.Tensor], chunk: int
 ) -> None:
     pcm = cut_speech(golden, "long")
@@ -127,7 +127,7 @@ def test_streamed_codes_equal_whole_signals_across_a_segment_boundary(
     samples=st.integers(0, 60_000),
     chunks=st.lists(st.integers(0, 9000), min_size=1, max_size=12).filter(any),
 )
-def test_streamed_codes_equal_whole_signals_for_any_chunks(
+def test_streamed_codes_equal_complete_signals_for_any_chunks(
     causal: SpeechTokenizer,
     short_segments: SpeechTokenizer,
     golden: dict[str, torch.Tensor],
@@ -137,9 +137,9 @@ def test_streamed_codes_equal_whole_signals_for_any_chunks(
 ) -> None:
     pcm = cut_speech(golden, "long")[start : start + samples]
     for tokenizer in (causal, short_segments):
-        whole = tokenizer.encode(pcm)
-        assert whole.size == math.ceil(pcm.size / CODE_SAMPLES)
-        np.testing.assert_array_equal(push_in_chunks(tokenizer.stream(), pcm, chunks), whole)
+        reference = tokenizer.encode(pcm)
+        assert reference.size == math.ceil(pcm.size / CODE_SAMPLES)
+        np.testing.assert_array_equal(push_in_chunks(tokenizer.stream(), pcm, chunks), reference)
 
 
 def test_a_code_is_given_as_soon_as_its_samples_are_there(
@@ -160,7 +160,7 @@ def test_the_end_of_a_segment_waits_for_nothing(short_segments: SpeechTokenizer)
     assert codes.size == segment // CODE_SAMPLES
     assert stream.tail().size == 0
     np.testing.assert_array_equal(codes, short_segments.encode(pcm))
-    # positions, caches and maximum start anew
+    # positions, caches and maximum are reset
     np.testing.assert_array_equal(stream.push(pcm), codes)
 
 
@@ -168,8 +168,8 @@ def test_the_tail_changes_nothing(causal: SpeechTokenizer, golden: dict[str, tor
     pcm = cut_speech(golden, "odd")
     disturbed, plain = causal.stream(), causal.stream()
     for start in range(0, pcm.size, 1000):
-        piece = pcm[start : start + 1000]
-        np.testing.assert_array_equal(disturbed.push(piece), plain.push(piece))
+        part = pcm[start : start + 1000]
+        np.testing.assert_array_equal(disturbed.push(part), plain.push(part))
         first, second = disturbed.tail(), disturbed.tail()
         np.testing.assert_array_equal(first, second)
         covered = math.ceil(min(start + 1000, pcm.size) / CODE_SAMPLES)
@@ -252,9 +252,9 @@ def test_the_first_codes_depend_on_the_prior(
     start = led_in(golden, "zeros", 0.0)[4][: FIRST_REVISION * CODE_SAMPLES]
     features = released.features
     log_power = features.log_power(features.mirror(torch.from_numpy(start), start=True, end=True))
-    whole = released.encode(start).tolist()
-    assert released.encode_streamed(start, float(log_power.max())).tolist() == whole
-    assert released.encode_streamed(start, 4.0).tolist() != whole
+    reference = released.encode(start).tolist()
+    assert released.encode_streamed(start, float(log_power.max())).tolist() == reference
+    assert released.encode_streamed(start, 4.0).tolist() != reference
 
 
 @settings(max_examples=25, deadline=None)
@@ -313,12 +313,12 @@ def test_a_running_maximum_is_not_revised_and_takes_no_estimate(
     assert pushed.tolist() != make_tokenizer(golden, "running_max").encode(pcm).tolist()
 
 
-def test_streamed_frames_equal_the_features_of_the_whole(golden: dict[str, torch.Tensor]) -> None:
+def test_streamed_frames_equal_the_one_shot_features(golden: dict[str, torch.Tensor]) -> None:
     features = WhisperLogMel(RATE, 128, "running_max")
     pcm = cut_speech(golden, "mult")
     stream = WhisperLogMelStream(features, step_frames=4)
-    pieces = [stream.push(pcm[start : start + 777]) for start in range(0, pcm.size, 777)]
-    streamed = torch.cat([*pieces, stream.tail()], dim=1)
+    parts = [stream.push(pcm[start : start + 777]) for start in range(0, pcm.size, 777)]
+    streamed = torch.cat([*parts, stream.tail()], dim=1)
     torch.testing.assert_close(streamed, features(torch.from_numpy(pcm)), atol=1e-6, rtol=0.0)
 
 
@@ -327,7 +327,7 @@ def test_steps_shorter_than_the_window_are_refused() -> None:
         WhisperLogMelStream(WhisperLogMel(RATE, 128), step_frames=1)
 
 
-def test_silence_gives_codes(causal: SpeechTokenizer) -> None:
+def test_silence_yields_codes(causal: SpeechTokenizer) -> None:
     silence = np.zeros(3 * RATE, np.float32)
     codes = causal.encode(silence)
     assert codes.size == 38
@@ -351,7 +351,7 @@ def test_nothing_in_nothing_out(causal: SpeechTokenizer) -> None:
         (np.array([0.0, -32768.0], np.float32), "reach 32768, but full scale is 1.0"),
     ],
 )
-def test_refuses_what_is_not_speech_and_goes_on(
+def test_refuses_what_is_not_speech_and_continues(
     causal: SpeechTokenizer, golden: dict[str, torch.Tensor], pcm: Pcm, message: str
 ) -> None:
     speech = cut_speech(golden, "mult")
@@ -374,7 +374,7 @@ def test_double_precision_samples_are_taken(causal: SpeechTokenizer, golden: dic
 @pytest.mark.parametrize(
     "name", ["encoder.conv1.weight", "encoder.layers.0.fc1.bias", "encoder.codebook.weight"]
 )
-def test_values_that_are_not_finite_give_no_codes(
+def test_values_that_are_not_finite_yield_no_codes(
     golden: dict[str, torch.Tensor], name: str, value: float
 ) -> None:
     damaged = {key: tensor.clone() for key, tensor in golden.items()}
@@ -387,7 +387,7 @@ def test_values_that_are_not_finite_give_no_codes(
         push_in_chunks(tokenizer.stream(), pcm, [CODE_SAMPLES])
 
 
-def test_bf16_weights_give_nearly_the_same_codes(golden: dict[str, torch.Tensor]) -> None:
+def test_bf16_weights_yield_nearly_the_same_codes(golden: dict[str, torch.Tensor]) -> None:
     full = make_tokenizer(golden, "running_max")
     model = WhisperVQ(WhisperVQConfig.from_released(META["config"]))
     model.load_state_dict(full.model.state_dict())

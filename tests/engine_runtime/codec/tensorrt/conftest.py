@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.export import export_onnx
-from engine_runtime.codec.tensorrt.graph import Axis, Graph, TensorSpec
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, GraphTensor
 from engine_runtime.codec.vocoder.vocoder import Vocoder
-from tests.engine_runtime.codec.flow.test_token2mel import SPEC, make_flow
+from tests.engine_runtime.codec.flow.test_token2mel import SPEC
 from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import GOLDEN, make_tokenizer
 from tests.engine_runtime.codec.vocoder.test_hift_stream import hift
 from tests.engine_runtime.codec.vocoder.test_vocoder import stored_bigvgan
+from tests.factories.tiny_flow import make_flow
 
 Exported = Callable[[str, Graph], Path]
 PACKETS = (5, 10)
@@ -75,6 +76,6 @@ def scaled_sum(factor: float = 2.0) -> Graph:
     return Graph(
         "scaled_sum",
         ScaledSum(factor),
-        (TensorSpec("x", (1, frames, 4)), TensorSpec("past", (past, 4))),
-        (TensorSpec("y", (1, frames, 4)), TensorSpec("kept", (past + frames, 4))),
+        (GraphTensor("x", (1, frames, 4)), GraphTensor("past", (past, 4))),
+        (GraphTensor("y", (1, frames, 4)), GraphTensor("kept", (past + frames, 4))),
     )

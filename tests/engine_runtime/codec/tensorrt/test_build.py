@@ -1,4 +1,4 @@
-"""Building: every refusal of the library has its sentence; TensorRT for RTX builds where it is installed."""
+"""Building: every error of the library has a message; TensorRT for RTX builds if it is installed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.tensorrt.build import build_engine
 from engine_runtime.codec.tensorrt.estimator import estimator_graph
-from engine_runtime.codec.tensorrt.graph import Graph, TensorSpec
+from engine_runtime.codec.tensorrt.graph import Graph, GraphTensor
 from engine_runtime.codec.tensorrt.speech_encoder import speech_encoder_graph
-from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, TensorRTError, tensorrt_rtx
-from tests.doubles.tensorrt import Faults, double_library
+from engine_runtime.cuda.tensorrt_library import RuntimeLibrary, tensorrt_rtx
+from engine_runtime.errors import EngineError
+from tests.doubles.onnx_tensorrt import Faults, double_library
 from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported, scaled_sum
 
 
@@ -27,56 +28,60 @@ def test_an_engine_is_built(exported: Exported, is_rtx: bool) -> None:
     assert b"past" in plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
         ("parse", r"reading scaled_sum.onnx failed \(operator Nonsense is not supported\)"),
         ("profile", "adding the range of sizes failed"),
         ("capability", "choosing compute capability 8.9 failed"),
-        ("build", r"building failed \(build was told to fail\)"),
+        ("build", r"building failed \(build fails by request\)"),
     ],
 )
 def test_every_answer_is_looked_at(exported: Exported, fault: str, text: str) -> None:
     graph = scaled_sum()
     file, library = exported("scaled_sum", graph), double_library(Faults({fault}))
-    with pytest.raises(TensorRTError, match=text):
+    with pytest.raises(EngineError, match=text):
         build_engine(graph, file, library, "8.9")
 
 
+@pytest.mark.slow
 def test_rtx_does_not_know_every_gpu(exported: Exported) -> None:
     graph = scaled_sum()
-    with pytest.raises(TensorRTError, match=r"does not support compute capability 9.0. Install TensorRT"):
+    with pytest.raises(EngineError, match=r"does not support compute capability 9.0. Install TensorRT"):
         build_engine(graph, exported("scaled_sum", graph), double_library(), "9.0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
-        ((TensorSpec("x", (1, 4, 4)), TensorSpec("past", (2, 4))), r"tensor x is .* not .*\[1, 4, 4\]"),
-        ((TensorSpec("y", (1, 4, 4)), TensorSpec("past", (2, 4))), r"with the inputs \['x', 'past'\]"),
+        ((GraphTensor("x", (1, 4, 4)), GraphTensor("past", (2, 4))), r"tensor x is .* not .*\[1, 4, 4\]"),
+        ((GraphTensor("y", (1, 4, 4)), GraphTensor("past", (2, 4))), r"with the inputs \['x', 'past'\]"),
     ],
 )
 def test_a_file_of_another_graph_is_refused(
-    exported: Exported, inputs: tuple[TensorSpec, ...], text: str
+    exported: Exported, inputs: tuple[GraphTensor, ...], text: str
 ) -> None:
     file = exported("scaled_sum", scaled_sum())
     other = dataclasses.replace(scaled_sum(), inputs=inputs)
-    with pytest.raises(TensorRTError, match=text):
+    with pytest.raises(EngineError, match=text):
         build_engine(other, file, double_library(), "8.9")
 
 
 def test_bfloat16_is_refused_with_what_to_do(tmp_path: Path) -> None:
     graph = scaled_sum()
     specs = tuple(dataclasses.replace(spec, dtype=torch.bfloat16) for spec in graph.inputs)
-    with pytest.raises(TensorRTError, match="Use --codec-dtype float16 or float32"):
+    with pytest.raises(EngineError, match="Use --codec-dtype float16 or float32"):
         build_engine(dataclasses.replace(graph, inputs=specs), tmp_path / "no.onnx", double_library(), "8.9")
 
 
+@pytest.mark.slow
 def test_number_formats_are_compared(exported: Exported) -> None:
     graph = scaled_sum()
     lower = [dataclasses.replace(spec, dtype=torch.float16) for spec in graph.inputs]
     other = dataclasses.replace(graph, inputs=tuple(lower))
-    with pytest.raises(TensorRTError, match=r"is DataType.FLOAT .* not DataType.HALF"):
+    with pytest.raises(EngineError, match=r"is torch.float32 .* not torch.float16"):
         build_engine(other, exported("scaled_sum", graph), double_library(), "8.9")
 
 
@@ -107,8 +112,9 @@ def test_rtx_builds_estimator_and_encoder_for_an_rtx_4090(
 
 
 @pytest.mark.tensorrt_rtx
+@pytest.mark.slow
 def test_rtx_refuses_a_file_that_is_none(rtx: RuntimeLibrary, tmp_path: Path) -> None:
     file = tmp_path / "scaled_sum.onnx"
     file.write_bytes(b"not a graph")
-    with pytest.raises(TensorRTError, match=r"reading scaled_sum\.onnx failed"):
+    with pytest.raises(EngineError, match=r"reading scaled_sum\.onnx failed"):
         build_engine(scaled_sum(), file, rtx, "8.9")

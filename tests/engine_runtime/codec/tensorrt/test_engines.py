@@ -1,4 +1,4 @@
-"""From loaded stages to replies on engines, with the double; and every way back to torch."""
+"""From loaded stages to replies on engines, with the double; and every fallback to torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from engine_runtime.codec.tensorrt.engines import Codec, build_engines, is_on_en
 from engine_runtime.codec.tensorrt.graph import Graph
 from engine_runtime.codec.tensorrt.store import EngineStore
 from engine_runtime.codec.vocoder.vocoder import Vocoder
-from engine_runtime.cuda.tensorrt_library import TensorRTError
+from engine_runtime.errors import EngineError
 from engine_runtime.loading import load_stages
 from engine_runtime.options import EngineOptions
-from tests.doubles.tensorrt import Faults, double_library
+from tests.doubles.onnx_tensorrt import Faults, double_library
 from tests.engine_runtime.codec.flow.test_token2mel import codes_of
 from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported
+from tests.factories.tiny_flow import make_flow
 
 NAMES = {"estimator": "flow_tiny", "speech_encoder": "encoder_tiny", "vocoder": "hift_tiny"}
 
@@ -67,7 +68,7 @@ def test_replies_are_those_of_torch(codec: Codec, tmp_path: Path, exports: list[
     codes, mel, pcm = reply(codec)
     assert np.array_equal(codes, want_codes)
     assert np.abs(mel - want_mel).max() <= 1e-4
-    assert np.abs(pcm - want_pcm).max() <= 1e-3  # the phase is a running sum of what the mel gives
+    assert np.abs(pcm - want_pcm).max() <= 1e-3  # the phase is a cumulative sum over the mel frames
     assert exports == ["estimator", "speech_encoder", "vocoder"]
     assert len(list(tmp_path.glob("*.jit"))) == 3
 
@@ -107,7 +108,7 @@ def _tried(codec: Codec, fault: str) -> str:
 
 def test_without_a_library_or_a_gpu_it_says_why(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing() -> None:
-        raise TensorRTError("TensorRT for RTX is not installed. Install it.")
+        raise EngineError("TensorRT for RTX is not installed. Install it.")
 
     monkeypatch.setattr(engines, "runtime_library", nothing)
     assert use_engines(codec, None, torch.device("cpu")) == (
@@ -117,7 +118,7 @@ def test_without_a_library_or_a_gpu_it_says_why(codec: Codec, monkeypatch: pytes
     assert line == "The codec runs in torch: TensorRT for RTX is not installed. Install it."
 
 
-def test_the_user_is_told_when_it_stays_in_torch(random_bundle: Path) -> None:
+def test_the_user_is_notified_when_it_stays_in_torch(random_bundle: Path) -> None:
     stages = load_stages(Bundle.open(random_bundle), EngineOptions(trt_codec=True))
     assert stages.notes == ("The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda).",)
     assert load_stages(Bundle.open(random_bundle), EngineOptions()).notes == ()
@@ -136,7 +137,7 @@ def test_graphs_of_a_codec_on_a_gpu(exported: Exported, tmp_path: Path) -> None:
     """Weights on the device are exported as they are; the state of a stream stays on the device."""
     from engine_runtime.codec.tensorrt.estimator import EngineEstimator
     from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx
-    from tests.engine_runtime.codec.flow.test_token2mel import SPEC, make_flow
+    from tests.engine_runtime.codec.flow.test_token2mel import SPEC
 
     stage = Token2Mel(
         make_flow(1200)[0], SPEC, steps=2, packet_codes=PACKETS, device="cuda", static_bytes=1 << 30

@@ -1,4 +1,4 @@
-"""One Euler step of the flow as an exported graph, against torch and in whole replies."""
+"""One Euler step of the flow as an exported graph, against torch and in complete replies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.engine_runtime.codec.flow.test_token2mel import (
     TOLERANCE,
     always,
     codes_of,
-    make_flow,
     one_shot,
     prompt_of,
     run,
 )
 from tests.engine_runtime.codec.tensorrt.conftest import PACKETS, Exported
+from tests.factories.tiny_flow import make_flow
 
 pytestmark = pytest.mark.slow
 
@@ -86,9 +86,9 @@ def test_replies_longer_than_the_cache_and_a_voice_prompt(exported: Exported) ->
     plain = Token2Mel(network, SPEC, steps=2, packet_codes=PACKETS, prompt=prompt_of(cases, 10))
     want = np.concatenate(run(with_cache(40).stream(), codes, always(4)), axis=1)
     got = np.concatenate(run(with_engine(with_cache(40), exported).stream(), codes, always(4)), axis=1)
-    whole = np.concatenate(run(plain.stream(), codes, always(4)), axis=1)
+    reference = np.concatenate(run(plain.stream(), codes, always(4)), axis=1)
     assert np.abs(got - want).max() <= TOLERANCE
-    assert np.abs(want - whole).max() > 10 * TOLERANCE  # the ring did write over the past
+    assert np.abs(want - reference).max() > 10 * TOLERANCE  # the ring did write over the past
 
 
 def test_caches_that_grow_are_refused(exported: Exported) -> None:

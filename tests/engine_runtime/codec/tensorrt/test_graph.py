@@ -1,4 +1,4 @@
-"""Sizes that change, and what a description refuses."""
+"""Variable sizes, and rejected descriptions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_runtime.codec.tensorrt.graph import Axis, Graph, TensorSpec, packet_axis
+from engine_runtime.codec.tensorrt.graph import Axis, Graph, GraphTensor, packet_axis
 from engine_runtime.errors import ExecutorError
 
 N = Axis("n", 2, 4, 8)
@@ -18,11 +18,11 @@ class Doubled(nn.Module):
         return (2.0 * x,)
 
 
-GRAPH = Graph("doubled", Doubled(), (TensorSpec("x", (1, N)),), (TensorSpec("y", (1, N)),))
+GRAPH = Graph("doubled", Doubled(), (GraphTensor("x", (1, N)),), (GraphTensor("y", (1, N)),))
 
 
 def test_sizes_are_sums_of_axes() -> None:
-    spec = TensorSpec("mask", (N, 4 * N + PAST + 1, 3))
+    spec = GraphTensor("mask", (N, 4 * N + PAST + 1, 3))
     assert spec.at("least") == (2, 10, 3)
     assert spec.at("usual") == (4, 33, 3)
     assert spec.at("most") == (8, 97, 3)
@@ -36,7 +36,7 @@ def test_packets_leave_their_axis_open() -> None:
 
 
 def test_an_engine_may_leave_the_size_of_an_output_open() -> None:
-    spec = TensorSpec("rows", (1, 2, N))
+    spec = GraphTensor("rows", (1, 2, N))
     assert spec.agrees((1, 2, -1), is_output=False)
     assert spec.agrees((1, -1, -1), is_output=True)
     assert not spec.agrees((1, -1, -1), is_output=False)
@@ -74,7 +74,7 @@ def test_wrong_outputs_are_named(value: torch.Tensor, text: str) -> None:
 def test_the_difference_is_a_share_of_the_largest_value() -> None:
     want = torch.tensor([[0.0, 100.0]])
     assert GRAPH.check_outputs([want + 0.01], [want]) == pytest.approx(1e-4, rel=1e-2)
-    lower = Graph("lower", Doubled(), (TensorSpec("x", (1, N), torch.float16),), GRAPH.outputs)
+    lower = Graph("lower", Doubled(), (GraphTensor("x", (1, N), torch.float16),), GRAPH.outputs)
     assert lower.allowed == pytest.approx(30 * GRAPH.allowed)
 
 

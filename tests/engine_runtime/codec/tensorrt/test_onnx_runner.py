@@ -22,6 +22,7 @@ def weightless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_file_takes_every_size_of_its_range(exported: Exported) -> None:
     graph = scaled_sum()
     runner = OnnxRunner(graph, exported("scaled_sum", graph))
@@ -32,6 +33,7 @@ def test_a_file_takes_every_size_of_its_range(exported: Exported) -> None:
         runner(torch.randn(1, 9, 4), torch.randn(3, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [2.0, -0.5])
 def test_a_file_without_weights_computes_with_those_it_is_given(weightless: Path, factor: float) -> None:
     graph = scaled_sum(factor)
@@ -40,6 +42,7 @@ def test_a_file_without_weights_computes_with_those_it_is_given(weightless: Path
     torch.testing.assert_close(runner(*inputs), graph.module(*inputs))
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_are_refused(weightless: Path) -> None:
     graph, weight = scaled_sum(), torch.ones(1)
     for weights in ({}, {"factor": torch.ones(2)}, {"other": weight}, {"factor": weight, "other": weight}):
@@ -47,6 +50,7 @@ def test_weights_that_do_not_fit_are_refused(weightless: Path) -> None:
             OnnxRunner(graph, weightless.read_bytes(), weights=weights)
 
 
+@pytest.mark.slow
 def test_a_file_with_other_inputs_is_refused_when_it_runs(exported: Exported) -> None:
     graph = scaled_sum()
     file = exported("scaled_sum", graph)

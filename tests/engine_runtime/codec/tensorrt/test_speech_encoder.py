@@ -1,4 +1,4 @@
-"""The speech encoder as an exported graph: the codes of a stream stay what they are."""
+"""The speech encoder as an exported graph: a stream has the same codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def on_onnx(tokenizer: SpeechTokenizer, exported: Exported) -> SpeechTokenizer:
 @pytest.mark.parametrize("case", ["odd", "long"])
 def test_stored_speech_has_the_codes_of_torch(on_onnx: SpeechTokenizer, case: str) -> None:
     pcm = cut_speech(load_file(GOLDEN / "encoder_tiny.safetensors"), case)
-    want = on_onnx.encode(pcm)  # torch, the whole signal at once
+    want = on_onnx.encode(pcm)  # torch, the complete signal at once
     assert np.array_equal(push_in_chunks(on_onnx.stream(), pcm, [3000, 20000]), want)
 
 

@@ -1,4 +1,4 @@
-"""Kept engines: found again, never mistaken, never in the way."""
+"""Cached engines: found again, never mixed up; errors of the cache are harmless."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_runtime.codec.tensorrt.graph import Axis, TensorSpec
+from engine_runtime.codec.tensorrt.graph import Axis, GraphTensor
 from engine_runtime.codec.tensorrt.store import EngineReport, EngineStore, engine_key
-from tests.doubles.tensorrt import double_library
+from tests.doubles.onnx_tensorrt import double_library
 from tests.engine_runtime.codec.tensorrt.conftest import scaled_sum
 
 PLAN = b"a plan"
@@ -37,7 +37,7 @@ def test_an_engine_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"), [("key.plan", b"a pla"), ("key.json", b"{"), ("key.json", b"{}")]
 )
-def test_a_damaged_engine_is_built_anew(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_damaged_engine_is_rebuilt(tmp_path: Path, name: str, content: bytes) -> None:
     store = EngineStore(tmp_path)
     store.save("key", PLAN, REPORT)
     (tmp_path / name).write_bytes(content)
@@ -61,9 +61,9 @@ def test_the_key_knows_all_that_matters() -> None:
     graph, library = scaled_sum(), double_library()
     key = engine_key(graph, "weights", library, "8.9")
     assert key.startswith("scaled_sum-")
-    assert key == engine_key(scaled_sum(factor=3.0), "weights", library, "8.9")  # the weights stand for it
+    assert key == engine_key(scaled_sum(factor=3.0), "weights", library, "8.9")  # covered by the weights
     wider = dataclasses.replace(
-        graph, inputs=(TensorSpec("x", (1, Axis("frames", 2, 4, 9), 4)), graph.inputs[1])
+        graph, inputs=(GraphTensor("x", (1, Axis("frames", 2, 4, 9), 4)), graph.inputs[1])
     )
     others = {
         engine_key(graph, "other", library, "8.9"),

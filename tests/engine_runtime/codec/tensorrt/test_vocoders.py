@@ -1,4 +1,4 @@
-"""Both vocoders with exported graphs: the same wave, and which windows stay in torch."""
+"""Both vocoders with exported graphs: the same wave, and the windows that stay in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The levels of the CPU's BigVGAN against the modules of the package, each over a whole signal."""
+"""The levels of the CPU BigVGAN against the modules of the package, each over a complete signal."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_a_part_of_the_rows_makes_the_rows_that_a_level_states(change: dict[str,
         CpuBigVGAN(network_of(change)).levels, (80, 32, 16, 16, 8, 8, 4, 4, 2, 2), strict=True
     ):
         signal = random(width, 40 + 3 * level.context)[0].T.contiguous()
-        whole = level.run(signal, True, True)
+        reference = level.run(signal, True, True)
         length, first = level.context + 4, 9
         for start in (0, first, len(signal) - length):
             at_start, at_end = start == 0, start + length == len(signal)
             part = level.run(signal[start : start + length], at_start, at_end)
             low = 0 if at_start else level.rate * (start + level.context) - level.delay
             high = level.rate * (start + length) - (0 if at_end else level.delay)
-            torch.testing.assert_close(part, whole[low:high], rtol=1e-5, atol=5e-6)
+            torch.testing.assert_close(part, reference[low:high], rtol=1e-5, atol=5e-6)
 
 
 @torch.inference_mode()

@@ -80,7 +80,7 @@ def test_any_chunking_equals_one_call(
 @pytest.mark.slow
 def test_stored_wave_in_chunks() -> None:
     network, tensors = stored_bigvgan()
-    stage = Vocoder(network._whole, SPEC, keep_state=True)  # type: ignore[arg-type]
+    stage = Vocoder(network._network, SPEC, keep_state=True)  # type: ignore[arg-type]
     for sizes in ([48], [20], [1, 9]):
         pcm = np.concatenate(run(stage.stream(), tensors["mel"].numpy(), sizes))
         assert np.abs(pcm - tensors["wave"].numpy()).max() <= 5e-5
@@ -146,16 +146,16 @@ def test_what_is_pushed_may_be_written_to_afterwards(bigvgan: Vocoder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[20], [1], [3, 11, 7]])
 def test_samples_come_no_later_than_from_windows(sizes: list[int]) -> None:
-    """The state holds back what depends on later frames; windows hold back whole frames."""
+    """The stream holds back samples that depend on later frames; windows hold back complete frames."""
     network = lively(build_bigvgan(CONFIG))
     windows, levels = (Vocoder(network, SPEC, keep_state=state) for state in (False, True))
     assert levels.right_context_frames == windows.right_context_frames
-    told, most = (
+    actual, most = (
         np.cumsum([len(part) for part in run(stage.stream(), mel_of(60), sizes)])
         for stage in (levels, windows)
     )
-    assert (told >= most).all()
-    assert (told - most).max() < SPEC.hop
+    assert (actual >= most).all()
+    assert (actual - most).max() < SPEC.hop
 
 
 def test_less_context_than_the_network_has_is_for_windows() -> None:

@@ -41,10 +41,10 @@ def test_rows_are_those_of_torch(
     conv = kind(weight, bias, dilation)
     for length in (2 * conv.reach + 1, 2 * conv.reach + 2, 47):
         rows = random(length, 10, seed=length)
-        told = conv(rows, at_start, at_end)
+        actual = conv(rows, at_start, at_end)
         want = expected(rows, weight, bias, dilation, at_start, at_end)
-        torch.testing.assert_close(told.double(), want, rtol=0, atol=2e-5)
-        assert told.is_contiguous()
+        torch.testing.assert_close(actual.double(), want, rtol=0, atol=2e-5)
+        assert actual.is_contiguous()
 
 
 @pytest.mark.parametrize("taps", sorted(POINTS))
@@ -59,10 +59,10 @@ def test_winograd_rounds_hardly_more_than_a_sum(taps: int) -> None:
 
 def test_only_the_factors_are_of_another_number_format() -> None:
     weight, bias, rows = random(16, 16, 3), random(16, seed=1), random(40, 16, seed=2)
-    told = DirectConvolution(weight, bias, dtype=torch.bfloat16)(rows, True, True)
-    assert told.dtype == torch.float32
+    actual = DirectConvolution(weight, bias, dtype=torch.bfloat16)(rows, True, True)
+    assert actual.dtype == torch.float32
     rounded = (part.bfloat16().float() for part in (rows, weight, bias))
-    torch.testing.assert_close(told.double(), expected(*rounded, 1, True, True), rtol=2**-8, atol=1e-2)
+    torch.testing.assert_close(actual.double(), expected(*rounded, 1, True, True), rtol=2**-8, atol=1e-2)
 
 
 def test_many_channels_of_float32_are_for_winograd() -> None:

@@ -19,14 +19,15 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
 from engine_runtime.models.hift import HarmonicSource, HiFT, HiFTConfig
 from engine_runtime.types import Mel, MelSpec, Pcm
 from tests.doubles.graphs import EmulatedCalls
-from tests.engine_runtime.codec.flow.test_token2mel import make_flow, prompt_of
+from tests.engine_runtime.codec.flow.test_token2mel import prompt_of
+from tests.factories.tiny_flow import make_flow
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
 SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
 
 
 def run(stream: VocoderStream, mel: Mel, sizes: list[int]) -> Pcm:
-    """Push the mel in pieces of the given sizes (over and over), then finish."""
+    """Push the mel in chunks of these sizes (repeatedly), then finish."""
     parts, start, turn = [], 0, 0
     while start < mel.shape[1]:
         size = sizes[turn % len(sizes)]
@@ -58,8 +59,8 @@ def stored_draws(cases: dict[str, torch.Tensor]) -> Callable[[], Callable[[int],
 
 
 class UpstreamStream(HiFTStream):
-    """The protocol as it was when the waves were stored: phases that start anew with each call, the whole
-    excitation of the overlap, and a Hamming window whose halves add up to 1.08."""
+    """The protocol used for the stored waves: phases restart with each call, the complete excitation of the
+    overlap is reused, and the halves of the Hamming window sum to 1.08."""
 
     def _compute(
         self, frames: torch.Tensor, noise: torch.Tensor, before: torch.Tensor, phase: torch.Tensor,
@@ -124,7 +125,7 @@ def test_captured_graphs_serve_every_stream_of_a_network() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[20], [3], [1], [9, 2, 40]])
-def test_any_chunks_give_every_sample_once_and_repeat(sizes: list[int]) -> None:
+def test_any_chunks_yield_every_sample_once_and_repeat(sizes: list[int]) -> None:
     network, cases = hift()
     stage, mel = Vocoder(network, SPEC, seed=3), cases["stream.mel"].numpy()
     stream = stage.stream()
@@ -160,7 +161,7 @@ class KnownNetwork:
         return wave
 
     @torch.inference_mode()
-    def whole(self, mel: Mel) -> Pcm:
+    def reference(self, mel: Mel) -> Pcm:
         frames = torch.as_tensor(mel)[None]
         source, _ = self.continued_source(frames, self.noise(frames.shape[2]), 0, torch.zeros(0))
         return self.decode(frames, source)[0].numpy()  # type: ignore[no-any-return]
@@ -191,17 +192,17 @@ def test_a_known_wave_is_that_of_one_call(wave: str, sizes: list[int]) -> None:
     network, mel = KnownNetwork(), np.zeros((80, 92), np.float32)
     mel[1] = 0.7 if wave == "constant" else np.linspace(-0.9, 0.9, 92)
     got = run(network.stream(), mel, sizes)
-    np.testing.assert_allclose(got, network.whole(mel), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(got, network.reference(mel), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("sizes", [[20], [9, 2, 40]])
-def test_a_voiced_sound_goes_on_across_chunks(sizes: list[int]) -> None:
+def test_a_voiced_sound_continues_across_chunks(sizes: list[int]) -> None:
     """Nine harmonics of a gliding fundamental, with a pause. Only what a call makes of its last half frame,
     whose frequency it does not know, differs from one call, and is faded out by then."""
     network, mel = KnownNetwork(), np.zeros((80, 92), np.float32)
     mel[0] = 160.0 + 60.0 * np.sin(np.arange(92) / 9.0)
     mel[0, 33:41] = 0.0
-    want, got = network.whole(mel), run(network.stream(), mel, sizes)
+    want, got = network.reference(mel), run(network.stream(), mel, sizes)
     error, steps = np.abs(got - want).reshape(-1, 240), np.abs(np.diff(want))
     assert error[0::2].max() <= 2e-6
     assert error[1::2].max() <= 4e-3
@@ -209,7 +210,7 @@ def test_a_voiced_sound_goes_on_across_chunks(sizes: list[int]) -> None:
 
 
 def test_what_lacks_context_leaves_no_step() -> None:
-    """At both ends of a fade one side lacks its context; there its weight is nothing."""
+    """At both ends of a fade one side lacks its context and has weight 0."""
     mel = np.zeros((80, 92), np.float32)
     steps = np.abs(np.diff(run(KnownNetwork(edge=0.5).stream(), mel, [20])))
     seams = [call * 9600 - 3840 + offset for call in range(1, 4) for offset in (0, 3840)]
@@ -231,9 +232,9 @@ def test_noise_follows_the_seed() -> None:
 def test_lower_number_formats_keep_the_phase(dtype: torch.dtype, most: float) -> None:
     """A mel that is rounded before its fundamental is estimated would let the phases drift apart."""
     mel = np.random.default_rng(0).normal(-5.0, 2.0, (80, 60)).astype(np.float32)
-    whole, lower = (Vocoder(hift()[0], SPEC, dtype=kind) for kind in (torch.float32, dtype))
+    reference, lower = (Vocoder(hift()[0], SPEC, dtype=kind) for kind in (torch.float32, dtype))
     for wanted, got in (
-        (whole.vocode(mel), lower.vocode(mel)),
-        (run(whole.stream(), mel, [20]), run(lower.stream(), mel, [20])),
+        (reference.vocode(mel), lower.vocode(mel)),
+        (run(reference.stream(), mel, [20]), run(lower.stream(), mel, [20])),
     ):
         assert np.square(got - wanted).mean() <= most * np.square(wanted).mean()

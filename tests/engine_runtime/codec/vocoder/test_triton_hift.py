@@ -10,11 +10,11 @@ import torch
 
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.hift import ResidualBlock
-from tests.doubles.interpreted_triton import HAS_TRITON, mend_interpreter, needs_triton
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.engine_runtime.codec.vocoder.test_hift_stream import SPEC, hift
 
 pytestmark = needs_triton
-mend_interpreter()
+patch_interpreter()
 if HAS_TRITON:
     from engine_runtime.codec.vocoder.triton_hift import residual
 

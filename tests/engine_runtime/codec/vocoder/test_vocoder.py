@@ -71,7 +71,7 @@ def question_mel() -> Mel:
 
 
 def run(stream: VocoderStream, mel: Mel, sizes: list[int]) -> list[Pcm]:
-    """Push the mel in pieces of the given sizes (over and over), then finish."""
+    """Push the mel in chunks of these sizes (repeatedly), then finish."""
     parts, start, turn = [], 0, 0
     while start < mel.shape[1]:
         size = sizes[turn % len(sizes)]
@@ -111,7 +111,7 @@ def test_context_is_enough_and_not_more_than_needed(change: dict[str, object]) -
     stage, mel = Vocoder(network, SPEC), mel_of(80)
     assert stage.is_exact
     assert stage.right_context_frames <= 8
-    whole = stage.vocode(mel)
+    reference = stage.vocode(mel)
     short = Vocoder(
         network,
         SPEC,
@@ -120,8 +120,8 @@ def test_context_is_enough_and_not_more_than_needed(change: dict[str, object]) -
     )
     assert not short.is_exact
     exact, inexact = (np.concatenate(run(part.stream(), mel, [20])) for part in (stage, short))
-    assert np.abs(exact - whole).max() <= 1e-5
-    assert np.abs(inexact - whole).max() > np.abs(exact - whole).max()
+    assert np.abs(exact - reference).max() <= 1e-5
+    assert np.abs(inexact - reference).max() > np.abs(exact - reference).max()
 
 
 @pytest.mark.slow
@@ -161,8 +161,8 @@ def test_half_precision_is_near_float32_on_speech(
     noise = np.concatenate(run(half.stream(), question_mel, [20])) - exact
     assert 10 * np.log10(np.square(exact).mean() / np.square(noise).mean()) >= least_snr_db
     log_mel = CodecMel(section.mel)
-    told, wanted = (log_mel(torch.from_numpy(pcm)) for pcm in (exact + noise, exact))
-    assert float((told - wanted).abs().mean()) <= most_mel_error
+    actual, wanted = (log_mel(torch.from_numpy(pcm)) for pcm in (exact + noise, exact))
+    assert float((actual - wanted).abs().mean()) <= most_mel_error
 
 
 def test_samples_come_as_soon_as_their_context(bigvgan: Vocoder) -> None:

@@ -51,7 +51,7 @@ def _speech(seconds: float, rate: int, seed: int = 0) -> Pcm:
     ("seconds", "rate", "codes"),
     [(3.3, 16000, 40), (4.5, 44100, 55), (6.0, 24000, 75), (19.0, 48000, 75), (3.2, 16000, 40)],
 )
-def test_it_is_cut_to_whole_chunks(
+def test_it_is_cut_to_complete_chunks(
     bundle: Bundle, tokenizer: SpeechTokenizer, seconds: float, rate: int, codes: int
 ) -> None:
     prompt = make_voice_prompt(VoiceSource(_speech(seconds, rate), rate), bundle, tokenizer)
@@ -62,9 +62,7 @@ def test_it_is_cut_to_whole_chunks(
     assert prompt.xvector.shape == (bundle.flow.config["xvector_dim"],)
 
 
-def test_codes_mel_and_xvector_are_those_of_the_same_piece(
-    bundle: Bundle, tokenizer: SpeechTokenizer
-) -> None:
+def test_codes_mel_and_xvector_are_those_of_the_same_part(bundle: Bundle, tokenizer: SpeechTokenizer) -> None:
     """At the rates of the stages themselves nothing is resampled, so each can be computed apart."""
     rate = bundle.flow.mel.sample_rate
     speech = _speech(4.0, rate)
@@ -132,7 +130,7 @@ def test_it_is_made_once(
 
 
 @pytest.mark.slow
-def test_another_speaker_encoder_makes_it_anew(
+def test_another_speaker_encoder_recomputes_it(
     released_folder: Path, tmp_path: Path, tokenizer: SpeechTokenizer
 ) -> None:
     copy = Path(shutil.copytree(released_folder, tmp_path / "released"))
@@ -144,7 +142,7 @@ def test_another_speaker_encoder_makes_it_anew(
     assert len(list((tmp_path / "voices").iterdir())) == 2
 
 
-def test_a_kept_file_that_is_damaged_is_made_anew(
+def test_a_damaged_cached_file_is_recomputed(
     bundle: Bundle, tokenizer: SpeechTokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = VoiceSource(_speech(4.0, 16000), 16000, tmp_path)

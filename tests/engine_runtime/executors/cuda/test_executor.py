@@ -1,4 +1,4 @@
-"""The executor for GPUs, here on the CPU with plain torch: equal to the torch executor whatever is done."""
+"""The executor for GPUs, on the CPU with plain torch: equal to the torch executor in all scenarios."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import torch
 
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.cuda import prefill
-from engine_runtime.executors.cuda.decode_step import SMALLEST_BUCKET, RowsShape, bucket_of
+from engine_runtime.executors.cuda.decode_backend import SMALLEST_BUCKET, bucket_of
+from engine_runtime.executors.cuda.prefill import RowsShape
+from engine_runtime.lm.block_manager import BlockCopy
 from engine_runtime.lm.generation import Generation, merged_id
+from engine_runtime.lm.paged_lm import StepRequest
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepInputBuilder, Tails
+from engine_runtime.lm.step import ScheduledBatch
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
 from tests.doubles.graphs import EmulatedCalls
+from tests.factories.steps import next_row
 from tests.factories.tiny_lm import (
     LOGIT_TOLERANCE,
     as_ids,
@@ -53,7 +57,7 @@ def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: i
     converse(model, make_cuda_paged(model, **sizes), make_paged(model, **sizes), seed, LOGIT_TOLERANCE)
 
 
-def test_whole_pieces_of_a_prompt_are_captured_once_for_every_sequence(
+def test_complete_chunks_of_a_prompt_are_captured_once_for_every_sequence(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dense(rows: int, seen: int) -> torch.Tensor:  # torch's own kind of mask cannot be made under a mode
@@ -96,7 +100,7 @@ def test_every_block_may_be_rounded(tiny: Tiny) -> None:
     ids = as_ids(cases["a.rows"], model)
     rounded = make_cuda_paged(model, formats=BlockFormats("int8", "int8", "int8")).prefill(Sequence(), ids)
     exact = make_cuda_paged(model).prefill(Sequence(), ids)
-    for mine, other in ((rounded.text, exact.text), (rounded.audio, exact.audio)):
+    for mine, other in ((rounded.text_logits, exact.text_logits), (rounded.audio_logits, exact.audio_logits)):
         assert mine is not None
         assert other is not None
         assert not torch.equal(mine, other)
@@ -112,10 +116,10 @@ def test_products_of_fp8_rows_and_weights_stay_close(tiny: Tiny) -> None:
         for multiplies in (True, False)
     ]
     both, weights_only = (one.prefill(Sequence(), ids) for one in paged)
-    assert both.audio is not None
-    assert weights_only.audio is not None
-    assert not torch.equal(both.audio, weights_only.audio)
-    assert torch.cosine_similarity(both.audio, weights_only.audio, dim=0) > 0.98
+    assert both.audio_logits is not None
+    assert weights_only.audio_logits is not None
+    assert not torch.equal(both.audio_logits, weights_only.audio_logits)
+    assert torch.cosine_similarity(both.audio_logits, weights_only.audio_logits, dim=0) > 0.98
 
 
 def test_stored_logits_of_single_steps(tiny: Tiny) -> None:
@@ -124,8 +128,10 @@ def test_stored_logits_of_single_steps(tiny: Tiny) -> None:
     paged.prefill(sequence, ids[:37])
     for row in range(37, len(ids)):
         logits = paged.decode(sequence, ids[row])
-        assert logits.text is not None
-        torch.testing.assert_close(logits.text, cases["a.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+        assert logits.text_logits is not None
+        torch.testing.assert_close(
+            logits.text_logits, cases["a.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
+        )
 
 
 def test_a_sequence_that_grows_through_the_buckets(tiny: Tiny) -> None:
@@ -135,8 +141,10 @@ def test_a_sequence_that_grows_through_the_buckets(tiny: Tiny) -> None:
     paged.prefill(sequence, ids[: SMALLEST_BUCKET - 3])
     for row in range(SMALLEST_BUCKET - 3, SMALLEST_BUCKET + 3):
         logits = paged.decode(sequence, ids[row])
-        assert logits.audio is not None
-        torch.testing.assert_close(logits.audio, cases["c.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+        assert logits.audio_logits is not None
+        torch.testing.assert_close(
+            logits.audio_logits, cases["c.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
+        )
 
 
 def test_buckets_cover_every_length() -> None:
@@ -181,10 +189,13 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
                 continue
             ids = as_ids(prompts[which], model) if not index else []
             logits = (
-                paged.prefill(sequences[which], ids, generation.tails)
+                paged.prefill(sequences[which], ids, generation.tails, generation.sampling)
                 if ids
                 else paged.decode(
-                    sequences[which], merged_id(made[which][-1].row, special, vocab), generation.tails
+                    sequences[which],
+                    merged_id(made[which][-1].row, special, vocab),
+                    generation.tails,
+                    generation.sampling,
                 )
             )
             made[which].append(generation.sample(logits))
@@ -202,7 +213,7 @@ def test_what_an_executor_cannot_sample_comes_back_as_logits(tiny: Tiny) -> None
         audio_vocab=model.config.audio_vocab,
         samples_on_device=True,
     )
-    assert generation.tails.sampling is None
+    assert generation.sampling is None
 
 
 def test_a_result_that_cannot_be_one_is_refused_when_sampled() -> None:
@@ -221,20 +232,34 @@ def test_a_refused_step_changes_nothing(tiny: Tiny) -> None:
     model, cases = tiny
     ids, paged, sequence = as_ids(cases["a.rows"], model), make_cuda_paged(model), Sequence()
     paged.prefill(sequence, ids[:60])
-    with pytest.raises(ExecutorError, match="input_ids"):
+    with pytest.raises(ExecutorError, match="token_ids"):
         paged.decode(sequence, 512 + 160)
     assert sequence.num_rows == 60
     assert_same(paged.prefill(sequence, ids[60:]), make_paged(model).prefill(Sequence(), ids))
 
 
-def test_a_table_that_was_changed_in_place_is_looked_at_again(tiny: Tiny) -> None:
-    model, _ = tiny
+def test_a_block_table_that_was_changed_in_place_is_written_again(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)
     paged, sequence = make_cuda_paged(model), Sequence()
-    paged.prefill(sequence, list(range(40)))
-    paged.blocks.reserve(sequence, 40, 41)
-    tensors = StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
-    paged.executor.forward(tensors)
-    paged.executor.forward(tensors)
-    tensors["host_kv_cache_block_offsets"][0, 0, :, 1] += 1
-    with pytest.raises(ExecutorError, match=r"^(host_)?kv_cache_block_offsets: "):
-        paged.executor.forward(tensors)
+    paged.prefill(sequence, ids[:40])
+    row = next_row(paged, sequence, [ids[40]])
+    (before,) = paged.executor.execute(ScheduledBatch((row,)))
+    (free,) = {0, 1, 2, 3} - set(sequence.block_table)
+    paged.cache.copy([BlockCopy(sequence.block_table[1], free)])
+    paged.cache.pool[sequence.block_table[1]] = 0
+    sequence.block_table[1] = free
+    (after,) = paged.executor.execute(ScheduledBatch((row,)))
+    assert before.text_logits is not None
+    assert after.text_logits is not None
+    assert torch.equal(before.text_logits, after.text_logits)
+
+
+def test_two_sequences_at_once_are_refused(tiny: Tiny) -> None:
+    model, _ = tiny
+    paged = make_cuda_paged(model)
+    requests = [StepRequest(Sequence(), [token]) for token in (5, 6)]
+    with pytest.raises(ExecutorError, match="runs 1 to 1 sequences per step, got 2"):
+        paged.step(requests)
+    assert [request.sequence.block_table for request in requests] == [[], []]
+    paged.blocks.check_integrity([])

@@ -22,7 +22,7 @@ pytestmark = [
 GPU_TOLERANCE = 2e-3
 """Both compute in float32, in another order, through seven layers."""
 INTEGER_TOLERANCE = 2e-2
-"""The kernels round a row to 16 bits of its largest number where weights are whole numbers."""
+"""With integer weights the kernels round a row to 16 bits relative to its maximum."""
 FORMATS = ["native", "fp8", "int8", "int4"]
 WIDE = MossLMConfig(
     hidden_size=4096,
@@ -101,7 +101,8 @@ def test_kernels_at_full_width(wide: MossLM, weight_format: str, kv_dtype: torch
         found += [paged.decode(sequence, token) for token in ids[690:]]
         outputs.append(found)
     for plain, kernels in zip(*outputs, strict=True):
-        for one, other in ((plain.text, kernels.text), (plain.audio, kernels.audio)):
+        pairs = ((plain.text_logits, kernels.text_logits), (plain.audio_logits, kernels.audio_logits))
+        for one, other in pairs:
             assert (one is None) == (other is None)
             if one is not None and other is not None:
                 # A K or V that is rounded to fp8 may fall on the other side of a border.
@@ -109,7 +110,7 @@ def test_kernels_at_full_width(wide: MossLM, weight_format: str, kv_dtype: torch
 
 
 @pytest.mark.parametrize("weight_format", ["native", "fp8"])
-def test_whole_pieces_of_a_prompt_at_full_width(wide: MossLM, weight_format: str) -> None:
+def test_complete_chunks_of_a_prompt_at_full_width(wide: MossLM, weight_format: str) -> None:
     ids = [(7919 * index) % 36000 for index in range(1100)]
     found = []
     for choices in ({"uses_graphs": False}, {"uses_triton": True}):
@@ -128,7 +129,8 @@ def test_whole_pieces_of_a_prompt_at_full_width(wide: MossLM, weight_format: str
             found.append(paged.prefill(sequence, ids))
             ids = ids[::-1]
     for plain, captured in zip(found[:2], found[2:], strict=True):
-        for one, other in ((plain.text, captured.text), (plain.audio, captured.audio)):
+        pairs = ((plain.text_logits, captured.text_logits), (plain.audio_logits, captured.audio_logits))
+        for one, other in pairs:
             assert torch.cosine_similarity(one, other, dim=0) > 0.999
 
 
@@ -147,7 +149,7 @@ def test_fp8_rows_times_fp8_weights_stay_close(wide: MossLM) -> None:
         ).prefill(Sequence(), ids)
         for multiplies in (None, False)
     ]
-    rounded, plain = both[0].audio, both[1].audio
+    rounded, plain = both[0].audio_logits, both[1].audio_logits
     assert rounded is not None
     assert plain is not None
     assert not torch.equal(rounded, plain)
@@ -169,7 +171,7 @@ def test_many_steps_take_no_more_memory() -> None:
     )
     taken = []
     for row in range(40, 300):
-        generation.sample(paged.decode(sequence, ids[row], generation.tails))
+        generation.sample(paged.decode(sequence, ids[row], generation.tails, generation.sampling))
         taken.append(torch.cuda.memory_allocated())
     assert len(set(taken[20:])) == 1
     assert isinstance(paged.executor, CudaExecutor)

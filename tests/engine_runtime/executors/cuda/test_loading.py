@@ -1,4 +1,4 @@
-"""The bundle's language model behind the executor for GPUs, here on the CPU."""
+"""The bundle's language model on the executor for GPUs, here on the CPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError
+from engine_runtime.executors.cuda.decode_backend import DecodeBackend, StepShape
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.loading import load_lm, shapes_of_replies, stored_weights
 from engine_runtime.lm.sequence import Sequence
@@ -33,9 +34,9 @@ def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str)
     plain = Engine.load(bundle, options).stages.lm
     ids = list(range(20))
     mine, other = paged.prefill(Sequence(), ids), plain.prefill(Sequence(), ids)
-    assert mine.text is not None
-    assert other.text is not None
-    torch.testing.assert_close(mine.text, other.text, atol=5e-3, rtol=0)
+    assert mine.text_logits is not None
+    assert other.text_logits is not None
+    torch.testing.assert_close(mine.text_logits, other.text_logits, atol=5e-3, rtol=0)
     assert paged.blocks.num_blocks == 8
     assert paged.cache.pool.dtype == torch.float8_e4m3fn
 
@@ -98,11 +99,16 @@ def test_the_steps_of_replies_are_those_that_are_captured(
     executor = engine.stages.lm.executor
     assert isinstance(executor, CudaExecutor)
     asked = set()
-    monkeypatch.setattr(executor, "_capture_or_run", asked.add)
+    monkeypatch.setattr(executor, "_capture_or_run", lambda backend, shape: asked.add((backend.name, shape)))
     executor.capture(shapes_of_replies(engine.bundle.lm))
-    captured, run = set(asked), executor._step.run
+    captured = set(asked)
     asked.clear()
-    monkeypatch.setattr(executor, "_capture_or_run", lambda shape: (asked.add(shape), run(shape)))
+
+    def run(backend: DecodeBackend, shape: StepShape) -> None:
+        asked.add((backend.name, shape))
+        backend.run(shape)
+
+    monkeypatch.setattr(executor, "_capture_or_run", run)
     for turn_id, modality in enumerate(Modality):
         turn = engine.open_turn(engine.new_conversation(), turn_id, modality)
         turn.push_text("Hello, how are you?")
@@ -121,9 +127,9 @@ def test_capture_leaves_no_trace(nano_bundle: Path) -> None:
     executor.capture(shapes_of_replies(engine.bundle.lm))
     after = lm.prefill(Sequence(), ids)
     before = on_cuda_path(plain, EngineOptions(kernels="torch")).stages.lm.prefill(Sequence(), ids)
-    assert before.text is not None
-    assert after.text is not None
-    assert torch.equal(before.text, after.text)
+    assert before.text_logits is not None
+    assert after.text_logits is not None
+    assert torch.equal(before.text_logits, after.text_logits)
 
 
 @pytest.fixture
@@ -141,10 +147,10 @@ def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: str) -> Non
     bundle = Bundle.open(nano_bundle)
     on_gpu = EngineOptions(device="cuda", dtype="float32", weight_format=weight_format, gpu_memory_gb=8.0)
     lms = [Engine.load(bundle, options).stages.lm for options in (on_gpu, replace(on_gpu, device="cpu"))]
-    found = [lm.prefill(Sequence(), list(range(30, 60))).text for lm in lms]
+    found = [lm.prefill(Sequence(), list(range(30, 60))).text_logits for lm in lms]
     assert found[0] is not None
     assert found[1] is not None
-    # The kernels round a row to 16 bits of its largest number where weights are whole numbers.
+    # With integer weights the kernels round a row to 16 bits relative to its maximum.
     tolerance = 5e-2 if weight_format in ("int8", "int4") else 5e-3
     torch.testing.assert_close(found[0], found[1], atol=tolerance, rtol=0)
     executor = lms[0].executor

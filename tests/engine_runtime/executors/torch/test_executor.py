@@ -1,19 +1,21 @@
-"""The paged forward step: equal to the plain network however the rows are cut, and strict about its
+"""The paged forward step: equal to the plain network for any split of the rows, and strict about its
 inputs."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 import torch
 
 from engine_runtime.errors import ContextLengthError, ExecutorError, OutOfBlocksError
-from engine_runtime.lm.executor import step_spec
-from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepInputBuilder, Tails
+from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import EngineOptions, WeightFormat
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
+from tests.tools.lm_scenarios import assert_same
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
 
@@ -23,12 +25,16 @@ def tiny() -> Tiny:
     return load_tiny()
 
 
-def assert_logits(got: Logits, cases: dict[str, torch.Tensor], case: str, row: int) -> None:
+def assert_logits(got: StepOutput, cases: dict[str, torch.Tensor], case: str, row: int) -> None:
     """Both heads equal the stored logits of one row."""
-    assert got.text is not None
-    assert got.audio is not None
-    torch.testing.assert_close(got.text, cases[f"{case}.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
-    torch.testing.assert_close(got.audio, cases[f"{case}.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+    assert got.text_logits is not None
+    assert got.audio_logits is not None
+    torch.testing.assert_close(
+        got.text_logits, cases[f"{case}.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
+    )
+    torch.testing.assert_close(
+        got.audio_logits, cases[f"{case}.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
+    )
 
 
 def test_prefill_then_single_steps(tiny: Tiny) -> None:
@@ -115,10 +121,10 @@ def test_a_tail_that_was_left_out_is_filled_before_it_is_read(tiny: Tiny, left_o
     paged.prefill(sequence, ids[:30])
     for row in range(30, 61):
         logits = paged.decode(sequence, ids[row], left_out)
-        assert (logits.text is None) == (not left_out.text)
-        if logits.audio is not None:
+        assert (logits.text_logits is None) == (not left_out.text)
+        if logits.audio_logits is not None:
             torch.testing.assert_close(
-                logits.audio, cases["a.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
+                logits.audio_logits, cases["a.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
             )
     assert sequence.complete_rows == 30
     other = paged.blocks.fork(sequence)
@@ -128,6 +134,49 @@ def test_a_tail_that_was_left_out_is_filled_before_it_is_read(tiny: Tiny, left_o
     assert_logits(paged.prefill(other, ids[80:]), cases, "a", 95)
     assert_logits(paged.prefill(sequence, ids[62:]), cases, "a", 95)
     paged.blocks.check_integrity([sequence, other])
+
+
+def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
+    """Random mixtures of prefills and decode steps, with skipped tails, forks and scattered blocks."""
+    model, _ = tiny
+    choose = random.Random(7)
+    vocab = model.config.text_vocab + model.config.audio_vocab
+    batched, single = make_paged(model, num_blocks=96), make_paged(model, num_blocks=96)
+    pairs = [(Sequence(), Sequence()) for _ in range(4)]
+    for step in range(40):
+        if step == 20:
+            pairs.append((batched.blocks.fork(pairs[0][0]), single.blocks.fork(pairs[0][1])))
+        requests, wanted = [], []
+        for mine, other in choose.sample(pairs, choose.randrange(1, len(pairs) + 1)):
+            is_prefill = mine.num_rows == 0 or choose.random() < 0.3
+            ids = [choose.randrange(vocab) for _ in range(choose.randrange(1, 20) if is_prefill else 1)]
+            tails = Tails(text=choose.random() < 0.7, audio=choose.random() < 0.7)
+            requests.append(StepRequest(mine, ids, tails, is_prefill=is_prefill))
+            wanted += single.step([StepRequest(other, ids, tails, is_prefill=is_prefill)])
+        for got, alone in zip(batched.step(requests), wanted, strict=True):
+            assert_same(got, alone)
+        for mine, other in pairs:
+            assert (mine.ids, mine.text_rows, mine.audio_rows) == (
+                other.ids,
+                other.text_rows,
+                other.audio_rows,
+            )
+    batched.blocks.check_integrity([mine for mine, _ in pairs])
+
+
+def test_a_batch_with_one_bad_sequence_changes_none(tiny: Tiny) -> None:
+    model, cases = tiny
+    ids, paged = as_ids(cases["a.rows"], model), make_paged(model)
+    first, second = Sequence(), Sequence()
+    for sequence in (first, second):
+        paged.prefill(sequence, ids[:31])
+    with pytest.raises(ExecutorError, match=r"^token_ids: "):
+        paged.step([StepRequest(first, [ids[31]]), StepRequest(second, [512 + 160])])
+    assert (first.num_rows, second.num_rows) == (31, 31)
+    outputs = paged.step([StepRequest(first, [ids[31]]), StepRequest(second, [ids[31]])])
+    for output in outputs:
+        assert_logits(output, cases, "a", 31)
+    paged.blocks.check_integrity([first, second])
 
 
 def test_half_precision_stays_close(tiny: Tiny) -> None:
@@ -140,7 +189,7 @@ def test_half_precision_stays_close(tiny: Tiny) -> None:
     executor = TorchExecutor(model.to(torch.bfloat16), cache, max_seq_len=256)
     paged, sequence, distances = PagedLM(executor, cache, BlockManager(16, 16)), Sequence(), []
     for row, token_id in enumerate(as_ids(cases["a.rows"], model)):
-        logits = paged.decode(sequence, token_id).text
+        logits = paged.decode(sequence, token_id).text_logits
         assert logits is not None
         distances.append((logits - cases["a.text_logits"][row]).abs().mean().item())
     assert sum(distances) / len(distances) < 0.1
@@ -152,7 +201,7 @@ def test_a_refused_step_leaves_the_sequence_as_it_was(tiny: Tiny) -> None:
     paged.prefill(sequence, ids[:60])
     with pytest.raises(ContextLengthError, match="Start a new conversation"):
         paged.prefill(sequence, [1] * 53)
-    with pytest.raises(ExecutorError, match="input_ids"):
+    with pytest.raises(ExecutorError, match="token_ids"):
         paged.prefill(sequence, [1, 2, 512 + 160])
     assert sequence.num_rows == 60
     assert_logits(paged.prefill(sequence, ids[60:]), cases, "a", 95)
@@ -167,85 +216,6 @@ def test_blocks_run_out(tiny: Tiny) -> None:
         paged.prefill(sequence, [1] * 10)
     assert sequence.num_rows == 40
     paged.decode(sequence, 1)
-
-
-def one_step(paged: PagedLM, model: MossLM) -> dict[str, torch.Tensor]:
-    """Tensors of a good decode step after 20 rows."""
-    sequence = Sequence()
-    paged.prefill(sequence, list(range(20)))
-    paged.blocks.reserve(sequence, 20, 21)
-    return StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
-
-
-@pytest.mark.parametrize(
-    "name", [spec.name for spec in step_spec(make_paged(load_tiny()[0]).executor.limits)]
-)
-def test_every_tensor_is_checked(tiny: Tiny, name: str) -> None:
-    model, _ = tiny
-    paged = make_paged(model)
-    good = one_step(paged, model)
-    paged.executor.forward(good)
-    bad = [
-        good | {name: good[name].to(torch.float32)},
-        good | {name: good[name][None]},
-        good | {name: torch.cat((good[name], good[name]), dim=-1)},
-    ]
-    if name != "host_tail_start":
-        bad.append({key: value for key, value in good.items() if key != name})
-    for tensors in bad:
-        with pytest.raises(ExecutorError, match=f"^{name}: "):
-            paged.executor.forward(tensors)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [
-        ("host_request_types", [2], "host_request_types"),
-        ("host_request_types", [0], "host_context_lengths"),
-        ("host_past_key_value_lengths", [21], "position_ids"),
-        ("host_past_key_value_lengths", [-2], "host_past_key_value_lengths"),
-        ("host_past_key_value_lengths", [1024], "host_past_key_value_lengths"),
-        ("input_ids", [-1], "input_ids"),
-        ("position_ids", [19], "position_ids"),
-        ("last_token_ids", [0], "last_token_ids"),
-        ("sequence_length", [20], "sequence_length"),
-        ("context_lengths", [19], "context_lengths"),
-        ("host_kv_cache_pool_pointers", [[0, 0]], "host_kv_cache_pool_pointers"),
-        ("host_kv_cache_pool_pointers", [[4096, 0]], "host_kv_cache_pool_pointers"),
-        ("host_kv_cache_pool_mapping", [[0, 0]] * 7, "host_kv_cache_pool_mapping"),
-        ("host_max_attention_window_sizes", [20] * 7, "host_max_attention_window_sizes"),
-        ("host_sink_token_length", [4], "host_sink_token_length"),
-        ("host_tail_start", [22, 20], "host_tail_start"),
-    ],
-)
-def test_values_that_do_not_fit_are_refused(tiny: Tiny, name: str, value: list[object], named: str) -> None:
-    model, _ = tiny
-    paged = make_paged(model)
-    good = one_step(paged, model)
-    with pytest.raises(ExecutorError, match=f"^{named}: "):
-        paged.executor.forward(good | {name: torch.tensor(value, dtype=good[name].dtype)})
-
-
-@pytest.mark.parametrize("change", ["outside", "negative", "v_like_k", "not_a_block", "twice"])
-@pytest.mark.parametrize("name", ["kv_cache_block_offsets", "host_kv_cache_block_offsets"])
-def test_offsets_that_would_overwrite_memory_are_refused(tiny: Tiny, name: str, change: str) -> None:
-    model, _ = tiny
-    paged = make_paged(model)
-    good = one_step(paged, model)
-    offsets = good[name].clone()
-    stride = model.config.num_layers * 2
-    if change == "outside":
-        offsets[0, 0, :, 1] = torch.tensor([64 * stride, 64 * stride + 1])
-    elif change == "negative":
-        offsets[0, 0, :, 0] = torch.tensor([-stride, -stride + 1])
-    elif change == "v_like_k":
-        offsets[0, 0, 1] = offsets[0, 0, 0]
-    elif change == "not_a_block":
-        offsets += 1
-    else:
-        offsets[0, 0, :, 1] = offsets[0, 0, :, 0]
-    with pytest.raises(ExecutorError, match=f"^{name}: "):
-        paged.executor.forward(good | {name: offsets})
 
 
 def test_a_result_that_cannot_be_one_is_refused() -> None:
@@ -283,11 +253,11 @@ def test_a_weight_format_is_the_plain_network_with_rounded_weights(
             if name.endswith("proj.weight") and (rounds_tails or name.startswith("shared_block.")):
                 parameter.copy_(quantize(parameter, weight_format).dense(torch.float32))
     text, audio = rounded(cases["a.rows"][None].long())
-    assert got.text is not None
-    assert got.audio is not None
-    torch.testing.assert_close(got.text, text[0, -1], atol=LOGIT_TOLERANCE, rtol=0)
-    torch.testing.assert_close(got.audio, audio[0, -1], atol=LOGIT_TOLERANCE, rtol=0)
-    assert (got.text - cases["a.text_logits"][95]).abs().max() > 10 * LOGIT_TOLERANCE
+    assert got.text_logits is not None
+    assert got.audio_logits is not None
+    torch.testing.assert_close(got.text_logits, text[0, -1], atol=LOGIT_TOLERANCE, rtol=0)
+    torch.testing.assert_close(got.audio_logits, audio[0, -1], atol=LOGIT_TOLERANCE, rtol=0)
+    assert (got.text_logits - cases["a.text_logits"][95]).abs().max() > 10 * LOGIT_TOLERANCE
 
 
 def test_keys_and_values_in_fp8_stay_close(tiny: Tiny) -> None:
@@ -303,9 +273,9 @@ def test_keys_and_values_in_fp8_stay_close(tiny: Tiny) -> None:
     whole = paged.prefill(sequence, ids[:60])
     for token_id in ids[60:]:
         whole = paged.decode(sequence, token_id)
-    assert whole.text is not None
+    assert whole.text_logits is not None
     cut = paged.prefill(Sequence(), ids)
-    assert cut.text is not None
-    torch.testing.assert_close(whole.text, cut.text, atol=0.05, rtol=0)
-    similarity = torch.cosine_similarity(whole.text, cases["a.text_logits"][95], dim=0)
+    assert cut.text_logits is not None
+    torch.testing.assert_close(whole.text_logits, cut.text_logits, atol=0.05, rtol=0)
+    similarity = torch.cosine_similarity(whole.text_logits, cases["a.text_logits"][95], dim=0)
     assert similarity > 0.99

@@ -1,4 +1,4 @@
-"""Products of a quantized checkpoint, held against the same arithmetic written out."""
+"""Linear layers of a quantized checkpoint, compared with explicit arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig, Quantization
 from engine_runtime.bundle.trtllm_checkpoint.scales import int8_rounded, pack_int4
 from engine_runtime.errors import BundleError
-from engine_runtime.executors.torch.fused_layer import DenseLinear
+from engine_runtime.executors.torch.linear import DenseLinear
 from engine_runtime.executors.torch.quantized_linear import Fp8Linear, SmoothedLinear, read_linear
 from tests.factories.tiny_lm import load_tiny
 

@@ -1,5 +1,5 @@
-"""A checkpoint in the torch executor: plain, it is the network of the stored logits; quantized, it is the
-plain network whose products round as the engine's do."""
+"""A checkpoint in the torch executor: unquantized it yields the stored logits; quantized it equals the plain
+network with the rounding of the engine."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _logits(lm: PagedLM, ids: list[int]) -> tuple[Tensor, Tensor]:
     logits = lm.prefill(sequence, ids[:5])
     for merged in ids[5:]:
         logits = lm.decode(sequence, merged)
-    assert logits.text is not None
-    assert logits.audio is not None
-    return logits.text, logits.audio
+    assert logits.text_logits is not None
+    assert logits.audio_logits is not None
+    return logits.text_logits, logits.audio_logits
 
 
-def test_plain_it_gives_the_stored_logits(tmp_path: Path) -> None:
+def test_plain_it_yields_the_stored_logits(tmp_path: Path) -> None:
     model, cases = load_tiny()
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     weights = find_tensors(GOLDEN / "lm_tiny.safetensors", shapes, partial=True)

@@ -1,4 +1,4 @@
-"""Buffers of a step: at the same addresses at every step, aligned, each where an engine looks for it."""
+"""Buffers of a step: fixed addresses, aligned, in the memory that the engine requires."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from engine_runtime.executors.trtllm.bindings import Memory, StepInputs, StepOutputs
+from engine_runtime.executors.trtllm.bindings import EngineInputs, EngineOutputs, Memory
 from engine_runtime.executors.trtllm.contract import CONTRACTS, Contract
-from engine_runtime.lm.executor import ExecutorLimits
+from engine_runtime.lm.step import ExecutorLimits
 from tests.doubles.engine_memory import KnownMemory, look_at
 
 LIMITS = ExecutorLimits(
@@ -25,9 +25,9 @@ LIMITS = ExecutorLimits(
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
-def test_every_input_lies_where_it_is_due(contract: Contract) -> None:
+def test_every_input_is_in_the_required_memory(contract: Contract) -> None:
     memory = KnownMemory()
-    inputs = StepInputs(contract, LIMITS, memory)
+    inputs = EngineInputs(contract, LIMITS, memory)
     bindings = {binding.name: binding for binding in inputs.bindings()}
     specs = {spec.name: spec for spec in contract.inputs(LIMITS)}
     assert bindings.keys() == specs.keys()
@@ -47,13 +47,12 @@ def test_every_input_lies_where_it_is_due(contract: Contract) -> None:
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
 def test_values_arrive_when_they_are_sent(contract: Contract) -> None:
-    inputs = StepInputs(contract, LIMITS, KnownMemory())
+    inputs = EngineInputs(contract, LIMITS, KnownMemory())
     offsets = torch.arange(14, dtype=torch.int32).view(1, 1, 2, 7)
     step = {
         "input_ids": torch.tensor([5, 6, 7], dtype=torch.int32),
         "kv_cache_block_offsets": offsets,
         "host_past_key_value_lengths": torch.tensor([9], dtype=torch.int32),
-        "host_tail_start": torch.tensor([1, 2], dtype=torch.int32),
     }
 
     def seen(name: str) -> torch.Tensor:
@@ -79,7 +78,7 @@ def test_values_arrive_when_they_are_sent(contract: Contract) -> None:
 def test_outputs_are_spoiled_fetched_and_kept() -> None:
     memory = KnownMemory()
     dtypes = {"logits": torch.float32, "audio_logits": torch.bfloat16}
-    outputs = StepOutputs({"logits": 5, "audio_logits": 3}, dtypes, memory)
+    outputs = EngineOutputs({"logits": 5, "audio_logits": 3}, dtypes, memory)
     text, audio = outputs.bindings()
     assert (text.shape, audio.shape) == ((1, 5), (1, 3))
     look_at(text.address, (1, 5), torch.float32).fill_(2.0)
@@ -96,7 +95,7 @@ def test_outputs_are_spoiled_fetched_and_kept() -> None:
 
 def test_memory_goes_when_nobody_holds_it() -> None:
     memory = KnownMemory()
-    inputs = StepInputs(CONTRACTS[0], LIMITS, memory)
+    inputs = EngineInputs(CONTRACTS[0], LIMITS, memory)
     (address,) = {b.address for b in inputs.bindings() if b.name == "input_ids"}
     assert memory.fault(address, 4, "device") is None
     del inputs

@@ -1,4 +1,4 @@
-"""Tensor lists of engines: those of 1.x and of 0.13 are known, everything else is refused by name."""
+"""Tensor lists of engines: those of 1.x and 0.13 are accepted, others are rejected by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine_runtime.executors.trtllm.contract import (
     choose_contract,
     profile_for,
 )
-from engine_runtime.lm.executor import ExecutorLimits
+from engine_runtime.lm.step import ExecutorLimits
 
 # Written down from the library's documents and sources, not from our code: name -> axes.
 BOTH = {
@@ -59,7 +59,7 @@ WIDTHS = {"logits": 512, "audio_logits": 160}
 
 
 def listed(ranks: dict[str, int]) -> list[EngineTensor]:
-    """Inputs of any size, with the numbers that the library gives them."""
+    """Inputs of any size, with the values that the library uses for them."""
     return [
         EngineTensor(name, True, torch.int64 if name in WIDE else torch.int32, (-1,) * rank)
         for name, rank in ranks.items()
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_named(name: str, change: dict[str, object], named:
         check({tensor.name: tensor for tensor in tensors.values()})
 
 
-def test_everything_that_does_not_fit_is_told_at_once() -> None:
+def test_everything_that_does_not_fit_is_reported_at_once() -> None:
     with pytest.raises(EngineError) as caught:
         check(engine(), replace(LIMITS, num_layers=8, max_seq_len=2000))
     for name in ("host_kv_cache_pool_mapping", "cache_indirection", "kv_cache_block_offsets"):

@@ -1,4 +1,4 @@
-"""Reading a folder with an engine: ours, one of trtllm-build, one of 0.13, and those that are not whole."""
+"""Reading an engine folder: ours, one of trtllm-build, one of 0.13, and incomplete ones."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_the_runtime_cannot_use_is_seen(tmp_path: Path, build: dict[str, An
     assert getattr(EngineDirectory.open(write(tmp_path / "engine", build=build)), attribute) is False
 
 
-def test_folders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+def test_folders_that_are_not_complete_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"rank0\.engine is missing"):
         EngineDirectory.open(tmp_path)
     (tmp_path / "rank0.engine").write_bytes(b"plan")

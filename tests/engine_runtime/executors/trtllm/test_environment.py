@@ -60,7 +60,7 @@ def test_every_other_version_is_named(
 
 
 def test_an_installed_library_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own metadata counts, and what is missing is told; what only its developers need is not."""
+    """Its metadata is used, and missing packages are reported, except those for development."""
     _install(monkeypatch, tensorrt_llm="1.2.1", numpy="2.4.6", torch="2.9.1", h5py="3.12.1", triton="3.7.0")
     assert clashes() == [Clash("numpy", "2.4.6", "<2"), Clash("openai", None, "any version")]
 

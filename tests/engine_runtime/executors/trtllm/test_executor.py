@@ -1,9 +1,10 @@
-"""An engine behind the paged runtime says what the torch executor says, and no where something is wrong."""
+"""An engine under the paged runtime equals the torch executor, and rejects invalid input."""
 
 from __future__ import annotations
 
 import gc
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepInputBuilder, Tails
+from engine_runtime.lm.step import ScheduledBatch, Tails
 from engine_runtime.models.moss_lm import MossLM
+from tests.doubles.tensorrt import DataType
 from tests.factories.engine_lm import make_engine_paged
-from tests.factories.engine_plans import DataType
+from tests.factories.steps import next_row, step_tensors
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, reply
 
@@ -47,7 +49,7 @@ def executor_of(paged: PagedLM) -> TrtllmExecutor:
 def test_conversations_are_those_of_the_torch_executor(
     tiny: Tiny, folder: Path, contract: str, captures: bool, seed: int
 ) -> None:
-    """Turns in pieces, tails that are not wanted, rollback, forks, prefixes that are known."""
+    """Chunked turns, unused tails, rollback, forks, cached prefixes."""
     model, _ = tiny
     paged, _ = make_engine_paged(model, folder, contract, captures=captures)
     converse(model, paged, make_paged(model), seed, LOGIT_TOLERANCE)
@@ -82,8 +84,10 @@ def test_the_stored_logits_of_a_long_conversation(tiny: Tiny, folder: Path) -> N
     paged.prefill(sequence, ids[:240])
     for row in range(240, 530):
         logits = paged.decode(sequence, ids[row])
-        assert logits.text is not None
-        torch.testing.assert_close(logits.text, cases["c.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0)
+        assert logits.text_logits is not None
+        torch.testing.assert_close(
+            logits.text_logits, cases["c.text_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
+        )
     assert executor_of(paged).num_graphs == 3
 
 
@@ -120,10 +124,10 @@ def test_a_step_that_cannot_be_captured_is_launched(
             raise RuntimeError("operation not permitted when stream is capturing")
 
     paged, trt = make_engine_paged(model, folder)
-    from engine_runtime.executors.trtllm.engine import Session
+    from engine_runtime.executors.trtllm.engine import EngineSession
 
     executor = TrtllmExecutor(
-        Session(folder / "rank0.engine", trt.library, trt.memory),
+        EngineSession(folder / "rank0.engine", trt.library, trt.memory),
         model.config,
         paged.cache,
         trt.memory,
@@ -146,15 +150,15 @@ def test_tails_that_are_not_wanted_are_computed_and_not_given(tiny: Tiny, folder
     paged, _ = make_engine_paged(model, folder)
     sequence = Sequence()
     logits = paged.prefill(sequence, list(range(20)), Tails(text=False))
-    assert logits.text is None
-    assert logits.audio is not None
+    assert logits.text_logits is None
+    assert logits.audio_logits is not None
     assert sequence.complete_rows == 20
-    tensors = StepInputBuilder(paged.executor, paged.cache).fill(
-        sequence, [1], Tails(text=False), prefill=False
-    )
-    assert "host_tail_start" not in tensors
+    row = next_row(paged, sequence, [1])
+    with pytest.raises(ExecutorError, match="cannot fill the rows of a skipped tail"):
+        paged.executor.execute(ScheduledBatch((replace(row, text_rows=19),)))
+    tensors = step_tensors(paged, sequence, [1])
     with pytest.raises(ExecutorError, match=r"^host_tail_start: unknown input"):
-        paged.executor.forward(tensors | {"host_tail_start": torch.tensor([21, 20], dtype=torch.int32)})
+        executor_of(paged).run(tensors | {"host_tail_start": torch.tensor([21, 20], dtype=torch.int32)})
 
 
 def test_profiles_for_one_row_and_for_many(tiny: Tiny, folder: Path) -> None:
@@ -175,18 +179,18 @@ def test_logits_in_half_precision_come_up_as_float32(tiny: Tiny, folder: Path, d
     paged, _ = make_engine_paged(model, folder, logits=dtype)
     mine, wanted = paged.prefill(Sequence(), [1, 2, 3]), make_paged(model).prefill(Sequence(), [1, 2, 3])
     assert_same(mine, wanted, tolerance=0.05)
-    assert mine.text is not None
-    assert mine.text.dtype == torch.float32
+    assert mine.text_logits is not None
+    assert mine.text_logits.dtype == torch.float32
 
 
 def test_results_stay_when_the_next_step_is_run(tiny: Tiny, folder: Path) -> None:
     model, _ = tiny
     paged, _ = make_engine_paged(model, folder, captures=True)
     sequence = Sequence()
-    first = paged.decode(sequence, 1).text
+    first = paged.decode(sequence, 1).text_logits
     assert first is not None
     kept = first.clone()
-    second = paged.decode(sequence, 2).text
+    second = paged.decode(sequence, 2).text_logits
     assert second is not None
     assert torch.equal(first, kept)
     assert not torch.equal(first, second)
@@ -210,18 +214,18 @@ def test_closing_lets_everything_go(tiny: Tiny, folder: Path, captures: bool) ->
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
-def test_a_prefill_goes_on_where_the_contract_lets_it(tiny: Tiny, folder: Path, contract: str) -> None:
+def test_a_prefill_continues_where_the_contract_lets_it(tiny: Tiny, folder: Path, contract: str) -> None:
     """0.13 starts at a block; rows of the block that is not full are run once more."""
     model, _ = tiny
     paged, _ = make_engine_paged(model, folder, contract, chunk=50)
     starts: list[tuple[int, int]] = []
-    run = paged._forward
+    run = paged.executor.execute
 
-    def spy(tensors: dict[str, torch.Tensor], wanted: Tails) -> Any:
-        starts.append((int(tensors["position_ids"][0]), tensors["input_ids"].shape[0]))
-        return run(tensors, wanted)
+    def spy(batch: ScheduledBatch) -> Any:
+        starts.extend((row.first_position, len(row.token_ids)) for row in batch.sequences)
+        return run(batch)
 
-    paged._forward = spy  # type: ignore[method-assign, assignment]
+    paged.executor.execute = spy  # type: ignore[method-assign]
     sequence, other, plain = Sequence(), Sequence(), make_paged(model)
     for count in (20, 3, 80):
         assert_same(paged.prefill(sequence, [count] * count), plain.prefill(other, [count] * count))

@@ -1,8 +1,7 @@
-"""Every way known to run such an engine wrongly, made on purpose: each is refused, or gives other logits.
+"""Known mistakes in running such an engine, made deliberately: each is rejected or changes the logits.
 
-They are those of a public attempt with TensorRT-LLM 0.13 on an RTX 4090, each of which went unnoticed there.
-So what keeps the executor right is held by a test: where none of these were noticed, the comparison with the
-torch executor would prove nothing.
+They are those of a public attempt with TensorRT-LLM 0.13 on an RTX 4090, where each went unnoticed. If they
+were not detected here, the comparison with the torch executor would prove nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import torch
 from torch import Tensor
 
 from engine_runtime.errors import EngineError, ExecutorError
-from engine_runtime.executors.trtllm.engine import Session
+from engine_runtime.executors.trtllm.engine import EngineSession
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.engine_plans import plan_of
+from tests.factories.steps import step_tensors
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 
 Tiny = tuple[MossLM, dict[str, Tensor]]
@@ -49,7 +48,7 @@ def differences(paged: PagedLM, model: MossLM, cases: dict[str, Tensor]) -> dict
     ]
     for name, run in steps:
         got, wanted = run(paged, mine), run(plain, other)
-        pairs = ((got.text, wanted.text), (got.audio, wanted.audio))
+        pairs = ((got.text_logits, wanted.text_logits), (got.audio_logits, wanted.audio_logits))
         found[name] = max(float((a - b).abs().max()) for a, b in pairs)
     return found
 
@@ -150,7 +149,7 @@ def _graph_of_a_shorter_cache(device: Bound, host: Bound) -> None:
         (_graph_of_a_shorter_cache, (DECODE,)),
     ],
 )
-def test_wrong_values_give_wrong_logits(
+def test_wrong_values_yield_wrong_logits(
     tiny: Tiny, tmp_path: Path, tamper: Callable[[Bound, Bound], None], wrong: tuple[str, ...]
 ) -> None:
     model, cases = tiny
@@ -197,8 +196,7 @@ def test_the_executor_does_not_let_them_through(
     paged, trt = make_engine_paged(model, tmp_path)
     sequence = Sequence()
     paged.prefill(sequence, list(range(20)))
-    paged.blocks.reserve(sequence, 20, 21)
-    good = StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    good = step_tensors(paged, sequence, [5])
     changed = good[name].clone()
     if value is not None:
         changed = torch.tensor(value, dtype=changed.dtype)
@@ -208,7 +206,7 @@ def test_the_executor_does_not_let_them_through(
         changed[0, 1] = changed[0, 0]  # "K and V": the second one is a pool on the host
     enqueued = trt.num_enqueues
     with pytest.raises(ExecutorError, match=r"^\w+: "):
-        paged.executor.forward(good | {name: changed})
+        paged.executor.run(good | {name: changed})
     assert trt.num_enqueues == enqueued
 
 
@@ -220,7 +218,7 @@ def test_a_pool_of_another_layout(tiny: Tiny, tmp_path: Path) -> None:
     def after_a_fork(paged: PagedLM) -> Tensor:
         first = Sequence()
         paged.prefill(first, ids[:20])
-        audio = paged.prefill(paged.blocks.fork(first), [3, 1, 4]).audio
+        audio = paged.prefill(paged.blocks.fork(first), [3, 1, 4]).audio_logits
         assert audio is not None
         return audio
 
@@ -231,7 +229,7 @@ def test_a_pool_of_another_layout(tiny: Tiny, tmp_path: Path) -> None:
     wrong = KVCache(model.config, blocks, good.cache.tokens_per_block, keep_trunk=False)
     wrong.pool = wrong.pool.view(layers, two, blocks, *rest)
     trt.memory.know(wrong.pool, "device")
-    session = Session(tmp_path / "rank0.engine", trt.library, trt.memory)
+    session = EngineSession(tmp_path / "rank0.engine", trt.library, trt.memory)
     sizes = {"max_seq_len": 1024, "max_num_tokens": 512}
     executor = TrtllmExecutor(session, model.config, wrong, trt.memory, **sizes)
     found = after_a_fork(PagedLM(executor, wrong, BlockManager(blocks, 16)))

@@ -61,8 +61,8 @@ def test_a_replayed_step_is_not_enqueued_and_follows_its_inputs(tmp_path: Path) 
 
 
 def test_the_time_of_a_step_is_that_of_its_work(tmp_path: Path) -> None:
-    """So many cycles are 50 ms and more on any GPU, far above what a launch costs; on another stream than the
-    engine's they are not seen."""
+    """This many cycles are 50 ms and more on any GPU, far above what a launch costs; on another stream than
+    the engine's they are not seen."""
     on_gpu = load_tiny()[0].to("cuda")
     paged, trt = make_engine_paged(on_gpu, tmp_path, device="cuda")
     sequence, executor = Sequence(), executor_of(paged)
@@ -77,7 +77,7 @@ def test_the_time_of_a_step_is_that_of_its_work(tmp_path: Path) -> None:
     assert times[1] > times[0] + 25
 
 
-def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
+def test_closing_frees_the_memory(tmp_path: Path) -> None:
     import gc
 
     on_gpu = load_tiny()[0].to("cuda")

@@ -1,4 +1,4 @@
-"""What an executor refuses: engines of another shape, steps that did not run, results that are none."""
+"""Errors of an executor: engines of another shape, steps that did not run, invalid results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepInputBuilder, Tails
 from engine_runtime.models.moss_lm import MossLM
+from tests.doubles.tensorrt import DataType
 from tests.factories.engine_lm import make_engine_paged
-from tests.factories.engine_plans import DataType, plan_of
+from tests.factories.engine_plans import plan_of
+from tests.factories.steps import step_tensors
 from tests.factories.tiny_lm import load_tiny, make_paged
 from tests.tools.lm_scenarios import assert_same
 
@@ -36,8 +37,7 @@ def one_step(paged: PagedLM) -> dict[str, torch.Tensor]:
     """Tensors of a good decode step after 20 rows."""
     sequence = Sequence()
     paged.prefill(sequence, list(range(20)))
-    paged.blocks.reserve(sequence, 20, 21)
-    return StepInputBuilder(paged.executor, paged.cache).fill(sequence, [5], Tails(), prefill=False)
+    return step_tensors(paged, sequence, [5])
 
 
 def test_a_refused_step_is_an_error_and_no_row(tiny: Tiny, folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
     address = int(tensors[name][0, 0])
     for pointers in ([[address, address]], [[address + 4096, 0]]):
         with pytest.raises(ExecutorError, match=f"^{name}: "):
-            paged.executor.forward(tensors | {name: torch.tensor(pointers)})
+            paged.executor.run(tensors | {name: torch.tensor(pointers)})
 
 
 @pytest.mark.parametrize(
@@ -147,5 +147,5 @@ def test_device_memory_and_host_memory_are_not_mixed(tiny: Tiny, folder: Path, k
     context = next(iter(paged.executor._contexts.values()))._context
     name = "host_sink_token_length" if kind == "host" else "cache_indirection"
     memory.confuse(context.addresses[name])
-    with pytest.raises(ExecutorError, match=f"the address lies on the .*, not on the {kind}"):
+    with pytest.raises(ExecutorError, match=f"the address is on the .*, not on the {kind}"):
         paged.decode(sequence, 1)

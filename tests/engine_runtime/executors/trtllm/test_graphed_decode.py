@@ -1,4 +1,4 @@
-"""Which captured step serves how many rows, and what the host says when it is captured."""
+"""Selection of the captured step by the number of rows, and host values during capture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Context:
     def __init__(self, stated: list[int]) -> None:
         self.stated, self.past, self.enqueued = stated, -1, 0
 
-    def bind(self, inputs: list[int], outputs: list[str]) -> None:
+    def set_inputs(self, inputs: list[int]) -> None:
         self.past = inputs[0]
         self.stated.append(inputs[0])
 
@@ -55,7 +55,7 @@ class Inputs:
 
 class Outputs:
     def bindings(self) -> list[str]:
-        return ["logits"]
+        return []
 
 
 def made(most_past: int) -> tuple[GraphedDecode, Calls, list[int]]:

@@ -1,4 +1,4 @@
-"""What is said where TensorRT-LLM is missing, broken or of another version. It is not installed here."""
+"""Messages if TensorRT-LLM is missing, broken or of another version. It is not installed here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_without_the_library_it_says_how_to_get_it(load: Any) -> None:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str) -> Library:
-    """The stand-in under the library's own module names, as far as they are documented."""
+    """The double under the documented module names of the library."""
     stand_in = make_library()
     homes = {
         "": {"__version__": version},

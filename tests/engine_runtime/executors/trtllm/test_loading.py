@@ -1,4 +1,4 @@
-"""An engine as the language model of a bundle: loaded, used, and refused where it does not belong to it."""
+"""An engine as the language model of a bundle: loaded, used, and rejected if it does not match."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_an_engine_of_something_else(
         open_for(random_bundle, with_engine(folder))
 
 
-def test_everything_that_differs_is_told_at_once(
+def test_everything_that_differs_is_reported_at_once(
     engine_world: EngineWorld, random_bundle: Path, nano_bundle: Path, tmp_path: Path
 ) -> None:
     folder = engine_world.build(random_bundle, tmp_path / "engine")
@@ -207,7 +207,7 @@ def test_what_an_engine_was_built_with_cannot_be_chosen(
         open_for(random_bundle, with_engine(folder, **choices))
 
 
-def test_too_little_memory_is_told_before_anything_is_loaded(
+def test_too_little_memory_is_reported_before_anything_is_loaded(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path
 ) -> None:
     folder = engine_world.build(random_bundle, tmp_path / "engine")

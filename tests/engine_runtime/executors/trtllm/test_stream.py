@@ -1,4 +1,4 @@
-"""The stream of an engine: what is timed on it is timed there, and all that came before is waited for."""
+"""The stream of an engine: times are measured on it, and earlier work is waited for."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 // Attention of the row over the paged pool.
 
-#if KV_FP8
-#define KV_BYTES 1
-#else
-#define KV_BYTES 2
-#endif
+#pragma once
+
+#include "base.cuh"
+
+#define KV_BYTES (KV_FP8 ? 1 : 2)
 #define BLOCK_BYTES ((u64)KV_HEADS * TOKENS * DIM * KV_BYTES)  // K or V of one block; V follows K
 #define ROW_BYTES (DIM * KV_BYTES)                             // of K or of V, for one head
-#define TILES_A_STAGE 2  // consecutive tiles of 16 rows in a pipeline stage, each K, V
+#define KV_TILES_PER_STAGE 2  // consecutive tiles of 16 rows in a pipeline stage, each K, V
 #define TILE_BYTES (TILE_ROWS * ROW_BYTES)
 
 // K of a row for a head; V follows at an offset of BLOCK_BYTES.
@@ -17,51 +17,51 @@ __device__ __forceinline__ const char* k_row(const char* pool, const int* table,
 }
 
 // The split-KV partition of a block: tiles of rows in the pool, for one head.
-struct Share {
-  u32 head, piece, pieces, first, last;
+struct KVSplit {
+  u32 head, index, count, first, last;
 };
 
-__device__ __forceinline__ Share share_of(u32 old) {
-  Share share;
-  share.head = blockIdx.x % KV_HEADS;
-  share.piece = blockIdx.x / KV_HEADS;
-  u32 tiles = (old + TILE_ROWS - 1) / TILE_ROWS, each = (tiles + PIECES - 1) / PIECES;
-  share.pieces = tiles == 0 ? 1 : (tiles + each - 1) / each;
-  share.first = share.piece * each < tiles ? share.piece * each : tiles;
-  share.last = share.first + each < tiles ? share.first + each : tiles;
-  return share;
+__device__ __forceinline__ KVSplit kv_split_of(u32 past) {
+  KVSplit split;
+  split.head = blockIdx.x % KV_HEADS;
+  split.index = blockIdx.x / KV_HEADS;
+  u32 tiles = (past + TILE_ROWS - 1) / TILE_ROWS, each = (tiles + KV_SPLITS - 1) / KV_SPLITS;
+  split.count = tiles == 0 ? 1 : (tiles + each - 1) / each;
+  split.first = split.index * each < tiles ? split.index * each : tiles;
+  split.last = split.first + each < tiles ? split.first + each : tiles;
+  return split;
 }
 
-__device__ __forceinline__ u32 rows_of(u32 tile, u32 old) {
-  return old - tile * TILE_ROWS < TILE_ROWS ? old - tile * TILE_ROWS : TILE_ROWS;
+__device__ __forceinline__ u32 valid_rows(u32 tile, u32 past) {
+  return past - tile * TILE_ROWS < TILE_ROWS ? past - tile * TILE_ROWS : TILE_ROWS;
 }
 
 // Copy K and V of this block's partition to the ring; each producer warp takes some tiles. Earlier launches
 // wrote them.
-__device__ void copy_rows(const Phase& phase, u32 base, u32 ring, u32 number, Copier& copier, const char* pool,
-                          const int* table, u32 old) {
-  if (blockIdx.x >= KV_HEADS * PIECES) return;
-  Share share = share_of(old);
-  for (u32 first = share.first; first < share.last; first += TILES_A_STAGE) {
-    u32 full = copier.wait_for_room(base);
-    u32 to = ring + copier.place.stage * STAGE;
+__device__ void produce_kv(const Op& op, u32 base, u32 ring, u32 number, Producer& producer, const char* pool,
+                           const int* table, u32 past) {
+  if (blockIdx.x >= KV_HEADS * KV_SPLITS) return;
+  KVSplit split = kv_split_of(past);
+  for (u32 first = split.first; first < split.last; first += KV_TILES_PER_STAGE) {
+    u32 full = producer.acquire_stage(base);
+    u32 to = ring + producer.state.stage * STAGE_BYTES;
     u32 all = 0;
-    for (u32 i = number; i < 2 * TILES_A_STAGE; i += COPIERS) {
+    for (u32 i = number; i < 2 * KV_TILES_PER_STAGE; i += PRODUCER_WARPS) {
       u32 tile = first + i / 2;
-      all += tile < share.last ? rows_of(tile, old) * ROW_BYTES : 0;
+      all += tile < split.last ? valid_rows(tile, past) * ROW_BYTES : 0;
     }
     bar_expect(full, all);
-    for (u32 i = number; i < 2 * TILES_A_STAGE; i += COPIERS) {
+    for (u32 i = number; i < 2 * KV_TILES_PER_STAGE; i += PRODUCER_WARPS) {
       u32 tile = first + i / 2;
-      if (tile >= share.last) break;
-      const char* from = k_row(pool, table, phase.extra, share.head, tile * TILE_ROWS) + i % 2 * BLOCK_BYTES;
-      copy_bulk(to + i * TILE_BYTES, (u64)from, rows_of(tile, old) * ROW_BYTES, full);
+      if (tile >= split.last) break;
+      const char* from = k_row(pool, table, op.extra, split.head, tile * TILE_ROWS) + i % 2 * BLOCK_BYTES;
+      copy_bulk(to + i * TILE_BYTES, (u64)from, valid_rows(tile, past) * ROW_BYTES, full);
     }
-    copier.place.next();
+    producer.state.next();
   }
 }
 
-#define K_PARTS (ROW_BYTES / 64)
+#define K_STEPS (ROW_BYTES / 64)
 
 __device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
   u32 a, b;
@@ -72,26 +72,29 @@ __device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
   v[3] = from_f16((u16)(b >> 16));
 }
 
-struct AttentionShared {
+struct AttentionShared {       // in place of x
   u16 q[GROUP][Q_STRIDE / 2];  // in the dtype of the product with K: bfloat16, or float16 with fp8
-  float wide_q[GROUP][DIM];
+  float float_q[GROUP][DIM];
   float k[DIM], v[DIM];
-  float4 scores[WARPS][16];
-  float4 shrink[WARPS];
-  float4 top[WARPS], total[WARPS];
-  float sums[WARPS][GROUP][DIM];
+  float4 scores[COMPUTE_WARPS][16];
+  float4 rescale[COMPUTE_WARPS];
+  float4 top[COMPUTE_WARPS], total[COMPUTE_WARPS];
+  float sums[COMPUTE_WARPS][GROUP][DIM];
 };
+static_assert(sizeof(AttentionShared) == ATTENTION_BYTES, "AttentionShared");
+static_assert(AT_X + ATTENTION_BYTES <= AT_OPS, "region of x");
+static_assert(2 * KV_TILES_PER_STAGE * TILE_BYTES <= STAGE_BYTES, "K and V in a pipeline stage");
 
 // rms_norm(x) * norm, then RoPE, of one head; a lane holds dims 2 lane, 2 lane + 1 and both plus 64.
-__device__ __forceinline__ void turn(const char* x, u32 flag, const u16* norm, const u16* cosine, const u16* sine,
-                                     float* out, u32 lane) {
-  float weight[4], turns[4], back[4];
+__device__ __forceinline__ void norm_and_rope(const char* x, u32 flag, const u16* norm, const u16* cosine,
+                                              const u16* sine, float* out, u32 lane) {
+  float weight[4], cos_value[4], sin_value[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     u32 d = 2 * lane + i % 2 + i / 2 * 64;
     weight[i] = from_bf16(__ldg(norm + d));
-    turns[i] = from_bf16(__ldg(cosine + d));
-    back[i] = from_bf16(__ldg(sine + d));
+    cos_value[i] = from_bf16(__ldg(cosine + d));
+    sin_value[i] = from_bf16(__ldg(sine + d));
   }
   u32 low = wait_word(x + 8 * lane, flag), high = wait_word(x + 8 * lane + 256, flag);
   float a[4] = {low_bf16(low), high_bf16(low), low_bf16(high), high_bf16(high)};
@@ -103,10 +106,10 @@ __device__ __forceinline__ void turn(const char* x, u32 flag, const u16* norm, c
   for (int i = 0; i < 4; ++i) a[i] *= weight[i];
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    out[2 * lane + i % 2 + i / 2 * 64] = rounded((a[i] * turns[i] + a[i ^ 2] * back[i]) * rms);
+    out[2 * lane + i % 2 + i / 2 * 64] = round_bf16((a[i] * cos_value[i] + a[i ^ 2] * sin_value[i]) * rms);
 }
 
-__device__ __forceinline__ float stored(float v) {
+__device__ __forceinline__ float as_stored(float v) {
 #if KV_FP8
   return from_e4m3(to_e4m3(v));
 #else
@@ -118,13 +121,13 @@ __device__ __forceinline__ float& part(float4& v, int i) { return ((float*)&v)[i
 
 // Scores of a tile with `rows` valid rows, their softmax weights, and the weighted sums of V. tile: its first
 // K in the ring. A lane holds dims 4 lane.. of all four heads.
-__device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane, float (&top)[2],
-                                     float (&total)[2], float (&sums)[4][4]) {
+__device__ __forceinline__ void attend_tile(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane,
+                                            float (&top)[2], float (&total)[2], float (&sums)[4][4]) {
   u32 g = lane / 4, t = lane % 4;
   float dot[4] = {};
-  u32 q = shared_at(shared.q[g % GROUP]);
+  u32 q = shared_address(shared.q[g % GROUP]);
 #pragma unroll
-  for (int j = 0; j < K_PARTS; ++j) {
+  for (int j = 0; j < K_STEPS; ++j) {
     u32 k = tile + g * ROW_BYTES + j * 64 + t * 16;
     uint4 a = load_shared(k), b = load_shared(k + 8 * ROW_BYTES);
 #if KV_FP8
@@ -154,32 +157,32 @@ __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows
   }
   __syncwarp();
   // A lane holds a row's weights of two heads.
-  bool is_there = lane / 2 < rows;
+  bool is_valid = lane / 2 < rows;
   float2* mine = (float2*)&shared.scores[warp][lane / 2] + lane % 2;
   float2 score = *mine;
-  float pair[2] = {score.x * SOFTMAX_SCALE, score.y * SOFTMAX_SCALE}, shrink[2];
+  float pair[2] = {score.x * SOFTMAX_SCALE, score.y * SOFTMAX_SCALE}, rescale[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float highest = is_there ? pair[i] : -1e30f;
+    float highest = is_valid ? pair[i] : -1e30f;
 #pragma unroll
     for (int s = 16; s > 1; s >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, s));
     highest = fmaxf(highest, top[i]);
-    shrink[i] = __expf(top[i] - highest);
+    rescale[i] = __expf(top[i] - highest);
     top[i] = highest;
-    float weight = is_there ? __expf(pair[i] - highest) : 0.0f;
+    float weight = is_valid ? __expf(pair[i] - highest) : 0.0f;
     pair[i] = weight;
 #pragma unroll
     for (int s = 16; s > 1; s >>= 1) weight += __shfl_xor_sync(~0u, weight, s);
-    total[i] = total[i] * shrink[i] + weight;
+    total[i] = total[i] * rescale[i] + weight;
   }
   *mine = make_float2(pair[0], pair[1]);
-  if (lane < 2) ((float2*)&shared.shrink[warp])[lane] = make_float2(shrink[0], shrink[1]);
+  if (lane < 2) ((float2*)&shared.rescale[warp])[lane] = make_float2(rescale[0], rescale[1]);
   __syncwarp();
-  float4 less = shared.shrink[warp];
+  float4 rescales = shared.rescale[warp];
 #pragma unroll
   for (int h = 0; h < 4; ++h)
 #pragma unroll
-    for (int d = 0; d < 4; ++d) sums[h][d] *= part(less, h);
+    for (int d = 0; d < 4; ++d) sums[h][d] *= part(rescales, h);
 #pragma unroll
   for (int r = 0; r < TILE_ROWS; ++r) {
     if (r >= rows) break;  // padding rows may hold NaN
@@ -203,20 +206,21 @@ __device__ __forceinline__ void fold(AttentionShared& shared, u32 tile, u32 rows
   __syncwarp();
 }
 
-__device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& shared, u32 base, const Inputs& in,
-                                u32 tid, Place& place) {
+__device__ void attention_op(const Op& op, u32 index, AttentionShared& shared, u32 base, const Inputs& in, u32 tid,
+                             PipelineState& state) {
   u32 warp = tid / 32, lane = tid % 32;
-  if (blockIdx.x >= KV_HEADS * PIECES) return;
-  Share share = share_of(in.position);
-  char* heights = in.partial + PIECES * HEADS * DIM * 8;
+  if (blockIdx.x >= KV_HEADS * KV_SPLITS) return;
+  KVSplit split = kv_split_of(in.position);
+  char* split_stats = in.split_sums + SPLIT_STATS_AT;
   u32 flag = in.flag(index);
-  if (share.piece < share.pieces) {
+  if (split.index < split.count) {
     const u16* cosine = in.cosine + (u64)in.position * DIM;
     const u16* sine = in.sine + (u64)in.position * DIM;
-    u32 awaited = in.flag(phase.source);
+    u32 awaited = in.flag(op.source);
     if (warp < GROUP) {
-      float* q = shared.wide_q[warp];
-      turn(in.qkv + (share.head * GROUP + warp) * DIM * 4, awaited, (const u16*)phase.scale, cosine, sine, q, lane);
+      float* q = shared.float_q[warp];
+      norm_and_rope(in.qkv + (split.head * GROUP + warp) * DIM * 4, awaited, (const u16*)op.scale, cosine, sine, q,
+                    lane);
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -228,12 +232,13 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
 #endif
       }
     }
-    bool is_new = share.piece == 0;  // also handles the new row
-    if (is_new && warp == GROUP) {
-      turn(in.qkv + (HEADS + share.head) * DIM * 4, awaited, (const u16*)phase.norm, cosine, sine, shared.k, lane);
-      char* k = (char*)k_row(in.pool, in.table, phase.extra, share.head, in.position);
+    bool has_new_row = split.index == 0;  // also handles the new row
+    if (has_new_row && warp == GROUP) {
+      norm_and_rope(in.qkv + (HEADS + split.head) * DIM * 4, awaited, (const u16*)op.norm, cosine, sine, shared.k,
+                    lane);
+      char* k = (char*)k_row(in.pool, in.table, op.extra, split.head, in.position);
       char* v = k + BLOCK_BYTES;
-      const char* from = in.qkv + (HEADS + KV_HEADS + share.head) * DIM * 4;
+      const char* from = in.qkv + (HEADS + KV_HEADS + split.head) * DIM * 4;
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -249,22 +254,23 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
           ((u16*)k)[d + j] = to_bf16(shared.k[d + j]);
           ((u16*)v)[d + j] = to_bf16(values[j]);
 #endif
-          shared.k[d + j] = stored(shared.k[d + j]);
-          shared.v[d + j] = stored(values[j]);
+          shared.k[d + j] = as_stored(shared.k[d + j]);
+          shared.v[d + j] = as_stored(values[j]);
         }
       }
     }
-    workers_sync();
+    compute_sync();
     float top[2] = {-1e30f, -1e30f}, total[2] = {0.0f, 0.0f}, sums[4][4] = {};
-    for (u32 first = share.first; first < share.last; first += TILES_A_STAGE) {
-      u32 full = base + AT_BARS + 16 * place.stage, stage = in.ring + place.stage * STAGE;
-      bar_wait(full, place.parity);
-      u32 mine = (warp + share.first - first) % WARPS;  // this warp's tile of the next WARPS
-      if (mine < TILES_A_STAGE && first + mine < share.last)
-        fold(shared, stage + mine * 2 * TILE_BYTES, rows_of(first + mine, in.position), warp, lane, top, total, sums);
+    for (u32 first = split.first; first < split.last; first += KV_TILES_PER_STAGE) {
+      u32 full = base + AT_STAGE_BARRIERS + 16 * state.stage, stage = in.ring + state.stage * STAGE_BYTES;
+      bar_wait(full, state.parity);
+      u32 mine = (warp + split.first - first) % COMPUTE_WARPS;  // this warp's tile of the next COMPUTE_WARPS
+      if (mine < KV_TILES_PER_STAGE && first + mine < split.last)
+        attend_tile(shared, stage + mine * 2 * TILE_BYTES, valid_rows(first + mine, in.position), warp, lane, top,
+                    total, sums);
       __syncwarp();
       if (lane == 0) bar_arrive(full + 8);
-      place.next();
+      state.next();
     }
     if (lane < 2) {
       ((float2*)&shared.top[warp])[lane] = make_float2(top[0], top[1]);
@@ -273,63 +279,64 @@ __device__ void attention_phase(const Phase& phase, u32 index, AttentionShared& 
 #pragma unroll
     for (int h = 0; h < 4; ++h)
       *(float4*)&shared.sums[warp][h][4 * lane] = make_float4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
-    workers_sync();
+    compute_sync();
     // A thread combines two dims of one head.
     u32 h = tid / 64, d = tid % 64 * 2;
     float score = -1e30f;
-    if (is_new) {
-      const float* q = shared.wide_q[h];
+    if (has_new_row) {
+      const float* q = shared.float_q[h];
       score = q[d] * shared.k[d] + q[d + 1] * shared.k[d + 1];
 #pragma unroll
       for (int s = 16; s; s >>= 1) score += __shfl_xor_sync(~0u, score, s);
       float* halves = (float*)shared.scores;  // partial sums of the two warps of a head
       if (lane == 0) halves[warp] = score;
-      workers_sync();
+      compute_sync();
       score = (halves[2 * h] + halves[2 * h + 1]) * SOFTMAX_SCALE;
     }
     float highest = score;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, part(shared.top[w], h));
-    float whole = is_new ? __expf(score - highest) : 0.0f;
-    float a = is_new ? whole * shared.v[d] : 0.0f, b = is_new ? whole * shared.v[d + 1] : 0.0f;
+    for (int w = 0; w < COMPUTE_WARPS; ++w) highest = fmaxf(highest, part(shared.top[w], h));
+    float denominator = has_new_row ? __expf(score - highest) : 0.0f;
+    float a = has_new_row ? denominator * shared.v[d] : 0.0f, b = has_new_row ? denominator * shared.v[d + 1] : 0.0f;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
+    for (int w = 0; w < COMPUTE_WARPS; ++w) {
       float weight = __expf(part(shared.top[w], h) - highest);
       float2 pair = *(float2*)&shared.sums[w][h][d];
-      whole += weight * part(shared.total[w], h);
+      denominator += weight * part(shared.total[w], h);
       a += weight * pair.x;
       b += weight * pair.y;
     }
-    u32 at = share.piece * HEADS + share.head * GROUP + h;
-    store_flagged(in.partial + (at * DIM + d) * 8, a, b, flag);
-    if (d == 0) store_flagged(heights + at * 16, highest, whole, flag);
+    u32 at = split.index * HEADS + split.head * GROUP + h;
+    store_flagged(in.split_sums + (at * DIM + d) * 8, a, b, flag);
+    if (d == 0) store_flagged(split_stats + at * 16, highest, denominator, flag);
   }
   // Each block of the head combines the partitions for a slice of the dims: adjacent threads hold the
   // partitions of two dims.
-  u32 piece = tid % PIECES, flat = share.piece * (GROUP * DIM / PIECES) + tid / PIECES * 2;
-  u32 head = share.head * GROUP + flat / DIM, d = flat % DIM;
-  float a = 0.0f, b = 0.0f, highest = -1e30f, whole = 0.0f, mine = -1e30f;
-  if (piece < share.pieces) {
-    u32 at = piece * HEADS + head;
-    uint4 sums = wait_flagged(in.partial + (at * DIM + d) * 8, flag), height = wait_flagged(heights + at * 16, flag);
+  u32 source = tid % KV_SPLITS, flat = split.index * (GROUP * DIM / KV_SPLITS) + tid / KV_SPLITS * 2;
+  u32 head = split.head * GROUP + flat / DIM, d = flat % DIM;
+  float a = 0.0f, b = 0.0f, highest = -1e30f, denominator = 0.0f, mine = -1e30f;
+  if (source < split.count) {
+    u32 at = source * HEADS + head;
+    uint4 sums = wait_flagged(in.split_sums + (at * DIM + d) * 8, flag),
+          stats = wait_flagged(split_stats + at * 16, flag);
     a = __uint_as_float(sums.x);
     b = __uint_as_float(sums.z);
-    mine = __uint_as_float(height.x);
-    whole = __uint_as_float(height.z);
+    mine = __uint_as_float(stats.x);
+    denominator = __uint_as_float(stats.z);
   }
   highest = mine;
 #pragma unroll
-  for (int s = PIECES / 2; s; s >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, s));
+  for (int s = KV_SPLITS / 2; s; s >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, s));
   float weight = __expf(mine - highest);
   a *= weight;
   b *= weight;
-  whole *= weight;
+  denominator *= weight;
 #pragma unroll
-  for (int s = PIECES / 2; s; s >>= 1) {
+  for (int s = KV_SPLITS / 2; s; s >>= 1) {
     a += __shfl_xor_sync(~0u, a, s);
     b += __shfl_xor_sync(~0u, b, s);
-    whole += __shfl_xor_sync(~0u, whole, s);
+    denominator += __shfl_xor_sync(~0u, denominator, s);
   }
-  if (piece == 0) store_word(in.attended + (head * DIM + d) * 4, pack_bf16(a / whole, b / whole), flag);
-  workers_sync();  // the next op overwrites the shared memory
+  if (source == 0) store_word(in.attended + (head * DIM + d) * 4, pack_bf16(a / denominator, b / denominator), flag);
+  compute_sync();  // the next op overwrites the shared memory
 }

@@ -1,4 +1,4 @@
-"""A step in one launch on a real GPU, against the chain of kernels: same logits, same keys and values."""
+"""The persistent backend on a real GPU, against the torch backend: same logits, same keys and values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.executors.cuda.decode_step import DecodeStep, StepShape, bucket_of
+from engine_runtime.executors.cuda.decode_backend import DecodeBackend, DecodeOutputs, StepShape, bucket_of
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.executors.cuda.operations import TorchOperations
-from engine_runtime.executors.cuda.sampler import DeviceSampler
+from engine_runtime.executors.cuda.persistent_backend import PersistentBackend, unsupported_reason
+from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import build_network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -39,7 +39,7 @@ NUM_BLOCKS, TOKENS, ROW = 160, 32, 7
 
 
 class Bench:
-    """A step with a pool full of random numbers, in blocks that lie in no order."""
+    """Both backends over a pool full of random numbers, in blocks that lie in no order."""
 
     def __init__(self, weight_format: WeightFormat, kv_dtype: torch.dtype | None = None) -> None:
         device = torch.device("cuda")
@@ -61,16 +61,18 @@ class Bench:
         self.cache.pool.copy_(torch.randn(self.cache.pool.shape, device=device))
         self.inputs = StepInputs(NUM_BLOCKS, device)
         order = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(1))
-        self.inputs.set_table(order.to(torch.int32) * (2 * CONFIG.num_layers))
+        self.inputs.set_table(order.tolist(), 2 * CONFIG.num_layers)
         room = network.largest_dense(multiplies_fp8=False)
         scratch = torch.empty(room, dtype=torch.bfloat16, device=device)
-        operations = TorchOperations(network, self.cache, self.inputs, scratch)
-        sampler = DeviceSampler(CONFIG.text_vocab, CONFIG.audio_vocab, self.inputs, device)
-        self.step = DecodeStep(network, self.cache, self.inputs, operations, sampler)
-        self.reason = self.step.use_persistent_kernel(network, self.cache, self.inputs)
-        if self.reason is not None and "9.0" in self.reason:
-            pytest.skip(self.reason)
-        assert self.reason is None
+        reason = unsupported_reason(network, self.cache)
+        if reason is not None and "9.0" in reason:
+            pytest.skip(reason)
+        assert reason is None
+        self.step_outputs = DecodeOutputs.of(CONFIG, self.cache)
+        self.reference = TorchBackend(network, self.cache, self.inputs, self.step_outputs, scratch)
+        self.persistent = PersistentBackend(
+            network, self.cache, self.inputs, self.step_outputs, self.reference.sampler
+        )
 
     def at(self, position: int) -> None:
         """Stand at a position."""
@@ -80,20 +82,19 @@ class Bench:
 
     def outputs(self) -> list[Tensor]:
         """Logits and the kept output of the trunk."""
-        trunk = self.cache.trunk.view(-1, CONFIG.hidden_size)
-        return [self.step.text_logits, self.step.audio_logits, trunk[ROW]]
+        return [self.step_outputs.text_logits, self.step_outputs.audio_logits, self.step_outputs.trunk[ROW]]
 
     def spoil(self) -> None:
         """Make sure that everything is written."""
         for output in self.outputs():
             output.fill_(float("nan"))
 
-    def run(self, position: int, shape: StepShape) -> tuple[list[Tensor], Tensor]:
+    def run(self, backend: DecodeBackend, position: int, shape: StepShape) -> tuple[list[Tensor], Tensor]:
         """Outputs and the pool after a step; the pool is put back."""
         before = self.cache.pool.clone()
         self.at(position)
         self.spoil()
-        self.step.run(shape)
+        backend.run(shape)
         torch.cuda.synchronize()
         found = [output.clone() for output in self.outputs()], self.cache.pool.clone()
         self.cache.pool.copy_(before)
@@ -103,15 +104,13 @@ class Bench:
 @pytest.mark.parametrize("kv_dtype", [None, FP8])
 @pytest.mark.parametrize("weight_format", FORMATS)
 @torch.inference_mode()
-def test_a_step_in_one_launch_gives_what_the_chain_gives(
-    weight_format: WeightFormat, kv_dtype: torch.dtype | None
-) -> None:
+def test_both_backends_yield_the_same(weight_format: WeightFormat, kv_dtype: torch.dtype | None) -> None:
     bench = Bench(weight_format, kv_dtype)
     for position in (0, 1, 15, 16, 17, 100, 2047, 2048, 5000):
         for text, audio in ((True, False), (False, True), (True, True)):
             bucket = bucket_of(position + 1, NUM_BLOCKS * TOKENS)
-            expected, pool = bench.run(position, StepShape(bucket, text, audio))
-            found, pool_found = bench.run(position, StepShape(0, text, audio, is_persistent=True))
+            expected, pool = bench.run(bench.reference, position, StepShape(bucket, text, audio))
+            found, pool_found = bench.run(bench.persistent, position, StepShape(0, text, audio))
             wanted = (text, audio, not (text and audio))
             for one, other, is_wanted in zip(found, expected, wanted, strict=True):
                 assert bool(one.isnan().all()) != is_wanted
@@ -131,15 +130,15 @@ def test_a_step_in_one_launch_gives_what_the_chain_gives(
 
 
 @torch.inference_mode()
-def test_it_gives_the_same_every_time_also_captured() -> None:
+def test_it_yields_the_same_every_time_also_captured() -> None:
     bench = Bench("fp8")
-    shape = StepShape(0, text=True, audio=True, is_persistent=True)
+    shape = StepShape(0, text=True, audio=True)
     calls = GraphedCalls("cuda")
-    expected, _ = bench.run(300, shape)
+    expected, _ = bench.run(bench.persistent, 300, shape)
     for _ in range(20):
         bench.at(300)
         bench.spoil()
-        calls.run(shape, lambda: bench.step.run(shape))
+        calls.run(shape, lambda: bench.persistent.run(shape))
         for one, other in zip(bench.outputs()[:2], expected[:2], strict=True):
             assert torch.equal(one, other)
     assert calls.num_captured == 1
@@ -148,12 +147,12 @@ def test_it_gives_the_same_every_time_also_captured() -> None:
 @torch.inference_mode()
 def test_work_on_another_stream_does_not_hold_it_up_for_good() -> None:
     bench = Bench("native")
-    shape = StepShape(0, text=False, audio=True, is_persistent=True)
-    expected, _ = bench.run(300, shape)
+    shape = StepShape(0, text=False, audio=True)
+    expected, _ = bench.run(bench.persistent, 300, shape)
     other, large = torch.cuda.Stream(priority=-1), torch.randn(2048, 2048, device="cuda")
     for _ in range(20):
         with torch.cuda.stream(other):
             for _ in range(10):
                 torch.mm(large, large)
-        found, _ = bench.run(300, shape)
+        found, _ = bench.run(bench.persistent, 300, shape)
         assert torch.equal(found[1], expected[1])

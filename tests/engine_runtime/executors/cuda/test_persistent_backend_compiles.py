@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine_runtime.cuda.nvrtc import compile_program
-from engine_runtime.executors.cuda.persistent_decode import kernel_macros, kernel_source
+from engine_runtime.executors.cuda.persistent_backend import kernel_source
+from engine_runtime.executors.cuda.persistent_layout import KernelLayout, max_stages
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import FP8
 from tests.factories.tiny_lm import RELEASED
@@ -19,10 +20,10 @@ FORMATS: list[WeightFormat] = ["native", "fp8", "int8", "int4"]
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FP8])
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_it_compiles_into_registers(weight_format: WeightFormat, kv_dtype: torch.dtype) -> None:
-    macros = kernel_macros(RELEASED, weight_format, 32, kv_dtype, pieces=16, stages=11)
-    defines = "".join(f"#define {name} {value}\n" for name, value in macros.items())
+    num_stages = max_stages(RELEASED, 227 << 10)
+    source, headers = kernel_source(KernelLayout(RELEASED, weight_format, 32, kv_dtype, 16, num_stages))
     try:
-        program, log = compile_program(defines + kernel_source(), "sm_90", "--ptxas-options=-v")
+        program, log = compile_program(source, "sm_90", "--ptxas-options=-v", headers=headers)
     except OSError as error:
         pytest.skip(str(error))
     assert len(program) > 10_000

@@ -1,72 +1,59 @@
-"""The operations of a decoder layer in a decode step: the interface, and its implementation in plain torch.
+"""The decode backend in plain torch: the reference implementation of the others, and the fallback without
+them.
 
-In: one row in static buffers, weights in any format. Out: static buffers. `TorchOperations` is the reference
-implementation of the Triton kernels and the fallback without them; both can be captured in a CUDA graph,
-since sizes depend on the bucket and never on the position, which is read on the device. Engine thread.
+In and out: as in executors/cuda/decode_backend.py; runs on any device. Engine thread.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine_runtime.executors.cuda.decode_backend import DecodeOutputs
 from engine_runtime.executors.cuda.inputs import StepInputs
+from engine_runtime.executors.cuda.layerwise_backend import LayerwiseBackend
+from engine_runtime.executors.cuda.sampler import DeviceSampler
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, Matrix, to_fp8
 
 
-class Operations(Protocol):
-    """x [1, in] -> out [1, out]; `out` may be `residual` itself; nothing else may overlap."""
-
-    def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """out = rms_norm(x) * norm @ matrix^T."""
-
-    def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """gate, up = rms_norm(x) * norm @ matrix^T; out = silu(gate) * up."""
-
-    def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
-        """out = residual + x @ matrix^T."""
-
-    def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
-        """Normalize q and k, apply RoPE, write k and v to the pool, attend over rows 0..position (below
-        `bucket`).
-
-        qkv [1, (heads + 2 kv_heads) * head_dim] -> out [1, heads * head_dim].
-        """
-
-
-class TorchOperations:
+class TorchBackend(LayerwiseBackend):
     """See the module. `scratch` is the flat buffer for a dequantized copy of a matrix."""
 
-    def __init__(self, network: Network, cache: KVCache, inputs: StepInputs, scratch: Tensor) -> None:
-        self._network, self._cache, self._inputs, self._scratch = network, cache, inputs, scratch
+    name = "torch"
+
+    def __init__(
+        self, network: Network, cache: KVCache, inputs: StepInputs, outputs: DecodeOutputs, scratch: Tensor
+    ) -> None:
+        config, device = network.config, cache.pool.device
+        sampler = DeviceSampler(config.text_vocab, config.audio_vocab, inputs, device)
+        super().__init__(network, inputs, outputs, sampler)
+        self._cache, self._scratch = cache, scratch
         self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
 
     def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """See Operations."""
+        """See LayerwiseBackend."""
         out.copy_(F.linear(self._norm(x, norm), self._dense(matrix)))
 
     def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """See Operations."""
+        """See LayerwiseBackend."""
         gate, up = F.linear(self._norm(x, norm), self._dense(matrix)).chunk(2, dim=-1)
         torch.mul(F.silu(gate), up, out=out)
 
     def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
-        """See Operations."""
+        """See LayerwiseBackend."""
         out.copy_(residual + F.linear(x, self._dense(matrix)))
 
     def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
-        """See Operations."""
+        """See LayerwiseBackend."""
         config, position = self._network.config, self._inputs.position
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         q, k, v = qkv.view(-1, dim).split((heads, kv_heads, kv_heads))
         cos, sin = (table.index_select(0, position) for table in (self._network.cos, self._network.sin))
         q, k = (
-            turned(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            apply_rope(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
         size, offset = self._cache.tokens_per_block, 2 * layer.index
@@ -86,7 +73,7 @@ class TorchOperations:
         return matrix.dense(self._cache.trunk.dtype, self._scratch)
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE by half rotation; the sign of the rotation is in `sin`. The head_dim is the last axis."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 

@@ -1,8 +1,8 @@
 // Persistent decode kernel: one row through all layers and heads of the language model in one launch.
 //
 // In: the op list (linear layers and attentions, in order), the row's inputs on the device. Out: K and V of the row
-// in the pool, logits. Compiled at run time, with sizes as macros (see executors/cuda/persistent_decode.py), from
-// base.cu (this file: memory and flagged exchange), attention.cu, linear.cu and step.cu (the kernel), in this order.
+// in the pool, logits. step.cu is compiled at run time; it includes linear.cuh and attention.cuh, which include this
+// file (memory and flagged exchange). layout.cuh is generated for the sizes of the network.
 //
 // One block per multiprocessor. Its producer warps copy the weights of all ops, and between them the keys and values
 // of earlier rows, into the pipeline stages of a ring in shared memory. They wait for free stages only, so that
@@ -17,67 +17,32 @@
 // counter would each add a round trip to memory that is busy with weights. No block overwrites data that another
 // still reads, since each op needs data from every block (grid <= tiles of any op).
 
+#pragma once
+
+#include "layout.cuh"  // constants and struct Op, from executors/cuda/persistent_layout.py
+
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-#define NATIVE 0
-#define FP8 1
-#define INT8 2
-#define INT4 3
+static_assert(DIM == 128 && HEADS / KV_HEADS == 4 && INT4_GROUP == 128, "sizes that the code is written for");
+static_assert(STAGES <= MAX_STAGES, "barriers of the ring");
 
-#define WARPS 8  // compute warps; then one epilogue warp, then COPIERS producer warps
-#define THREADS (32 * WARPS)
-#define TILE_ROWS 16
-#define ROWS_EACH (TILE_ROWS / COPIERS)
-#define PIECE 1024                 // bytes of a row per pipeline stage
-#define IN_FLIGHT 3                // stages in flight per producer warp; more would delay the exchange between blocks
-#define ROW_STRIDE (PIECE + 64)    // adjacent rows start in different banks; the gap holds the row's scale
-#define PIECE_SCALES (PIECE / 32)  // bytes of a row's int4 scales per stage, one float16 per 64 bytes
-#define SCALES_BEHIND (TILE_ROWS * ROW_STRIDE)
-#define STAGE (SCALES_BEHIND + TILE_ROWS * PIECE_SCALES)
-#define MAX_WIDTH \
-  (HIDDEN > INNER ? (HIDDEN > HEADS * DIM ? HIDDEN : HEADS * DIM) : (INNER > HEADS * DIM ? INNER : HEADS * DIM))
-#define LOADS ((MAX_WIDTH + THREADS * 8 - 1) / (THREADS * 8))
-#define TOGETHER 3                                               // of LOADS, issued together
-#define NORM_LOADS ((HIDDEN + THREADS * 8 - 1) / (THREADS * 8))  // only inputs of width HIDDEN have a norm
-#define GROUP (HEADS / KV_HEADS)                                 // 4
-#define LARGEST_WHOLE 32000.0f  // value of the largest x in 16 bits; the low byte's carry does not overflow
-#define Q_STRIDE (DIM * 2 + 64)
-#define MOST_TRIES (1u << 23)  // watchdog: trap on deadlock after a few seconds
+#define COMPUTE_THREADS (32 * COMPUTE_WARPS)
+#define ROWS_PER_PRODUCER (TILE_ROWS / PRODUCER_WARPS)
+#define MAX_IN_FLIGHT 3  // stages in flight per producer warp; more would delay the exchange between blocks
+#define SCALES_AT (TILE_ROWS * ROW_STRIDE)
+#define X_LOADS ((MAX_WIDTH + COMPUTE_THREADS * 8 - 1) / (COMPUTE_THREADS * 8))
+#define LOADS_PER_BATCH 3                                                        // of X_LOADS
+#define NORM_LOADS ((HIDDEN + COMPUTE_THREADS * 8 - 1) / (COMPUTE_THREADS * 8))  // inputs of width HIDDEN have a norm
+#define GROUP (HEADS / KV_HEADS)                                                 // query heads per KV head
+#define LARGEST_INT16_X 32000.0f  // value of the largest x in 16 bits; the low byte's carry does not overflow
+#define MAX_POLLS (1u << 23)      // watchdog: trap on deadlock after a few seconds
+#define AT_STAGE_BARRIERS AT_BARRIERS
+#define AT_PARTIAL_BARRIERS (AT_BARRIERS + 16 * MAX_STAGES)
 
-// Shared memory, in bytes from its start.
-#define AT_BARS 0
-#define AT_PARTS_BARS 192
-#define NUM_PARTS 4
-#define AT_REDUCE 256                                           // float [2][WARPS]
-#define AT_FACTORS 384                                          // float [NUM_PARTS][TILE_ROWS]
-#define AT_PARTS 640                                            // float [NUM_PARTS][WARPS][TILE_ROWS]
-#define AT_SUMS (AT_PARTS + NUM_PARTS * WARPS * TILE_ROWS * 4)  // int [MAX_WIDTH / 128][2]
-#define AT_X (AT_SUMS + ((MAX_WIDTH / 128 * 8 + 127) / 128) * 128)
-#define ATTENTION_BYTES (GROUP * (Q_STRIDE + DIM * 4) + 2 * DIM * 4 + WARPS * (16 * 16 + 16 + 2 * 16 + GROUP * DIM * 4))
-#define PLANE (MAX_WIDTH + 64)  // high bytes, then low bytes of x, in different banks
-#define X_BYTES (2 * PLANE > ATTENTION_BYTES ? 2 * PLANE : ATTENTION_BYTES)
-#define AT_PHASES (AT_X + (X_BYTES + 127) / 128 * 128)
-#define AT_RING(phases) ((AT_PHASES + (phases) * 64 + 127) / 128 * 128)
-
-struct Phase {
-  u64 weight, scale, norm, x, residual, out;
-  u16 kind, source;    // source: the op that wrote x
-  u32 blocks;          // tiles of output rows
-  u32 columns, extra;  // columns: width of x; extra: rows of `gate`, or the layer's offset in the block table
-};
-#define ATTENDS 1  // scale, norm: of q and of k
-#define NORMED 2
-#define GATED 4
-#define ADDS 8
-#define WIDE 16        // unflagged float32 out
-#define ROUNDED 32     // weight in FORMAT, otherwise native
-#define FROM_TABLE 64  // x (or residual) is an unflagged table, indexed by the token
-#define KEEPS 128      // also write out to the kept outputs of the trunk
-
-__device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ __forceinline__ void bar_init(u32 bar, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
@@ -102,7 +67,7 @@ __device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) 
                "l"(from), "r"(bytes), "r"(bar)
                : "memory");
 }
-__device__ __forceinline__ void workers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+__device__ __forceinline__ void compute_sync() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE_THREADS) : "memory"); }
 
 __device__ __forceinline__ float low_bf16(u32 w) { return __uint_as_float(w << 16); }
 __device__ __forceinline__ float high_bf16(u32 w) { return __uint_as_float(w & 0xffff0000u); }
@@ -113,7 +78,7 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
   return d;
 }
 __device__ __forceinline__ u16 to_bf16(float v) { return (u16)pack_bf16(v, 0.0f); }
-__device__ __forceinline__ float rounded(float v) { return low_bf16(pack_bf16(v, 0.0f)); }
+__device__ __forceinline__ float round_bf16(float v) { return low_bf16(pack_bf16(v, 0.0f)); }
 __device__ __forceinline__ u32 pack_f16(float low, float high) {
   u32 d;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
@@ -176,23 +141,23 @@ __device__ __forceinline__ void load_flagged_if(u32 wanted, uint4& v, const void
                : "l"(p), "r"(wanted)
                : "memory");
 }
-__device__ __forceinline__ void count_try(u32& tries) {
-  if (++tries > MOST_TRIES) __trap();
+__device__ __forceinline__ void count_poll(u32& polls) {
+  if (++polls > MAX_POLLS) __trap();
 }
 __device__ __forceinline__ uint4 wait_flagged(const void* p, u32 flag) {
   uint4 v;
-  u32 tries = 0;
+  u32 polls = 0;
   do {
     v = load_flagged(p);
-    count_try(tries);
+    count_poll(polls);
   } while (v.y != flag || v.w != flag);
   return v;
 }
 __device__ __forceinline__ u32 wait_word(const void* p, u32 flag) {
-  u32 v, found, tries = 0;
+  u32 v, found, polls = 0;
   do {
     asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v), "=r"(found) : "l"(p) : "memory");
-    count_try(tries);
+    count_poll(polls);
   } while (found != flag);
   return v;
 }
@@ -223,7 +188,7 @@ __device__ __forceinline__ u32 row_bytes(u32 columns) {
 }
 
 // Position in the ring of a producer or consumer.
-struct Place {
+struct PipelineState {
   u32 stage = 0, parity = 0;
   __device__ __forceinline__ void next(u32 count = STAGES) {
     if (++stage == count) {
@@ -234,18 +199,18 @@ struct Place {
 };
 
 // State of a producer warp: the next stage to fill, and its oldest copy in flight.
-struct Copier {
-  Place place, landed;
-  u32 flying = 0;
+struct Producer {
+  PipelineState state, oldest;
+  u32 in_flight = 0;
   // Wait until the next stage may be filled; returns the barrier that the copies signal.
-  __device__ __forceinline__ u32 wait_for_room(u32 base) {
-    u32 full = base + AT_BARS + 16 * place.stage;
-    bar_wait(full + 8, place.parity ^ 1);
-    if (flying == IN_FLIGHT) {
-      bar_wait(base + AT_BARS + 16 * landed.stage, landed.parity);
-      landed.next();
+  __device__ __forceinline__ u32 acquire_stage(u32 base) {
+    u32 full = base + AT_STAGE_BARRIERS + 16 * state.stage;
+    bar_wait(full + 8, state.parity ^ 1);
+    if (in_flight == MAX_IN_FLIGHT) {
+      bar_wait(base + AT_STAGE_BARRIERS + 16 * oldest.stage, oldest.parity);
+      oldest.next();
     } else {
-      ++flying;
+      ++in_flight;
     }
     return full;
   }
@@ -257,8 +222,9 @@ struct Inputs {
   const u16 *cosine, *sine;
   u64 embedding_row;  // offset in bytes
   u32 position, epoch;
-  u16* keep;
-  char *qkv, *attended, *partial;  // flagged; partial [PIECES][HEADS][DIM], then {top, total} [PIECES][HEADS]
-  u32 ring;                        // shared memory
-  __device__ __forceinline__ u32 flag(u32 phase) const { return epoch * 1024 + phase; }
+  u16* kept_trunk;
+  // Flagged. split_sums: [KV_SPLITS][HEADS][DIM], then {top, total} [KV_SPLITS][HEADS].
+  char *qkv, *attended, *split_sums;
+  u32 ring;  // shared memory
+  __device__ __forceinline__ u32 flag(u32 op) const { return epoch * MAX_OPS + op; }
 };

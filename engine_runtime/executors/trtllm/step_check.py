@@ -1,32 +1,28 @@
-"""Validation of the inputs and outputs of a forward step.
+"""Validation of the named tensors of a step.
 
-In: the named tensors of a step and their declarations by `step_spec`; the outputs of a step. Out: the lengths
-of the step, or an ExecutorError that names the tensor where an engine would reject the step or compute wrong
-values. Engine thread.
+In: the tensors of a step and their declarations by `step_spec`. Out: the lengths of the step, or an
+ExecutorError that names the tensor where an engine would reject the step or compute wrong values. Engine
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import is_
 
-import torch
 from torch import Tensor
 
 from engine_runtime.errors import ExecutorError
-from engine_runtime.lm.executor import CONTEXT, GENERATION, ExecutorLimits, StepTensors, TensorSpec
+from engine_runtime.executors.trtllm.step_tensors import CONTEXT, GENERATION, StepTensors, TensorSpec
+from engine_runtime.lm.step import ExecutorLimits
 
 
 @dataclass(frozen=True, slots=True)
 class StepLengths:
-    """Lengths of a checked step: rows in the cache before (`past`) and after (`total`), and each tail's
-    start."""
+    """Lengths of a checked step: rows in the cache before (`past`) and after (`total`)."""
 
     past: int
     total: int
-    text_start: int
-    audio_start: int
 
     @property
     def num_new(self) -> int:
@@ -86,37 +82,8 @@ def check_step(
     return lengths
 
 
-def check_outputs(outputs: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
-    """Reject a result with a missing output, a wrong shape, a value that is not finite, or only zeros."""
-    for name, width in widths.items():
-        value = outputs.get(name)
-        if value is None:
-            raise ExecutorError(f"{name}: missing from the outputs of the forward step")
-        if value.shape != (1, width) or value.dtype != torch.float32:
-            raise ExecutorError(
-                f"{name}: expected float32 [1, {width}], got {value.dtype} {list(value.shape)}; "
-                "the weights or the engine do not belong to this bundle"
-            )
-        check_magnitude(name, float(value.abs().sum()))
-
-
-def check_magnitude(name: str, magnitude: float) -> None:
-    """Reject an output by the sum of its absolute values.
-
-    One reduction suffices: NaN and infinity propagate, and the sum is zero only if every value is.
-    """
-    if magnitude != magnitude or magnitude == float("inf"):
-        raise ExecutorError(f"{name}: values are not finite; check the weights")
-    if magnitude == 0.0:
-        raise ExecutorError(
-            f"{name}: the forward step returned only zeros; it did not run, or the weights are empty"
-        )
-
-
 def _check_form(entry: TensorSpec, value: Tensor | None) -> None:
     if value is None:
-        if entry.optional:
-            return
         raise ExecutorError(f"{entry.name}: address is not set; every input of a step is required")
     if value.dtype != entry.dtype:
         raise ExecutorError(f"{entry.name}: expected {entry.dtype}, got {value.dtype}")
@@ -148,14 +115,7 @@ def _read_lengths(tensors: StepTensors, limits: ExecutorLimits) -> StepLengths:
             f"host_past_key_value_lengths: {past_or_total} does not fit {num_new} new rows "
             f"and a sequence of at most {limits.max_seq_len}"
         )
-    starts = tensors.get("host_tail_start")
-    text_start, audio_start = (past, past) if starts is None else (int(start) for start in starts.tolist())
-    for start in (text_start, audio_start):
-        if not (0 <= start <= past or start == total):
-            raise ExecutorError(
-                f"host_tail_start: {start} must lie in 0..{past}, or be {total} to leave the tail out"
-            )
-    return StepLengths(past, total, text_start, audio_start)
+    return StepLengths(past, total)
 
 
 def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengths) -> None:

@@ -1,0 +1,31 @@
+"""Scheduled rows and engine tensors of single steps, for tests of an executor without a PagedLM around it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from engine_runtime.executors.trtllm.step_tensors import StepInputBuilder
+from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import ScheduledSequence
+
+
+def next_row(paged: PagedLM, sequence: Sequence, ids: list[int]) -> ScheduledSequence:
+    """A valid step of `ids` after the rows of `sequence`, its blocks reserved; one id is a decode step."""
+    past = sequence.num_rows
+    paged.blocks.reserve(sequence, past, past + len(ids))
+    return ScheduledSequence(
+        token_ids=ids,
+        first_position=past,
+        block_table=sequence.block_table,
+        text_rows=sequence.text_rows,
+        audio_rows=sequence.audio_rows,
+        prompt_rows=sequence.prompt_rows,
+        is_prefill=len(ids) > 1,
+    )
+
+
+def step_tensors(paged: PagedLM, sequence: Sequence, ids: list[int]) -> dict[str, Tensor]:
+    """The same step as the tensors of a TensorRT-LLM engine."""
+    builder = StepInputBuilder(paged.executor.limits, paged.cache)
+    return builder.fill(next_row(paged, sequence, ids))
