@@ -1,7 +1,7 @@
 """Microphone and loudspeaker on sounddevice (PortAudio).
 
 In: device blocks -> capture ring. Out: playback ring -> device blocks. The callbacks run in PortAudio's
-thread and only copy, stamp and count; everything else is the dialog thread.
+thread and only copy, stamp and count; everything else runs in the dialog thread.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from app.audio.devices import Device, DeviceList, choose, list_devices, portaudio
 from app.audio.ring import Ring
-from app.audio.streams import SampleClock
+from app.audio.streams import FADE_S, SampleClock
 from engine_runtime.errors import AudioDeviceError
 
 DEVICE_RATE_HZ = 48_000
 BLOCK_FRAMES = 480
-"""10 ms: blocks chosen by PortAudio itself gave under-runs on PulseAudio."""
+"""10 ms: block sizes chosen by PortAudio caused under-runs on PulseAudio."""
 _RING_SECONDS = 2.0
 _STALL_NS = 500_000_000
-"""A device that asks for nothing this long is lost."""
+"""A device without a callback for this long is lost."""
 _LARGEST_SERVICE_STEP_NS = 50_000_000
 """A dialog thread that was held up itself must not take that time for a standstill of the device."""
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Stall:
-    """Watches a counter that a callback moves; time counts only while the watcher itself runs."""
+    """Watches a counter that a callback increments; time counts only while the watcher itself is called."""
 
     def __init__(self) -> None:
         self._seen = -1
@@ -59,14 +59,14 @@ class _Stall:
 
 
 class _SoundStream(ABC):
-    """What both directions share: choice of the device, opening with fall-backs, the watch for a lost
+    """Shared by both directions: choice of the device, opening with fall-backs, the watch for a lost
     device."""
 
     _what: str
 
     def __init__(self) -> None:
         self.sample_rate = DEVICE_RATE_HZ
-        self.ring = Ring(int(_RING_SECONDS * DEVICE_RATE_HZ))
+        self.ring = self._new_ring(DEVICE_RATE_HZ)
         self.name = ""
         self.latency_s = 0.0
         self._clock = SampleClock(self.sample_rate)
@@ -99,10 +99,7 @@ class _SoundStream(ABC):
         ) from refusal
 
     def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:
-        if rate != self.sample_rate:
-            self.sample_rate = rate
-            self.ring = Ring(int(_RING_SECONDS * rate))
-        self._clock = SampleClock(rate)
+        self._prepare(rate)
         self._has_finished = False
         is_wasapi = chosen.host_api == "Windows WASAPI"
         self._stream = self._make_stream(
@@ -122,8 +119,18 @@ class _SoundStream(ABC):
         self.name = chosen.name
         self._stall.restart(time.perf_counter_ns())
 
+    def _prepare(self, rate: int) -> None:
+        """Rings and clocks for a stream at `rate`."""
+        if rate != self.sample_rate:
+            self.sample_rate = rate
+            self.ring = self._new_ring(rate)
+        self._clock = SampleClock(rate)
+
+    def _new_ring(self, rate: int) -> Ring:
+        return Ring(int(_RING_SECONDS * rate))
+
     def close(self) -> None:
-        """Stop at once and give the device back."""
+        """Stop immediately and release the device."""
         self.name = ""
         self._drop_stream()
 
@@ -168,7 +175,8 @@ class SoundInput(_SoundStream):
 
     @property
     def dropped_samples(self) -> int:
-        """Samples lost so far; PortAudio says only that it lost some, which is counted as one block."""
+        """Samples lost so far; PortAudio reports only that samples were lost, which is counted as one
+        block."""
         return self.ring.dropped + self._overflows * BLOCK_FRAMES
 
     def sample_time_ns(self, index: float) -> int:
@@ -202,11 +210,26 @@ class SoundOutput(_SoundStream):
         super().__init__()
         self.is_expecting = False
         self.underruns = 0
+        self.played = Ring(int(_RING_SECONDS * self.sample_rate))
+        self._played_clock = SampleClock(self.sample_rate)
         self._is_starved = False
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was handed to PortAudio."""
         return self._clock.time_ns(index) if self.ring.consumed > index else None
+
+    def played_index(self, time_ns: int) -> float | None:
+        """Which sample of `played` was handed to PortAudio at `time_ns`."""
+        return self._played_clock.index_at(time_ns)
+
+    def _prepare(self, rate: int) -> None:
+        if rate != self.sample_rate:
+            self.played = Ring(int(_RING_SECONDS * rate))
+        self._played_clock = SampleClock(rate)
+        super()._prepare(rate)
+
+    def _new_ring(self, rate: int) -> Ring:
+        return Ring(int(_RING_SECONDS * rate), round(FADE_S * rate))
 
     def _side(self, found: DeviceList) -> tuple[Device, ...]:
         return found.outputs
@@ -219,8 +242,11 @@ class SoundOutput(_SoundStream):
         count = self.ring.read_into(played)
         played[count:] = 0.0
         block[:] = played[:, None]
+        now_ns, first = time.perf_counter_ns(), self.played.written
         if count:
-            self._clock.stamp(self.ring.consumed - count, time.perf_counter_ns())
+            self._clock.stamp(self.ring.consumed - count, now_ns)
+        if self.played.write(played) == frames:
+            self._played_clock.stamp(first, now_ns)
         starves = count < frames and self.is_expecting
         if (starves and not self._is_starved) or (status.output_underflow and self.is_expecting):
             self.underruns += 1

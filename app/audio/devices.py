@@ -1,4 +1,4 @@
-"""Which sound devices there are, and which one a name means.
+"""Lists the sound devices, and finds one by name.
 
 In: the name from the settings, or None. Out: a PortAudio device. Works without any device and without the
 PortAudio library (empty lists and a reason). Dialog thread; `rescan` needs all streams closed.
@@ -39,7 +39,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """What can be used now; `problem` says why nothing can, "" otherwise."""
+    """Devices that can be used; `problem` is the reason if there are none, else ""."""
 
     inputs: tuple[Device, ...]
     outputs: tuple[Device, ...]
@@ -133,21 +133,21 @@ def _linux_rank(device: Device) -> tuple[int, int]:
 
 
 def rescan() -> None:
-    """Start PortAudio anew, which is the only way to make it look for devices. All streams must be closed."""
+    """Restart PortAudio, the only way to make it look for devices. All streams must be closed."""
     sounddevice = portaudio()
     sounddevice._terminate()
     sounddevice._initialize()
 
 
 def leave_portaudio_behind() -> None:
-    """Let the process end without closing PortAudio, which would wait for ever for a stream that hangs."""
+    """Let the process end without closing PortAudio, which would wait forever for a hanging stream."""
     sounddevice = sys.modules.get("sounddevice")
     if sounddevice is not None:
         atexit.unregister(sounddevice._exit_handler)
 
 
 def divert_messages() -> Callable[[], None]:
-    """Send what native code writes to stderr nowhere until the returned function is called.
+    """Discard the output of native code on stderr until the returned function is called.
 
     A PortAudio thread whose sound server died can write the same message for ever, a hundred megabytes a
     second.
@@ -155,7 +155,7 @@ def divert_messages() -> Callable[[], None]:
     try:
         saved = os.dup(2)
         nowhere = os.open(os.devnull, os.O_WRONLY)
-    except OSError:  # there is no stderr, as in a windowed program on Windows
+    except OSError:  # no stderr, as in a windowed program on Windows
         return lambda: None
     os.dup2(nowhere, 2)
     os.close(nowhere)

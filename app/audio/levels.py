@@ -1,4 +1,4 @@
-"""How loud: RMS amplitude and decibels. Any thread."""
+"""Signal levels: RMS amplitude and decibels. Any thread."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Resampler:
         return cast(Pcm, self._stream.resample_chunk(np.ascontiguousarray(pcm, dtype=np.float32)))
 
     def finish(self) -> Pcm:
-        """What the filter still holds; the stream starts anew afterwards."""
+        """The remaining output of the filter; resets the stream."""
         if self._stream is None:
             return np.zeros(0, dtype=np.float32)
         rest = cast(Pcm, self._stream.resample_chunk(np.zeros(0, dtype=np.float32), last=True))

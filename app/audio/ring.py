@@ -1,8 +1,8 @@
 """Fixed ring of samples between an audio callback and the dialog thread.
 
-One producer and one consumer, each in its own thread, without a lock: the producer alone moves `written`, the
-consumer alone moves `consumed`, and a sample is copied before the counter that publishes it moves. Nothing
-allocates after construction but `read`.
+One producer and one consumer, each in its own thread, without a lock: only the producer advances `written`,
+only the consumer advances `consumed`, and samples are copied before the counter that publishes them is
+advanced. After construction only `read` allocates.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from engine_runtime.types import Pcm
 class Ring:
     """Single-producer single-consumer ring of float32 samples with counters that never wrap."""
 
-    __slots__ = ("_discard_to", "_mask", "_samples", "capacity", "consumed", "dropped", "written")
+    __slots__ = ("_discard_to", "_fade", "_mask", "_samples", "capacity", "consumed", "dropped", "written")
 
-    def __init__(self, capacity_samples: int) -> None:
-        """Make a ring that holds at least `capacity_samples` (rounded up to a power of two)."""
+    def __init__(self, capacity_samples: int, fade_samples: int = 0) -> None:
+        """Make a ring that holds at least `capacity_samples` (rounded up to a power of two).
+
+        The consumer of discarded samples still gets the first `fade_samples` of them, faded out, so that the
+        sound ends without a click.
+        """
         if capacity_samples < 1:
             raise ValueError(f"a ring needs room for at least one sample, got {capacity_samples}")
         self.capacity = 1 << (capacity_samples - 1).bit_length()
@@ -31,6 +35,7 @@ class Ring:
         self.dropped = 0
         """Samples that found no room; counted by the producer."""
         self._discard_to = 0
+        self._fade = np.linspace(1.0, 0.0, fade_samples, dtype=np.float32)
 
     @property
     def available(self) -> int:
@@ -43,7 +48,7 @@ class Ring:
         return self.capacity - (self.written - self.consumed)
 
     def write(self, block: Pcm) -> int:
-        """Producer: append `block` [n]; what does not fit is dropped and counted. Returns the samples
+        """Producer: append `block` [n]; samples that do not fit are dropped and counted. Returns the samples
         accepted."""
         count = min(len(block), self.free)
         start = self.written & self._mask
@@ -57,15 +62,24 @@ class Ring:
     def read_into(self, out: Pcm) -> int:
         """Consumer: fill the front of `out` [n]; returns how many samples there were. The rest is not
         touched."""
-        if self._discard_to > self.consumed:
-            self.consumed = self._discard_to
-        count = min(len(out), self.written - self.consumed)
-        start = self.consumed & self._mask
-        first = min(count, self.capacity - start)
-        out[:first] = self._samples[start : start + first]
-        out[first:count] = self._samples[: count - first]
+        faded, end = 0, self._discard_to
+        if end > self.consumed:
+            faded = min(len(out), len(self._fade), end - self.consumed)
+            self._copy(out[:faded])
+            is_full = faded == len(self._fade)
+            out[:faded] *= self._fade if is_full else np.linspace(1.0, 0.0, faded, dtype=np.float32)
+            self.consumed = end
+        count = min(len(out) - faded, self.written - self.consumed)
+        self._copy(out[faded : faded + count])
         self.consumed += count
-        return count
+        return faded + count
+
+    def _copy(self, out: Pcm) -> None:
+        """Consumer: the next samples, without taking them."""
+        start = self.consumed & self._mask
+        first = min(len(out), self.capacity - start)
+        out[:first] = self._samples[start : start + first]
+        out[first:] = self._samples[: len(out) - first]
 
     def read(self, max_samples: int) -> Pcm:
         """Consumer: up to `max_samples` as a new array."""
@@ -73,7 +87,8 @@ class Ring:
         return out[: self.read_into(out)]
 
     def discard(self) -> None:
-        """Producer: everything written so far is to be skipped; the consumer does so at its next read."""
+        """Producer: discard everything written so far; the consumer skips it at its next read, after the
+        fade."""
         self._discard_to = self.written
 
     def recent(self, count: int) -> Pcm:

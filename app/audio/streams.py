@@ -1,8 +1,8 @@
-"""Where sound comes from and goes to: the two seams that sound devices and WAV files both implement.
+"""Interfaces of audio input and output, implemented by sound devices and WAV files.
 
-A microphone fills its ring, a loudspeaker empties its own; a `SampleClock` tells when a sample was in the
-air. The dialog thread opens, services and closes both; only a device's callback runs in another thread
-(PortAudio's).
+A microphone fills its ring, a loudspeaker empties its own; a `SampleClock` maps samples to the time at which
+they were in the air. The dialog thread opens, services and closes both; only the callback of a device runs in
+another thread (PortAudio's).
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from typing import Protocol
 
 from app.audio.ring import Ring
 
+FADE_S = 0.01
+"""Fade of a reply that is stopped, so that it ends without a click."""
+
 
 class SampleClock:
-    """Links sample indices to time through the latest stamp. One writer; a reader sees a whole stamp or the
-    last."""
+    """Links sample indices to time through the latest stamp. One writer; readers always see a consistent
+    stamp."""
 
     __slots__ = ("_rate", "_stamp")
 
@@ -33,6 +36,13 @@ class SampleClock:
             return None
         return stamp[1] + round((index - stamp[0]) * 1e9 / self._rate)
 
+    def index_at(self, time_ns: int) -> float | None:
+        """Which sample is or was at `time_ns`, or None before the first stamp."""
+        stamp = self._stamp
+        if stamp is None:
+            return None
+        return stamp[0] + (time_ns - stamp[1]) * self._rate / 1e9
+
 
 class AudioInput(Protocol):
     """A microphone: the producer of `ring`, mono at `sample_rate`."""
@@ -45,7 +55,7 @@ class AudioInput(Protocol):
 
     @property
     def dropped_samples(self) -> int:
-        """Captured samples that were lost so far, on the way to the ring or for want of room in it."""
+        """Captured samples lost so far, by the device or because the ring was full."""
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start to fill the ring. `device` is a name or None for the default. AudioDeviceError,
@@ -58,7 +68,7 @@ class AudioInput(Protocol):
         """Called every few milliseconds by the dialog thread: a file is read on, a device is watched."""
 
     def is_lost(self) -> bool:
-        """Whether the open device went away or stands still."""
+        """Whether the open device was removed or has stalled."""
 
     def sample_time_ns(self, index: float) -> int:
         """When sample `index` of the ring was spoken, device latency taken off."""
@@ -75,6 +85,9 @@ class AudioOutput(Protocol):
     """Set while a reply is being played, so that an empty ring is an under-run and not just silence."""
     underruns: int
     """Gaps heard so far: the ring ran empty while expecting, or the device asked too late."""
+    played: Ring
+    """What the device was given, silence included, mono at `sample_rate`: the reference of echo cancellation.
+    While nobody reads it, it is full and takes nothing more."""
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start to empty the ring, silence when it is empty. AudioDeviceError."""
@@ -86,8 +99,11 @@ class AudioOutput(Protocol):
         """Called every few milliseconds by the dialog thread."""
 
     def is_lost(self) -> bool:
-        """Whether the open device went away or stands still."""
+        """Whether the open device was removed or has stalled."""
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` of the ring was handed to the device (latency not added), None if it was not
         yet."""
+
+    def played_index(self, time_ns: int) -> float | None:
+        """Which sample of `played` was handed to the device at `time_ns`; None while that is not known."""

@@ -1,8 +1,8 @@
-"""Keeps microphone and loudspeaker running: opens them, notices when one is lost, opens it again.
+"""Keeps microphone and loudspeaker running: opens them, detects the loss of one, reopens it.
 
 In: `open`, `close` and a `service` every few milliseconds with the time. Out: notices for the user. A lost
-device is closed within a time limit, PortAudio is started anew, and the device is opened by name or else the
-default one is, after 0.5, 1, 2, then every 5 s. Dialog thread; closing runs through `run_bounded`, because
+device is closed within a time limit, PortAudio is restarted, and the device (or else the default one) is
+opened again, after 0.5, 1, 2, then every 5 s. Dialog thread; closing runs through `run_bounded`, because
 PortAudio can hang.
 """
 
@@ -19,7 +19,7 @@ _CLOSE_LIMIT_S = 2.0
 _BACK_OFF_NS = (500_000_000, 1_000_000_000, 2_000_000_000, 5_000_000_000)
 
 RunBounded = Callable[[Callable[[], None], float], bool]
-"""Runs a function for at most so many seconds; False if it did not end."""
+"""Runs a function for at most this many seconds; False if it did not return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class DeviceSupervisor:
         if self._run_bounded(close_both, _CLOSE_LIMIT_S):
             restore_messages()
             return []
-        # Its messages stay diverted, since the thread that hangs may go on writing them.
+        # Its messages stay diverted, since the hanging thread may continue to write them.
         self._is_hung = True
         leave_portaudio_behind()
         return [

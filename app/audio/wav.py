@@ -2,8 +2,8 @@
 
 Reads PCM of 8, 16, 24 and 32 bit and IEEE float of 32 and 64 bit, any number of channels (mixed to mono by
 their mean), 8 to 96 kHz; a file of any length is streamed. Writes 16-bit PCM; the file appears under its name
-when it is complete. Errors are AudioInputError and ExportError with a sentence for the user. Any thread, one
-file per object.
+when it is complete. Raises AudioInputError and ExportError with a message for the user. Any thread, one file
+per object.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MAX_RATE_HZ = 96_000
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _UNKNOWN_SIZE = 0xFFFFFFFF
 _BLOCK_BYTES = 1 << 20
-"""Read from a file at once where all of it is wanted: what is mixed to mono takes no more than that."""
+"""Frames per read when a complete file is read, which bounds the memory for mixing to mono."""
 _MOST_CHUNKS = 1_000
 _CHUNK_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9 _-]{3}")
 
 
 @dataclass(frozen=True, slots=True)
 class WavFormat:
-    """What the header of a WAV file says."""
+    """The header of a WAV file."""
 
     sample_rate: int
     channels: int
@@ -60,7 +60,7 @@ class WavReader:
     """An open WAV file. Use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open and check the file; AudioInputError tells what is wrong with it and what to do."""
+        """Open and check the file. AudioInputError states the defect and the remedy."""
         self.path = path
         self._file = _open_file(path)
         try:
@@ -83,9 +83,9 @@ class WavReader:
         try:
             raw = self._file.read(frames * self.format.frame_bytes)
         except OSError as error:
-            raise AudioInputError(f"{self.path} cannot be read: {error.strerror}. Copy it anew.") from error
+            raise AudioInputError(f"{self.path} cannot be read: {error.strerror}. Copy it again.") from error
         if len(raw) < frames * self.format.frame_bytes:
-            raise AudioInputError(f"{self.path} became shorter while it was read. Copy it anew.")
+            raise AudioInputError(f"{self.path} became shorter while it was read. Copy it again.")
         self._left -= frames
         return _to_mono(raw, self.format)
 
@@ -108,7 +108,8 @@ class WavReader:
 
 
 def read_wav(path: Path, max_seconds: float = 600.0) -> tuple[Pcm, int]:
-    """A short file at once: (mono PCM, rate in Hz). AudioInputError if it is longer than `max_seconds`."""
+    """Read a complete short file: (mono PCM, rate in Hz). AudioInputError if it is longer than
+    `max_seconds`."""
     with _open_short(path, max_seconds) as reader:
         return reader.read(reader.format.frames), reader.format.sample_rate
 
@@ -120,7 +121,7 @@ def read_beginning(path: Path, seconds: float) -> tuple[Pcm, int]:
 
 
 def check_wav(path: Path, max_seconds: float = 600.0) -> None:
-    """AudioInputError for a file of which the header tells that `read_wav` would not take it."""
+    """Raise AudioInputError if `read_wav` would reject the file because of its header."""
     _open_short(path, max_seconds).close()
 
 
@@ -160,7 +161,7 @@ class WavWriter:
         self._file.keep(_header(self.sample_rate, self.channels, self.frames))
 
     def abort(self) -> None:
-        """Remove what was written so far."""
+        """Remove the incomplete file."""
         self._file.abort()
 
     def __enter__(self) -> WavWriter:
@@ -176,7 +177,7 @@ class WavWriter:
 
 
 def write_wav(path: Path, pcm: NDArray[np.float32], sample_rate: int) -> None:
-    """Write a whole file at once, mono [n] or [n, channels]. ExportError if it cannot be written."""
+    """Write a complete file, mono [n] or [n, channels]. ExportError if it cannot be written."""
     with WavWriter(path, sample_rate, 1 if pcm.ndim == 1 else pcm.shape[1]) as writer:
         writer.write(pcm)
 
@@ -192,8 +193,8 @@ def _header(sample_rate: int, channels: int, frames: int) -> bytes:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """NOTE: the kind is asked for before the file is opened: opening a pipe waits for whoever writes to it,
-    and a device may be without an end."""
+    """NOTE: the file type is checked before opening: opening a pipe waits for its writer, and a device may be
+    endless."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -215,7 +216,7 @@ def _open_file(path: Path) -> BinaryIO:
 def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
     size = os.fstat(file.fileno()).st_size
     if size == 0:
-        raise AudioInputError(f"{path} is empty. Record it anew.")
+        raise AudioInputError(f"{path} is empty. Record it again.")
     start = file.read(12)
     if len(start) < 12 or start[:4] != b"RIFF" or start[8:] != b"WAVE":
         raise AudioInputError(
@@ -227,7 +228,7 @@ def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
         head = file.read(8)
         if len(head) < 8:
             missing = "audio data" if layout else "description of its format"
-            raise AudioInputError(f"{path} is broken: it has no {missing}. Record or convert it anew.")
+            raise AudioInputError(f"{path} is broken: it has no {missing}. Record or convert it again.")
         name, length = head[:4], int.from_bytes(head[4:], "little")
         if name == b"data":
             # Programs that write to a pipe, or end too early, leave the largest number or 0 there. An empty
@@ -241,23 +242,25 @@ def _parse_header(file: BinaryIO, path: Path) -> WavFormat:
             file.seek(-len(layout), os.SEEK_CUR)
         file.seek(length + (length & 1), os.SEEK_CUR)
     else:
-        raise AudioInputError(f"{path} is broken: it has no end of chunks before the audio. Convert it anew.")
+        raise AudioInputError(
+            f"{path} is broken: it has no end of chunks before the audio. Convert it again."
+        )
     if layout is None or len(layout) < 16:
         raise AudioInputError(
-            f"{path} is broken: it does not say how its samples are stored. Convert it anew."
+            f"{path} is broken: it does not say how its samples are stored. Convert it again."
         )
     present = size - file.tell()
     if is_unfinished:
         length = present
     if length > present:
         raise AudioInputError(
-            f"{path} is cut short: {present} of {length} bytes of audio are there. Copy or record it anew."
+            f"{path} is cut short: {present} of {length} bytes of audio are there. Copy or record it again."
         )
     return _checked_format(layout, length, path)
 
 
 def _holds_chunks(file: BinaryIO, size: int) -> bool:
-    """Whether the rest of the file is one or more whole chunks and nothing else. The position stays."""
+    """Whether the rest of the file consists of complete chunks only. The position is kept."""
     start = position = file.tell()
     for _ in range(_MOST_CHUNKS):
         head = file.read(8)
@@ -282,7 +285,7 @@ def _checked_format(layout: bytes, data_bytes: int, path: Path) -> WavFormat:
             "Convert it to 16-bit PCM, for example with: ffmpeg -i FILE -c:a pcm_s16le speech.wav"
         )
     if not 1 <= channels <= 64:
-        raise AudioInputError(f"{path} is broken: it claims to have {channels} channels. Convert it anew.")
+        raise AudioInputError(f"{path} is broken: it claims to have {channels} channels. Convert it again.")
     if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
         raise AudioInputError(
             f"{path} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be read. "
@@ -290,7 +293,7 @@ def _checked_format(layout: bytes, data_bytes: int, path: Path) -> WavFormat:
         )
     wav = WavFormat(rate, channels, bits, tag == _FLOAT, data_bytes // (channels * bits // 8))
     if wav.frames == 0:
-        raise AudioInputError(f"{path} is empty: it has no audio. Record it anew.")
+        raise AudioInputError(f"{path} is empty: it has no audio. Record it again.")
     return wav
 
 

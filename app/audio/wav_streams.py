@@ -1,8 +1,7 @@
-"""A WAV file as the microphone, and a loudspeaker without a device, both paced by a clock that is passed in.
+"""A WAV file as microphone, and a loudspeaker without a device, both driven by a clock that is passed in.
 
-In: a file -> capture ring. Out: playback ring -> a listener. Both advance in `service(now_ns)`, so that a
-clock which runs faster than real time makes them faster, through the same rings as a device. Dialog thread
-only.
+In: a file -> capture ring. Out: playback ring -> a listener. Both advance in `service(now_ns)`, so they run
+at the rate of the clock, through the same rings as a device. Dialog thread only.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from app.audio.ring import Ring
-from app.audio.streams import SampleClock
+from app.audio.streams import FADE_S, SampleClock
 from app.audio.wav import WavReader
 from engine_runtime.types import Pcm
 
 _RING_SECONDS = 2.0
 _MOST_AT_ONCE_S = 0.03
-"""What a file gives in one call at most: less than a VAD frame, so that the file waits right after the frame
-that ends a turn, and a late call delays samples instead of dropping them."""
+"""Maximum samples per call: less than a VAD frame, so that the file pauses right after the frame that ends a
+turn, and a late call delays samples instead of dropping them."""
 PcmListener = Callable[[Pcm], None]
 
 
@@ -34,7 +33,7 @@ class _Pace:
         """Samples that were due so far."""
 
     def restart(self) -> None:
-        """Count time from the next call of `due`; no sample is given twice."""
+        """Count time from the next call of `due`; no sample is returned twice."""
         self._origin_ns = None
 
     def due(self, now_ns: int, at_most: int | None = None) -> int:
@@ -80,7 +79,7 @@ class WavMicrophone:
 
     @property
     def file_seconds(self) -> float:
-        """How much of the file was given so far."""
+        """Samples of the file delivered so far."""
         return self._file_frames / self.sample_rate
 
     @property
@@ -90,15 +89,15 @@ class WavMicrophone:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the whole file was given."""
+        """Whether the complete file was delivered."""
         return self._file_frames >= self._reader.format.frames
 
     def file_position_s(self, index: float) -> float:
-        """Place in the file of sample `index` of the ring; what comes after the file belongs to its end."""
+        """Place in the file of sample `index` of the ring; samples after the file map to its end."""
         return min(index, self._file_frames) / self.sample_rate
 
     def open(self, device: str | None, latency_s: float) -> None:
-        """Start the file's time at the next `service`; the arguments mean nothing to a file."""
+        """Start the file's time at the next `service`; the arguments are ignored."""
         self.name = self.path.name
         self._pace.restart()
 
@@ -108,7 +107,7 @@ class WavMicrophone:
         self._reader.close()
 
     def service(self, now_ns: int) -> None:
-        """Give the samples that are due at `now_ns`."""
+        """Deliver the samples that are due at `now_ns`."""
         if not self.name:
             return
         due = self._pace.due(now_ns, self._most_at_once)
@@ -135,23 +134,25 @@ class WavMicrophone:
 
 
 class WavSpeaker:
-    """Empties the playback ring at the pace of the clock and hands what is heard, silence too, to a
+    """Empties the playback ring at the rate of the clock and passes the samples, silence included, to a
     listener."""
 
     def __init__(self, sample_rate: int, listener: PcmListener | None = None) -> None:
         self.sample_rate = sample_rate
-        self.ring = Ring(int(_RING_SECONDS * sample_rate))
+        self.ring = Ring(int(_RING_SECONDS * sample_rate), round(FADE_S * sample_rate))
         self.name = ""
         self.latency_s = 0.0
         self.is_expecting = False
         self.underruns = 0
+        self.played = Ring(int(_RING_SECONDS * sample_rate))
         self._listener = listener
         self._clock = SampleClock(sample_rate)
+        self._played_clock = SampleClock(sample_rate)
         self._pace = _Pace(sample_rate)
         self._is_starved = False
 
     def open(self, device: str | None, latency_s: float) -> None:
-        """Start at the next `service`; the arguments mean nothing here."""
+        """Start at the next `service`; the arguments are ignored."""
         self.name = "file"
         self._pace.restart()
 
@@ -175,6 +176,9 @@ class WavSpeaker:
         if starves and not self._is_starved:
             self.underruns += 1
         self._is_starved = starves
+        first = self.played.written
+        if self.played.write(block) == due:
+            self._played_clock.stamp(first, self._pace.time_ns(start))
         if self._listener is not None:
             self._listener(block)
 
@@ -185,3 +189,7 @@ class WavSpeaker:
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was due."""
         return self._clock.time_ns(index) if self.ring.consumed > index else None
+
+    def played_index(self, time_ns: int) -> float | None:
+        """Which sample of `played` was due at `time_ns`."""
+        return self._played_clock.index_at(time_ns)

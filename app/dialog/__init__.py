@@ -1,1 +1,1 @@
-"""What a conversation is: voice activity, turn-taking, the transcript. No threads, no devices, no Qt."""
+"""Dialog logic: voice activity detection, turn-taking, the transcript. No threads, no devices, no Qt."""

@@ -1,6 +1,6 @@
-"""The transcript: what was asked and answered, in order, with reply audio kept to be played again.
+"""The transcript: questions and answers in order, with the reply audio for playing it again.
 
-In: what happens to turns. Out: the turns so far. Dialog thread; the engine has its own record (rows and KV
+In: events of turns. Out: the turns so far. Dialog thread; the engine has its own history (rows and KV
 blocks).
 """
 
@@ -17,7 +17,7 @@ _KEPT_AUDIO_S = 900.0
 
 
 @dataclass(slots=True)
-class Turn:
+class TranscriptTurn:
     """One question and its reply, as far as it got."""
 
     turn_id: int
@@ -27,10 +27,10 @@ class Turn:
     """Length of a spoken question."""
     modality: Modality = Modality.SPEECH
     text: str = ""
-    """The reply, or what a spoken reply says; of one that was cut, what was heard of it."""
+    """Text of the reply or subtitle of a spoken one; if the reply was cut, the part that was heard."""
     sample_rate: int = 0
     finish_reason: FinishReason | None = None
-    """None while the reply is being made."""
+    """None while the reply is being generated."""
     chunks: list[Pcm] = field(default_factory=list)
 
     @property
@@ -44,24 +44,24 @@ class Turn:
         return np.concatenate(self.chunks) if self.chunks else np.zeros(0, dtype=np.float32)
 
 
-class Transcript:
+class ConversationRecord:
     """All turns of one conversation."""
 
     def __init__(self, kept_audio_s: float = _KEPT_AUDIO_S) -> None:
         self._kept_audio_s = kept_audio_s
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[int, TranscriptTurn] = {}
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[TranscriptTurn, ...]:
         """Oldest first."""
         return tuple(self._turns.values())
 
-    def open(self, turn_id: int, modality: Modality, question: str = "") -> Turn:
+    def open(self, turn_id: int, modality: Modality, question: str = "") -> TranscriptTurn:
         """A turn begins."""
-        turn = self._turns[turn_id] = Turn(turn_id, question, modality=modality)
+        turn = self._turns[turn_id] = TranscriptTurn(turn_id, question, modality=modality)
         return turn
 
-    def get(self, turn_id: int) -> Turn | None:
+    def get(self, turn_id: int) -> TranscriptTurn | None:
         """The turn, if it is known."""
         return self._turns.get(turn_id)
 
@@ -77,7 +77,7 @@ class Transcript:
             turn.chunks.append(pcm)
 
     def take_back_reply(self, turn_id: int) -> None:
-        """The user went on: what was made of the reply is void."""
+        """The user continues: discard the reply so far."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.text = ""
@@ -93,7 +93,7 @@ class Transcript:
         self._forget_old_audio()
 
     def cut(self, turn_id: int, heard_text: str, heard_samples: int) -> None:
-        """The reply was stopped: only what was heard of it stays."""
+        """The reply was stopped: keep the part that was heard."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.chunks = [turn.pcm[:heard_samples].copy()] if turn.chunks and heard_samples else []

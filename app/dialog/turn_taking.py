@@ -1,12 +1,16 @@
-"""Who speaks: a pure state machine from speech probabilities to turns, under a clock that is passed in.
+"""Turn-taking: a pure state machine from speech probabilities to turn events. The clock is passed in.
 
-In: one probability per VAD frame with its time, and when a reply starts and ends. Out: turn events. Runs in
-the dialog thread; knows no audio, no thread and no real clock (times are milliseconds of captured audio).
+In: one probability per VAD frame with its time, the end-of-turn detector's answers about pauses, and when a
+reply starts and ends. Out: turn events. Runs in the dialog thread; knows no audio, no thread and no real
+clock (times are milliseconds of captured audio).
 
     idle --open--> hearing --commit--> replying (not heard yet) --reply_heard--> replying (heard) --> idle
                    hearing --drop--> idle          (too short: a cough, a click)
                    hearing <--reopen-- replying    (the user continues before the reply is heard)
                    hearing <--barge_in-- replying  (the user interrupts: a new turn)
+
+A pause is committed after `end_ms` of silence, or as `end_of_turn` decides once a detector has answered. An
+answer that comes late, or never, changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+
+from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy, Stage
+from app.settings import Eagerness
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +37,15 @@ class TurnTakingSettings:
     """Window in which `start_ms` of speech has to fall."""
     pre_roll_ms: int = 320
     """Audio before the first speech frame that still belongs to the turn, so that no onset is cut."""
-    pause_ms: int = 256
-    """Silence after which the turn may be over (candidate end)."""
+    pause_ms: int = 160
+    """Silence after which the turn may be over (candidate end): the detector is asked."""
+    ask_again_ms: int = 1_200
+    """Silence after which it is asked once more, if the turn still waits."""
     end_ms: int = 640
-    """Silence after which the turn is over: it is committed."""
+    """Silence after which the turn is over: it is committed. With a detector, where its answer is neither
+    clear nor in time."""
+    eagerness: Eagerness | None = None
+    """How soon a pause that sounds finished is committed; None for the default."""
     tail_ms: int = 160
     """Silence after the last speech that is still given to the engine; the rest of a pause only if speech
     resumes."""
@@ -66,10 +78,17 @@ class TurnTakingSettings:
             raise ValueError(
                 f"need 0 <= tail_ms <= pause_ms <= end_ms, got {self.tail_ms}, {self.pause_ms}, {self.end_ms}"
             )
+        if self.ask_again_ms <= self.pause_ms:
+            raise ValueError(f"ask_again_ms {self.ask_again_ms} must be above pause_ms {self.pause_ms}")
         if self.max_turn_ms <= self.end_ms:
             raise ValueError(f"max_turn_ms {self.max_turn_ms} must be above end_ms {self.end_ms}")
         if min(self.pre_roll_ms, self.min_speech_ms, self.reopen_ms, self.barge_in_ms) < 0:
             raise ValueError("times must not be negative")
+
+    @property
+    def policy(self) -> EndOfTurnPolicy | None:
+        """What answers of the end-of-turn detector mean, None if it is not asked."""
+        return POLICIES[self.eagerness or DEFAULT_EAGERNESS]
 
 
 class TurnAction(Enum):
@@ -78,27 +97,43 @@ class TurnAction(Enum):
     OPEN = "open"
     """Started to speak: a new turn."""
     PAUSE = "pause"
-    """Paused; the turn may be over."""
+    """Paused; the turn may be over. Comes once more where a turn waits for long."""
     RESUME = "resume"
-    """Went on within the turn."""
+    """The user continued within the turn."""
     COMMIT = "commit"
     """Finished: the reply may begin."""
     DROP = "drop"
-    """Said too little: there was no turn."""
+    """Too little speech: there was no turn."""
     REOPEN = "reopen"
-    """Went on after the commit: the same turn continues and the reply is taken back."""
+    """The user continued after the commit: the same turn is reopened and the reply is discarded."""
     BARGE_IN = "barge_in"
     """Interrupted the reply: it is stopped and a new turn is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """An action, when it was decided, and the speech it is about (start of the first, end of the last)."""
+    """An action, when it was decided, and the speech it is about (start of the first, end of the last).
+
+    `stage` is how the detector found the present pause, None where it has not answered.
+    """
 
     action: TurnAction
     at_ms: float
     speech_start_ms: float
     speech_end_ms: float
+    stage: Stage | None = None
+
+    @property
+    def silence_ms(self) -> float:
+        """Silence between the end of the speech and the decision."""
+        return self.at_ms - self.speech_end_ms
+
+    @property
+    def reason(self) -> str:
+        """Why a turn was committed: the stage, "silence" without one, or "length" of an endless turn."""
+        if self.silence_ms <= 0:
+            return "length"
+        return "silence" if self.stage is None else self.stage.value
 
 
 class _Phase(Enum):
@@ -120,6 +155,8 @@ class TurnTaking:
         self._speech_end_ms = 0.0
         self._speech_ms = 0.0
         self._is_paused = False
+        self._is_asked_again = False
+        self._stage: Stage | None = None
         self._commit_ms = 0.0
         self._may_reopen = False
         self._is_heard = False
@@ -151,6 +188,21 @@ class TurnTaking:
             return self._await_speech(end_ms)
         return self._await_interruption(end_ms)
 
+    def rate_pause(self, speech_end_ms: float, probability: float) -> Stage | None:
+        """The detector's answer about the pause after `speech_end_ms`: how likely the user has finished.
+
+        Returns its stage, or None for a pause that is over. The first answer decides how long to wait; a
+        later one can only end the wait.
+        """
+        policy = self.settings.policy
+        is_over = not (self.is_hearing and self._is_paused and speech_end_ms == self._speech_end_ms)
+        if policy is None or is_over:
+            return None
+        stage = policy.stage(probability)
+        if self._stage is None or stage is Stage.LIKELY:
+            self._stage = stage
+        return stage
+
     def begin_reply(self) -> None:
         """A typed question was committed: speech from now on interrupts its reply."""
         self._enter_reply(self._speech_end_ms, may_reopen=False)
@@ -180,7 +232,7 @@ class TurnTaking:
             self._speech_end_ms = end_ms
             self._speech_ms += end_ms - start_ms
             if self._is_paused:
-                self._is_paused = False
+                self._end_pause()
                 events.append(self._event(TurnAction.RESUME, end_ms))
             if end_ms - self._speech_start_ms >= self.settings.max_turn_ms:
                 self._enter_reply(end_ms, may_reopen=False)
@@ -188,17 +240,31 @@ class TurnTaking:
                 events.append(self._event(TurnAction.COMMIT, end_ms))
             return events
         silence_ms = end_ms - self._speech_end_ms
-        if silence_ms >= self.settings.pause_ms and not self._is_paused:
+        if self._is_time_to_ask(silence_ms):
+            self._is_asked_again = self._is_paused
             self._is_paused = True
             events.append(self._event(TurnAction.PAUSE, end_ms))
-        if silence_ms >= self.settings.end_ms:
-            if self._speech_ms < self.settings.min_speech_ms:
-                self.end_turn()
-                events.append(self._event(TurnAction.DROP, end_ms))
-            else:
-                self._enter_reply(end_ms, may_reopen=True)
-                events.append(self._event(TurnAction.COMMIT, end_ms))
+        is_short = self._speech_ms < self.settings.min_speech_ms
+        if is_short and silence_ms >= self.settings.end_ms:
+            self.end_turn()
+            events.append(self._event(TurnAction.DROP, end_ms))
+        elif not is_short and silence_ms >= self._commit_after_ms:
+            committed = self._event(TurnAction.COMMIT, end_ms)
+            self._enter_reply(end_ms, may_reopen=True)
+            events.append(committed)
         return events
+
+    def _is_time_to_ask(self, silence_ms: float) -> bool:
+        if self._is_paused:
+            waits = silence_ms < self._commit_after_ms and not self._is_asked_again
+            return waits and silence_ms >= self.settings.ask_again_ms
+        return silence_ms >= self.settings.pause_ms
+
+    @property
+    def _commit_after_ms(self) -> float:
+        """Silence that commits the turn, as far as one knows by now."""
+        policy, end_ms = self.settings.policy, self.settings.end_ms
+        return end_ms if policy is None else policy.silence_ms(self._stage, end_ms)
 
     def _await_interruption(self, end_ms: float) -> list[TurnEvent]:
         if self._waits_for_silence:
@@ -275,7 +341,7 @@ class TurnTaking:
             for start, end, probability in self._recent
             if start >= start_ms and probability >= self.settings.end_threshold
         )
-        self._is_paused = False
+        self._end_pause()
         self._recent.clear()
 
     def _enter_reply(self, at_ms: float, *, may_reopen: bool) -> None:
@@ -284,8 +350,12 @@ class TurnTaking:
         self._may_reopen = may_reopen
         self._is_heard = False
         self._waits_for_silence = False
-        self._is_paused = False
+        self._end_pause()
         self._recent.clear()
 
+    def _end_pause(self) -> None:
+        self._is_paused = self._is_asked_again = False
+        self._stage = None
+
     def _event(self, action: TurnAction, at_ms: float) -> TurnEvent:
-        return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms)
+        return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage)

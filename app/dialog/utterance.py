@@ -1,8 +1,8 @@
 """The captured audio around a user turn: pre-roll before it, held-back silence after it.
 
 In: every VAD frame, in order. Out: the samples of a turn, each once: from a little before its first speech,
-up to a little after its latest speech; a pause is handed out only when speech resumes. Indices count samples
-since the stream began. Dialog thread.
+up to a little after its latest speech; a pause is returned only when speech resumes. Indices count samples
+since the start of the stream. Dialog thread.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ class UtteranceBuffer:
     """A short history of the stream with a reading position while a turn is open."""
 
     def __init__(self, keep_samples: int) -> None:
-        """`keep_samples` of history are kept while no turn is open."""
+        """`keep_samples` of history are kept, and while a turn is open all that was not taken of it."""
         self._keep = keep_samples
         self._frames: deque[tuple[int, Pcm]] = deque()
         self._position: int | None = None
+        self._opened_at = 0
         self._taken_to = 0
         self.end = 0
         """Index after the newest sample."""
@@ -40,7 +41,7 @@ class UtteranceBuffer:
         """A turn starts at sample `start` (or at the oldest one kept, or after the turn before). Returns
         where."""
         first = self._frames[0][0] if self._frames else self.end
-        self._position = min(max(start, first, self._taken_to), self.end)
+        self._position = self._opened_at = min(max(start, first, self._taken_to), self.end)
         return self._position
 
     def take(self, up_to: int) -> Pcm:
@@ -48,18 +49,28 @@ class UtteranceBuffer:
         if self._position is None:
             raise ValueError("no turn is open")
         up_to = min(up_to, self.end)
-        parts = [
-            frame[max(self._position - start, 0) : up_to - start]
-            for start, frame in self._frames
-            if start + len(frame) > self._position and start < up_to
-        ]
+        pcm = self._between(self._position, up_to)
         self._position = self._taken_to = max(up_to, self._position)
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+        return pcm
+
+    def recent(self, count: int) -> Pcm:
+        """The newest samples of the turn, taken or not: at most `count`, and at most what is kept."""
+        if self._position is None:
+            raise ValueError("no turn is open")
+        return self._between(max(self._opened_at, self.end - count), self.end)
 
     def ready(self, up_to: int) -> int:
-        """How many samples `take(up_to)` would give."""
+        """Number of samples that `take(up_to)` would return."""
         return 0 if self._position is None else max(min(up_to, self.end) - self._position, 0)
 
     def close(self) -> None:
         """The turn is over: what was held back is not wanted any more."""
         self._position = None
+
+    def _between(self, first: int, end: int) -> Pcm:
+        parts = [
+            frame[max(first - start, 0) : end - start]
+            for start, frame in self._frames
+            if start + len(frame) > first and start < end
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)

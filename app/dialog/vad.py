@@ -1,24 +1,21 @@
 """Voice activity: the probability that a frame holds speech, from the Silero v6 network on onnxruntime.
 
 In: 16 kHz frames of 512 samples (32 ms). Out: one probability each; about 0.1 ms of one core a frame. The
-network comes with the silero-vad package, whose folder is looked up without importing it (importing needs
-torch). Decisions (thresholds, hysteresis) are made in turn_taking. Dialog thread; the state belongs to one
-audio stream.
+network comes inside the silero-vad package. Decisions (thresholds, hysteresis) are made in turn_taking.
+Dialog thread; the state belongs to one audio stream.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from app.dialog.packaged_model import find_model
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.onnx_runtime import OnnxModelError, create_session
 from engine_runtime.types import Pcm
-
-_FILE = "silero_vad.onnx"
 
 
 class Vad(Protocol):
@@ -43,12 +40,17 @@ class SileroVad:
 
     def __init__(self, model: Path | None = None) -> None:
         """Load the network; MossVoiceError if it, or onnxruntime, is not installed."""
-        path = model or _packaged_model()
+        path = model or find_model("silero_vad", "data/silero_vad.onnx")
+        if path is None:
+            raise MossVoiceError(
+                "Speech cannot be detected: the package silero-vad is missing. "
+                "Install it with: pip install --no-deps silero-vad"
+            )
         try:
             self._session = create_session(path, purpose="detect speech")
         except OnnxModelError as error:
             raise MossVoiceError(
-                f"Speech cannot be detected: {path} is damaged. Install the package silero-vad anew."
+                f"Speech cannot be detected: {path} is damaged. Install the package silero-vad again."
             ) from error
         self._rate = np.array(self.sample_rate, dtype=np.int64)
         self._input = np.zeros((1, self._context_samples + self.frame_samples), dtype=np.float32)
@@ -69,15 +71,3 @@ class SileroVad:
         """Forget what was heard."""
         self._input[:] = 0.0
         self._state = np.zeros_like(self._state)
-
-
-def _packaged_model() -> Path:
-    found = importlib.util.find_spec("silero_vad")
-    for folder in (found.submodule_search_locations or []) if found else []:
-        path = Path(folder) / "data" / _FILE
-        if path.is_file():
-            return path
-    raise MossVoiceError(
-        "Speech cannot be detected: the package silero-vad is missing. "
-        "Install it with: pip install --no-deps silero-vad"
-    )

@@ -1,5 +1,4 @@
-"""From the capture ring to rated frames: the model's rate, voice activity, the utterance buffer, the input
-level.
+"""Capture: resampling, echo cancellation, voice activity detection, utterance buffer and input level.
 
 In: the ring of a microphone or of a file in its place. Out: one `VadFrame` per 32 ms. Dialog thread.
 """
@@ -11,33 +10,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.audio.levels import rms
+from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor, EchoMeasurement
 from app.audio.resample import Resampler
 from app.audio.ring import Ring
 from app.audio.streams import AudioInput
 from app.audio.wav_streams import WavMicrophone
 from app.dialog.utterance import UtteranceBuffer
 from app.dialog.vad import Vad
+from engine_runtime.types import Pcm
 
 
 @dataclass(frozen=True, slots=True)
 class VadFrame:
-    """A frame of the stream, by sample index at the rate of the Vad, how likely it is speech, and its RMS
-    level."""
+    """A frame of the stream, by sample index at the rate of the Vad, and how likely it is speech."""
 
     start: int
     end: int
     probability: float
-    level: float
+    may_be_echo: bool = False
+    """It may hold an echo that is not cancelled yet."""
 
 
 class Capture:
-    """The present source and everything that hangs on its stream. Sample indices start at 0 with each
-    source."""
+    """The current source and the state of its stream. Sample indices start at 0 with each source."""
 
-    def __init__(self, vad: Vad, keep_ms: int) -> None:
-        """`keep_ms` of audio are kept for the pre-roll of a turn."""
+    def __init__(self, vad: Vad, keep_ms: int, processor: CaptureProcessor | None = None) -> None:
+        """`keep_ms` of audio are kept, for the pre-roll of a turn and for the end-of-turn detector. The
+        `processor` gets what a microphone captures, not files."""
         self._vad = vad
+        self.processor = processor
+        self._problem = ""
+        """Of the processor, as far as it was reported."""
         self._keep_samples = keep_ms * vad.sample_rate // 1000
         self._resampler = Resampler(vad.sample_rate, vad.sample_rate)
         self._ring: Ring | None = None
@@ -51,7 +54,7 @@ class Capture:
         self.utterance = UtteranceBuffer(self._keep_samples)
 
     def attach(self, source: AudioInput | None) -> None:
-        """Listen to `source` from now on; what its ring already holds is skipped."""
+        """Listen to `source` from now on; samples already in its ring are skipped."""
         self.source = source
         self.utterance = UtteranceBuffer(self._keep_samples)
         self._rest = np.zeros(0, dtype=np.float32)
@@ -62,6 +65,13 @@ class Capture:
             self._resampler = Resampler(source.sample_rate, self._vad.sample_rate)
             self._ring.read(self._ring.available)
             self._origin = self._ring.consumed
+        if self.processor is not None:
+            self.processor.attach()
+
+    def apply(self, processing: AudioProcessing) -> None:
+        """Process the microphone so from now on."""
+        if self.processor is not None:
+            self.processor.apply(processing)
 
     @property
     def is_file(self) -> bool:
@@ -70,19 +80,21 @@ class Capture:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the source was opened anew at another rate, so that it must be attached again."""
+        """Whether the source was reopened at another rate and has to be attached again."""
         return self.source is not None and self.source.ring is not self._ring
 
     def frames(self, *, is_muted: bool) -> Iterator[VadFrame]:
-        """Everything captured since the last call, frame by frame; a muted microphone captures silence."""
+        """The frames captured since the last call; a muted microphone captures silence."""
         if self._ring is None:
             return
         pcm = self._ring.read(self._ring.available)
+        resampled = self._process(self._resampler.push(pcm))
         if is_muted:
-            pcm = np.zeros_like(pcm)
+            pcm, resampled = np.zeros_like(pcm), np.zeros_like(resampled)
         self._energy += float(np.dot(pcm, pcm))
         self._energy_samples += len(pcm)
-        self._rest = np.concatenate([self._rest, self._resampler.push(pcm)])
+        self._rest = np.concatenate([self._rest, resampled])
+        may_be_echo = self.processor is not None and self.processor.suspects_echo
         size = self._vad.frame_samples
         while len(self._rest) >= size:
             frame, self._rest = self._rest[:size], self._rest[size:]
@@ -90,7 +102,17 @@ class Capture:
             self._peak_probability = max(self._peak_probability, probability)
             start = self.utterance.end
             self.utterance.append(frame)
-            yield VadFrame(start, start + size, probability, rms(frame))
+            yield VadFrame(start, start + size, probability, may_be_echo)
+
+    def _process(self, pcm: Pcm) -> Pcm:
+        if self.processor is None or self.is_file:
+            return pcm
+        return self.processor.process(pcm, self._received_at_ns)
+
+    def _received_at_ns(self, sample: int) -> int:
+        """When the device delivered `sample`."""
+        latency_s = self.source.latency_s if self.source is not None else 0.0
+        return self.spoken_at_ns(sample) + round(latency_s * 1e9)
 
     def source_index(self, sample: float) -> float:
         """The index in the source's ring that belongs to `sample`."""
@@ -108,6 +130,21 @@ class Capture:
         if isinstance(self.source, WavMicrophone):
             return self.source.file_position_s(self.source_index(sample))
         return sample / self.sample_rate
+
+    @property
+    def echo(self) -> EchoMeasurement:
+        """What is known of the echo in the microphone."""
+        if self.processor is None or self.source is None or self.is_file:
+            return EchoMeasurement()
+        return self.processor.measurement
+
+    def take_problem(self) -> str:
+        """Why the microphone is not processed although that is wanted; "" if it is, or if this was asked
+        before."""
+        if self.processor is None or self.source is None or self.is_file:
+            return ""
+        problem, self._problem = self._problem, self.processor.problem
+        return self._problem if self._problem != problem else ""
 
     def take_level(self) -> tuple[float, float]:
         """(RMS of the input, highest speech probability) since the last call."""

@@ -1,9 +1,9 @@
 """The clock of a session: real time, or a virtual one that runs as fast as the work allows.
 
 In: a tick at the end of every round of the dialog thread. Out: the time. On the virtual clock sound advances
-without waiting, but while the engine works it never runs faster than real time; so a reply that comes too
-late for real time is late here as well, and under-runs and latencies are those of a conversation in real
-time.
+without waiting, but while the engine or the end-of-turn detector works it never runs faster than real time;
+so what comes too late for real time is late here as well, and under-runs and latencies are those of a
+conversation in real time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """The time; only differences mean something."""
 
-    def tick(self, engine_idle: threading.Event, *, is_active: bool) -> None:
+    def tick(self, idle: threading.Event, *, is_active: bool) -> None:
         """Wait until the next round is due. `is_active`: sound is being fed or played."""
 
 
@@ -33,15 +33,15 @@ class RealClock:
         """The monotonic clock that the timing bus uses."""
         return time.perf_counter_ns()
 
-    def tick(self, engine_idle: threading.Event, *, is_active: bool) -> None:
+    def tick(self, idle: threading.Event, *, is_active: bool) -> None:
         """Sleep for half a device block."""
         time.sleep(_ROUND_S)
 
 
 class VirtualClock:
-    """Time that passes in steps of 10 ms: at once while the engine is idle, in real time while it works.
+    """Time that passes in steps of 10 ms: at once while the other threads are idle, else in real time.
 
-    It stands still when nothing is active, and then the thread sleeps.
+    While nothing is active, time does not advance and the thread sleeps.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class VirtualClock:
         """Virtual time since the start."""
         return self._now_ns
 
-    def tick(self, engine_idle: threading.Event, *, is_active: bool) -> None:
-        """Advance by a step; while the engine works, not before the step has passed in real time."""
-        if engine_idle.is_set() and not is_active:
+    def tick(self, idle: threading.Event, *, is_active: bool) -> None:
+        """Advance by a step; while they work, not before the step has passed in real time."""
+        if idle.is_set() and not is_active:
             time.sleep(_ROUND_S)
         else:
-            engine_idle.wait(max(_STEP_S - (time.perf_counter() - self._round_began_s), 0.0))
+            idle.wait(max(_STEP_S - (time.perf_counter() - self._round_began_s), 0.0))
             self._now_ns += round(_STEP_S * 1e9)
         self._round_began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The dialog thread: carries out commands, watches the devices, feeds the turn in progress, reports.
+"""The dialog thread: executes commands, services the devices, advances the current turn, emits events.
 
 In: commands, captured sound, results of the engine. Out: events, jobs for the engine, reply sound. One `step`
 is a round; between rounds the thread waits for the clock. Nothing in a round blocks longer than a device
@@ -19,10 +19,12 @@ from app.audio.supervisor import DeviceSupervisor
 from app.session import messages
 from app.session.capture import Capture
 from app.session.clocks import Clock
+from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import Loaded, LoadFailed
 from app.session.engine_worker import EngineWorker
 from app.session.messages import Command, ErrorRaised, Event, SessionState, StateChanged
 from app.session.meters import Meters
+from app.session.pending_work import PendingWork
 from app.session.playback import Playback
 from app.session.session_settings import SessionSettings
 from app.session.sources import Sources
@@ -31,15 +33,18 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Pcm
 
 _MAX_FAILURES = 3
+_ECHO_ADVICE = "Use headphones, so that a reply does not interrupt itself."
 _log = logging.getLogger(__name__)
 
 
 class DialogLoop:
-    """Everything that the dialog thread owns."""
+    """State and loop of the dialog thread."""
 
     def __init__(
         self,
         worker: EngineWorker,
+        end_of_turn: EndOfTurnWorker | None,
+        pending: PendingWork,
         capture: Capture,
         supervisor: DeviceSupervisor,
         clock: Clock,
@@ -50,12 +55,14 @@ class DialogLoop:
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.stopping = threading.Event()
+        """`pending` is all that `worker` and `end_of_turn` have to do."""
         self._worker = worker
+        self._pending = pending
         self._capture = capture
         self._playback = Playback(supervisor.audio_out)
         self._clock = clock
         self._emit = emit
-        self.turns = TurnControl(worker, capture, self._playback, clock, emit, settings)
+        self.turns = TurnControl(worker, end_of_turn, capture, self._playback, clock, emit, settings)
         self._sources = Sources(
             supervisor, capture, emit, find_devices, self.turns.cancel_speech, sample_listener
         )
@@ -78,7 +85,7 @@ class DialogLoop:
                 self._failures = 0
             except Exception as error:
                 self._survive(error)
-            self._clock.tick(self._worker.idle, is_active=self._is_active)
+            self._clock.tick(self._pending.idle, is_active=self._is_active)
         self._stop()
         self._report_state(SessionState.STOPPED)
 
@@ -89,9 +96,12 @@ class DialogLoop:
         self._take_commands()
         sources.service(now_ns, is_answering=turns.state not in (None, SessionState.HEARING))
         self._take_results()
+        turns.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._is_loaded:
                 turns.hear(frame)
+        if problem := self._capture.take_problem():
+            self._emit(ErrorRaised(problem, _ECHO_ADVICE))
         turns.service(now_ns)
         sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
         if turns.state is None:
@@ -176,6 +186,7 @@ class DialogLoop:
     def _apply(self, settings: SessionSettings) -> None:
         before = self.turns.settings
         self.turns.apply(settings)
+        self._capture.apply(settings.audio_processing)
         self._sources.hears_samples = settings.hear_samples
         if _device_choice(before) == _device_choice(settings):
             return
@@ -236,8 +247,7 @@ class DialogLoop:
         return self.turns.state or (SessionState.LISTENING if is_listening else SessionState.STOPPED)
 
     def _survive(self, error: Exception) -> None:
-        """A round failed: say so, give up what was in progress, and give up for good if it happens again and
-        again."""
+        """A round failed: report it, cancel the current turn, and stop for good after repeated failures."""
         _log.error("the dialog failed", exc_info=error)
         self._failures += 1
         is_fatal = self._failures >= _MAX_FAILURES

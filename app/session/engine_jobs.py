@@ -1,8 +1,8 @@
-"""What the dialog thread asks of the engine thread, and what it gets back. Plain frozen values.
+"""Jobs of the dialog thread for the engine thread, and their results. Plain frozen values.
 
 A turn has a `CancelScope`, and each commit of it a scope within that one. The dialog thread creates them; it
 cancels the turn's when the turn is dropped or its reply interrupted, and the commit's when the turn is
-reopened. The engine thread skips what was cancelled.
+reopened. The engine thread skips cancelled jobs.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Drop the turn; nothing of its reply was asked for."""
+    """Drop the turn, which was not committed."""
 
     turn_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Stop the reply, complete or not, and keep of it what was heard: so many samples at the engine's output
-    rate, or characters of a text reply."""
+    """Stop the reply, complete or not, and keep the part that was heard: a number of samples at the engine's
+    output rate, or of characters of a text reply."""
 
     turn_id: int
     samples_played: int
@@ -116,7 +116,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyResult:
     """The next event of a reply; stale once the `scope` of its commit is cancelled."""
 
     scope: CancelScope
@@ -125,11 +125,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class TurnFailed:
-    """The turn could not go on and is dropped."""
+    """The turn failed and is dropped."""
 
     turn_id: int
     message: str
     what_to_do: str
 
 
-Result = Loaded | LoadFailed | Heard | Reply | TurnFailed
+Result = Loaded | LoadFailed | Heard | ReplyResult | TurnFailed

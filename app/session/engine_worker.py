@@ -1,7 +1,7 @@
-"""The engine's side of a session: carries out jobs one after the other and answers with results.
+"""The engine side of a session: executes jobs in order and returns results.
 
 In: jobs from the dialog thread. Out: results, in a queue. `run` is the body of the engine thread, the only
-one that touches the engine; `submit`, `cancel`, `interrupt` and `idle` belong to the dialog thread.
+one that touches the engine; `submit`, `cancel` and `interrupt` belong to the dialog thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,10 +29,11 @@ from app.session.engine_jobs import (
     LoadFailed,
     OpenTurn,
     Reopen,
-    Reply,
+    ReplyResult,
     Result,
     TurnFailed,
 )
+from app.session.pending_work import PendingWork
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality, SamplingParams
 
@@ -51,30 +51,29 @@ EngineFactory = Callable[[], "Engine"]
 class EngineWorker:
     """One engine, one conversation, one turn at a time."""
 
-    def __init__(self, factory: EngineFactory, on_engine: Callable[[Engine], None]) -> None:
-        """`on_engine` is called in the engine thread when the engine was loaded."""
+    def __init__(
+        self, factory: EngineFactory, on_engine: Callable[[Engine], None], pending: PendingWork
+    ) -> None:
+        """`on_engine` is called in the engine thread when the engine was loaded. `pending` counts the jobs
+        that wait or are being carried out."""
         self.results: SimpleQueue[Result] = SimpleQueue()
-        self.idle = threading.Event()
-        """Set while no job is waiting or being carried out."""
         self._factory = factory
         self._on_engine = on_engine
         self._jobs: SimpleQueue[Job] = SimpleQueue()
-        self._pending = 1  # loading
-        self._pending_lock = threading.Lock()
+        self._pending = pending
+        pending.begin()  # loading
         self._turn: Turn | None = None
         self._scope = CancelScope()
         """Of the turn of `_turn`."""
         self._failed_turn = 0
-        """The latest turn that failed: it takes nothing but how much of it was heard. Its scope is not
-        cancelled, because what was made before the failure is still played."""
+        """The last failed turn: it accepts only the position up to which it was heard. Its scope is not
+        cancelled, because audio generated before the failure is still played."""
 
     # ---- dialog thread ----
 
     def submit(self, job: Job) -> None:
         """Put a job in the queue; never blocks."""
-        with self._pending_lock:
-            self._pending += 1
-            self.idle.clear()
+        self._pending.begin()
         self._jobs.put(job)
 
     def cancel(self, turn_id: int) -> None:
@@ -86,8 +85,8 @@ class EngineWorker:
         self.submit(Cancel(turn_id))
 
     def interrupt(self, turn_id: int, samples_played: int, characters_shown: int) -> None:
-        """Stop the reply, after the present step at the latest, and keep what was heard of it. The caller has
-        cancelled the scope of the turn."""
+        """Stop the reply after the current step at the latest, and keep the part that was heard. The caller
+        has cancelled the scope of the turn."""
         turn = self._turn
         if turn is not None and turn.turn_id == turn_id:
             turn.truncate(samples_played, characters_shown)
@@ -99,7 +98,7 @@ class EngineWorker:
         """Body of the engine thread: load, work, close."""
         engine = self._load()
         conversation = engine.new_conversation() if engine is not None else None
-        self._done()
+        self._pending.end()
         while True:
             job = self._jobs.get()
             try:
@@ -121,7 +120,7 @@ class EngineWorker:
                     "Ask again; if it happens again, see the log file for details.",
                 )
             finally:
-                self._done()
+                self._pending.end()
         if engine is not None:
             self._turn = None
             engine.close()
@@ -140,7 +139,7 @@ class EngineWorker:
             self.results.put(
                 LoadFailed(
                     f"The engine cannot be loaded: {type(error).__name__}: {error}.",
-                    "`moss-voice doctor` tells whether something is missing.",
+                    "`moss-voice doctor` shows what is missing.",
                 )
             )
             return None
@@ -202,7 +201,7 @@ class EngineWorker:
             for event in events:
                 if job.scope.is_cancelled:
                     return
-                self.results.put(Reply(job.scope, event))
+                self.results.put(ReplyResult(job.scope, event))
 
     def _fail(self, job: Job, message: str, what_to_do: str) -> None:
         turn_id = 0 if isinstance(job, Forget | Close) else job.turn_id
@@ -213,9 +212,3 @@ class EngineWorker:
             if self._turn.turn_id != turn_id:
                 self._turn = None
         self.results.put(TurnFailed(turn_id, message, what_to_do))
-
-    def _done(self) -> None:
-        with self._pending_lock:
-            self._pending -= 1
-            if self._pending == 0:
-                self.idle.set()

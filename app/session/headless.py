@@ -1,11 +1,10 @@
 """A conversation without window and sound card: the turns found in a WAV file, or a typed question.
 
 In: a file or a text, and an engine. Out: reply speech, a stereo record, a trace, and a report as plain
-values. The file takes the microphone's place in an ordinary session, so voice activity detection and
-turn-taking are those of the window. By default sound runs on a virtual clock, faster than real time;
-durations of the engine are real ones. While a turn is answered the file waits, so that a file with several
-questions, separated by pauses, is a conversation in which each reply ends before the next question. Runs in
-the caller's thread beside the session's own.
+values. The file replaces the microphone in an ordinary session, so voice activity detection and turn-taking
+are those of the window. By default sound runs on a virtual clock, faster than real time; durations of the
+engine are real. While a turn is answered the file is paused, so that each reply ends before the next question
+of the file. Runs in the thread of its caller, beside the threads of the session.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from app.dialog.vad import Vad
 from app.export import check_target
 from app.session import messages
 from app.session.clocks import RealClock, VirtualClock
+from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_worker import EngineFactory
 from app.session.recorder import StereoRecorder
 from app.session.report import ConversationReport
@@ -40,9 +40,9 @@ _GAP_S = 0.5
 """Silence between two replies in the file of reply speech."""
 _POLL_S = 0.005
 _STOP_S, _STOP_AT_ONCE_S = 5.0, 0.3
-"""What the threads get to end by themselves: usually, and where a user waits for the process to be gone."""
+"""Time limits for the threads to end: usually, and while a user waits for the end of the process."""
 _LOUD_DBFS = -30.0
-"""Speech has this level where it is recorded well; what is louder and no speech is something else."""
+"""Level of well recorded speech; a louder signal without detected speech is something else."""
 _LOUD_ADVICE = (
     "It is loud enough but nothing in it sounds like speech. Record a clear voice without other sound."
 )
@@ -53,7 +53,7 @@ Progress = Callable[[float], None]
 
 
 class ConversationError(MossVoiceError):
-    """A turn could not be answered; what was answered before is written."""
+    """A turn failed; earlier replies are written."""
 
 
 def run_file(
@@ -68,14 +68,16 @@ def run_file(
     realtime: bool = False,
     progress: Progress | None = None,
     vad: Vad | None = None,
+    end_of_turn: DetectorFactory | None = None,
 ) -> dict[str, Any]:
     """Hold the conversation and return the report (see ConversationReport.document).
 
-    `out` gets the reply speech alone, at the engine's rate, half a second of silence between replies;
-    `record` both sides in stereo on one clock; `trace` the timings for chrome://tracing. `realtime` paces the
-    sound as a device would. Kind of reply and seed come from `settings`.
-    Raises AudioInputError for a file that cannot be used or holds no speech, ExportError, and MossVoiceError
-    for a turn or an engine that failed (what was answered until then is written first).
+    `out` receives the reply speech alone, at the engine's rate, with half a second of silence between
+    replies; `record` both sides in stereo on one clock; `trace` the timings for chrome://tracing. `realtime`
+    paces the sound as a device would. Kind of reply, seed and eagerness come from `settings`; `vad` and
+    `end_of_turn` are those of `Session`. Raises AudioInputError for a file that cannot be used or holds no
+    speech, ExportError, and MossVoiceError for a turn or an engine that failed (earlier replies are written
+    first).
     """
     if (wav_in is None) == (text is None):
         raise ValueError("give either wav_in or text")
@@ -87,7 +89,7 @@ def run_file(
             user_rate = reader.format.sample_rate
     recorder = StereoRecorder(record, DEVICE_RATE_HZ, user_rate) if record is not None else None
     try:
-        conversation = _Conversation(engine_factory, settings, recorder, realtime, progress, vad)
+        conversation = _Conversation(engine_factory, settings, recorder, realtime, progress, vad, end_of_turn)
         conversation.hold(wav_in, text)
         if out is not None and conversation.replies:
             _write_replies(out, list(conversation.replies.values()))
@@ -95,7 +97,7 @@ def run_file(
             recorder.close()
     finally:
         if recorder is not None:
-            recorder.abort()  # of a file that is closed nothing is lost
+            recorder.abort()  # a closed file cannot be lost
     if trace is not None and conversation.report.has_turns:
         write_chrome_trace(trace, conversation.report.timings)
     if conversation.error is not None:
@@ -123,6 +125,7 @@ class _Conversation:
         realtime: bool,
         progress: Progress | None,
         vad: Vad | None,
+        end_of_turn: DetectorFactory | None,
     ) -> None:
         self.report = ConversationReport()
         self.replies: dict[int, tuple[Pcm, int]] = {}
@@ -140,13 +143,14 @@ class _Conversation:
             WavSpeaker(DEVICE_RATE_HZ, recorder.add_reply if recorder else None),
             clock=RealClock() if realtime else VirtualClock(),
             vad=vad,
+            end_of_turn=end_of_turn,
             find_devices=lambda: DeviceList((), ()),
             look_for_devices=lambda: None,
             sample_listener=recorder.add_user if recorder else None,
         )
 
     def hold(self, wav_in: Path | None, text: str | None) -> None:
-        """Ask, and collect what happens until all is answered."""
+        """Ask, and collect events until all turns are answered."""
         self._session.start()
         stop_s = _STOP_S
         try:
@@ -165,7 +169,7 @@ class _Conversation:
             raise
         finally:
             self._session.stop(stop_s)
-            for event in self._session.poll():  # where it was cut, if it was
+            for event in self._session.poll():  # position of the cut, if any
                 self._take(event)
 
     def _take(self, event: messages.Event) -> None:
@@ -213,13 +217,13 @@ class _NoMicrophone:
         raise AudioInputError("This conversation has no microphone. Give it a file or a text.")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def service(self, now_ns: int) -> None:
         """Nothing comes."""
 
     def is_lost(self) -> bool:
-        """What was never there cannot be lost."""
+        """A missing device cannot be lost."""
         return False
 
     def sample_time_ns(self, index: float) -> int:

@@ -1,15 +1,15 @@
-"""Everything that crosses the border of a session: commands go in, events come out.
+"""Messages of a session: commands in, events out.
 
 Plain frozen values, safe in any thread. Commands are handed to `Session.send`, events come from
-`Session.poll` in the order in which they happened. What belongs to a turn carries its `turn_id` (1, 2, 3 ...
-over the life of the session), so that a receiver can tell what is stale. Order within one turn:
+`Session.poll` in the order in which they happened. Events of a turn carry its `turn_id` (1, 2, 3 ... over the
+life of the session), so that a receiver can drop stale events. Order within one turn:
 
     TurnOpened -> TurnExtended* -> TurnCommitted -> ReplyTextDelta* -> PlaybackStarted -> ReplyFinished
                -> PlaybackFinished
 
-TurnCancelled may come at any point and is then the last event of the turn; ReplyCut comes right before it
-where a reply was asked for. TurnExtended may also come after TurnCommitted (the user went on after all): what
-was shown of the reply is void, a new TurnCommitted follows.
+TurnCancelled may come at any point and is then the last event of the turn; ReplyCut comes right before it if
+the turn was committed. TurnExtended may also come after TurnCommitted (the user continued): the reply so far
+is discarded, and a new TurnCommitted follows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
+from app.audio.echo_cancellation import EchoMeasurement
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import FinishReason, Modality
@@ -59,7 +60,7 @@ class RescanDevices:
 
 @dataclass(frozen=True, slots=True)
 class SetReply:
-    """What replies are made of, from the next turn on."""
+    """Kind of reply, from the next turn on."""
 
     modality: Modality
 
@@ -87,7 +88,7 @@ class PlayAgain:
 
 @dataclass(frozen=True, slots=True)
 class CancelTurn:
-    """Drop the turn in progress, or stop its reply. Nothing happens if there is none."""
+    """Cancel the current turn, or stop its reply. Does nothing if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class ApplySettings:
 
 @dataclass(frozen=True, slots=True)
 class NewConversation:
-    """Forget the conversation so far. Turn ids go on counting."""
+    """Forget the conversation so far. Turn ids continue."""
 
 
 Command = (
@@ -121,18 +122,18 @@ Command = (
 
 
 class SessionState(str, Enum):
-    """What the session is doing."""
+    """State of the session."""
 
     STOPPED = "stopped"
     """Engine ready, devices closed. Typed questions and samples work."""
     LOADING = "loading"
     """The engine is being loaded."""
     LISTENING = "listening"
-    """Devices open, nobody speaks."""
+    """Devices open, no speech."""
     HEARING = "hearing"
     """The user speaks."""
     THINKING = "thinking"
-    """The turn is committed, nothing of the reply is heard yet."""
+    """The turn is committed; the reply is not audible yet."""
     SPEAKING = "speaking"
     """The reply is being played."""
     ERROR = "error"
@@ -181,7 +182,7 @@ class TurnOpened:
 
 @dataclass(frozen=True, slots=True)
 class TurnExtended:
-    """The user went on after a commit: the same turn continues, its reply so far is taken back."""
+    """The user continued after a commit: the same turn is reopened, and its reply so far is discarded."""
 
     turn_id: int
 
@@ -206,11 +207,11 @@ class TurnCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ReplyCut:
-    """The reply was stopped before it was heard to its end; also one that is made (ReplyFinished).
+    """The reply was stopped before it was fully played, possibly after it was generated (ReplyFinished).
 
-    The conversation continues from what was heard: `heard_text`, `heard_s` seconds, `heard_codes`. If that is
-    nothing, question and reply are forgotten. `unheard_text` is the rest of the text, and `made_s` counts all
-    audio, heard or not. Of a text reply all that was shown is heard.
+    The conversation continues from what was heard: `heard_text`, `heard_s` seconds, `heard_codes`. If nothing
+    was heard, question and reply are forgotten. `unheard_text` is the rest of the text, and `made_s` counts
+    all generated audio. A text reply counts as heard as far as it was shown.
     """
 
     turn_id: int
@@ -226,7 +227,7 @@ class ReplyCut:
 
 @dataclass(frozen=True, slots=True)
 class ReplyTextDelta:
-    """More text of the reply; `is_subtitle` if it is what a spoken reply says."""
+    """More text of the reply; `is_subtitle` if it is the text of a spoken reply."""
 
     turn_id: int
     text: str
@@ -242,8 +243,8 @@ class PlaybackStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFinished:
-    """The reply is made (a spoken one may still be playing). `seconds` is its audio, 0 for text; `user_codes`
-    and `codes` count the speech codes of question and reply."""
+    """The reply is complete (a spoken one may still be playing). `seconds` is its audio, 0 for text;
+    `user_codes` and `codes` count the speech codes of question and reply."""
 
     turn_id: int
     modality: Modality
@@ -270,7 +271,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class PlaybackLevel:
-    """Reply audio that is made but not yet played, in milliseconds. About 20 times a second while
+    """Generated reply audio that is not yet played, in milliseconds. About 20 times a second while
     speaking."""
 
     ms: float
@@ -285,14 +286,25 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class EchoMeasured:
+    """What is known of the echo of the loudspeaker in the microphone; once a second at most."""
+
+    echo: EchoMeasurement
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorRaised:
-    """Something failed, in words for the user. `turn_id` is the turn that it ended, `is_fatal` if the session
-    cannot go on. The conversation so far is kept."""
+    """Something failed, in words for the user. The conversation so far is kept.
+
+    `turn_id` is the turn that it ended, `is_fatal` if the session cannot continue, `is_about_sound` if it is
+    over once DevicesChanged names an open microphone and loudspeaker.
+    """
 
     message: str
     what_to_do: str
     turn_id: int | None = None
     is_fatal: bool = False
+    is_about_sound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +331,7 @@ class SampleFinished:
 
 @dataclass(frozen=True, slots=True)
 class DevicesChanged:
-    """Names of the devices there are, and of those in use ("" if none is open)."""
+    """Names of the available devices, and of those in use ("" if none is open)."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -343,6 +355,7 @@ Event = (
     | Timing
     | PlaybackLevel
     | Counters
+    | EchoMeasured
     | ErrorRaised
     | SampleStarted
     | SampleProgress

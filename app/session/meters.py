@@ -1,23 +1,26 @@
-"""What a window shows twenty times a second: levels, playback buffer, counters.
+"""Metering: levels, playback buffer and counters twenty times a second, the echo once a second.
 
-In: capture, playback and the devices' counters. Out: Levels, PlaybackLevel, SampleProgress and Counters
-events, and the timing events playback_buffer, underrun and dropped_input. Dialog thread.
+In: capture, playback and the devices' counters. Out: Levels, PlaybackLevel, SampleProgress, Counters and
+EchoMeasured events, and the timing events playback_buffer, underrun, dropped_input and echo. Dialog thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 
+from app.audio.echo_cancellation import EchoMeasurement
 from app.audio.levels import dbfs, rms
 from app.audio.streams import AudioInput, AudioOutput
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture
-from app.session.messages import Counters, Event, Levels, PlaybackLevel, SampleProgress
+from app.session.messages import Counters, EchoMeasured, Event, Levels, PlaybackLevel, SampleProgress
 from app.session.playback import Playback
 from engine_runtime.timing import TimingBus
 
 _PERIOD_NS = 50_000_000
+_ECHO_PERIOD_NS = 1_000_000_000
 
 
 class Meters:
@@ -40,6 +43,8 @@ class Meters:
         self._was_active = False
         self._was_playing = False
         self._counters = (0, 0)
+        self._echo_ns = 0
+        self._echo = EchoMeasurement()
 
     def service(self, now_ns: int, timing: TimingBus, turn_id: int, *, is_active: bool) -> None:
         """Report if it is time; `is_active` if sound is captured or played."""
@@ -58,8 +63,21 @@ class Meters:
             timing.emit("playback_buffer", turn_id, time.perf_counter_ns(), 0, level_ms=level_ms)
         elif self._was_playing:
             self._emit(PlaybackLevel(0.0))
+        if now_ns >= self._echo_ns:
+            self._echo_ns = now_ns + _ECHO_PERIOD_NS
+            self._report_echo(timing, turn_id)
         self._was_active = is_active
         self._was_playing = self._playback.is_active
+
+    def _report_echo(self, timing: TimingBus, turn_id: int) -> None:
+        echo = self._capture.echo
+        known = replace(echo, frame_ms=self._echo.frame_ms, drift_ppm=self._echo.drift_ppm)
+        if known == self._echo:  # these two move all the time
+            return
+        self._echo = echo
+        self._emit(EchoMeasured(echo))
+        values = {name: value for name, value in asdict(echo).items() if value is not None}
+        timing.emit("echo", turn_id, time.perf_counter_ns(), 0, **values)
 
     def _output_level(self) -> float:
         if not self._playback.is_active:

@@ -1,7 +1,7 @@
-"""Reply audio on its way to the loudspeaker: start policy, device rate, top-up of the ring, first and last
-sample, and how much was heard.
+"""Playback of a reply: start policy, resampling, refill of the ring, first and last sample, playback
+position.
 
-In: reply PCM as the engine makes it. Out: the playback ring, kept one second ahead. `start_policy` decides
+In: reply PCM from the engine. Out: the playback ring, filled up to one second ahead. `start_policy` decides
 when a reply starts, and when it continues after an under-run. Dialog thread.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from app.audio.levels import rms
 from app.audio.resample import Resampler
 from app.audio.streams import AudioOutput
-from app.session.start_policy import Start, StartPolicy
+from app.session.start_policy import PlayoutStart, StartPolicy
 from engine_runtime.types import Pcm
 
 _AHEAD_S = 1.0
@@ -30,11 +29,10 @@ class Playback:
         self._waiting_samples = 0
         self._policy = StartPolicy()
         self._unseen_samples = 0
-        """Samples that were pushed since the last `service`, which gives them their time."""
+        """Samples pushed since the last `service`, which assigns their time."""
         self._underruns = 0
         """As the loudspeaker counts them, when it was looked at last."""
         self._first_index = 0
-        self._metered_to = 0
         self._pushed_samples = 0
         self._left_samples = 0
         """Samples of the reply, at the device's rate, that left the loudspeaker."""
@@ -44,26 +42,26 @@ class Playback:
         self.is_active = False
         """From `begin` until the last sample was heard, or `stop`."""
         self.is_lost = False
-        """The loudspeaker went away while the reply was played. Without one from the start nothing is played,
-        and the reply is there to be read and to be played again."""
+        """The loudspeaker was lost while the reply was played. If there was none from the start, the reply is
+        not played, but can be read and played again."""
         self.started_ns: int | None = None
         """When the first sample reached the loudspeaker (device latency added), None before."""
 
     @property
     def level_ms(self) -> float:
-        """Audio that is made but was not yet handed to the device."""
+        """Generated audio that was not yet handed to the device."""
         if not self.is_active:
             return 0.0
         return (self._waiting_samples + self._out.ring.available) * 1000.0 / self._out.sample_rate
 
     @property
-    def start(self) -> Start | None:
+    def start(self) -> PlayoutStart | None:
         """When the latest reply started and why, None before that."""
         return self._policy.start
 
     def begin(self, sample_rate: int, least_ms: int, asked_ns: int) -> None:
-        """A reply begins that was asked for at `asked_ns`; its PCM comes at `sample_rate`. The very first one
-        starts with `least_ms` in hand."""
+        """Begin a reply requested at `asked_ns`, with PCM at `sample_rate`. The first reply of all starts
+        with `least_ms` buffered."""
         self.stop()
         self._resampler = Resampler(sample_rate, self._out.sample_rate)
         self._policy.begin(asked_ns / 1e6, least_ms)
@@ -93,7 +91,7 @@ class Playback:
             self._is_complete = True
 
     def stop(self) -> None:
-        """Silence, at the next block of the device."""
+        """Fade to silence, at the next block of the device."""
         self._out.is_expecting = False
         self._out.ring.discard()
         self._waiting.clear()
@@ -135,18 +133,12 @@ class Playback:
         return min(self._resampler.input_samples(self._left_samples), self._pushed_samples)
 
     def is_over(self, now_ns: int) -> bool:
-        """Whether there is nothing more to be heard at `now_ns`: the whole reply left the loudspeaker, or is
-        not played for want of one."""
+        """Whether playback has ended at `now_ns`: the complete reply was played, or there is no
+        loudspeaker."""
         if self.is_active:
             self._note_left(now_ns)
             return self._is_heard
         return not self.is_lost
-
-    def take_played_level(self) -> float:
-        """RMS of what the device took since the last call, 0 if that was nothing."""
-        ring = self._out.ring
-        count, self._metered_to = ring.consumed - self._metered_to, ring.consumed
-        return rms(ring.recent(count)) if count > 0 else 0.0
 
     def _queue(self, pcm: Pcm) -> None:
         if len(pcm):
@@ -155,7 +147,7 @@ class Playback:
             self._unseen_samples += len(pcm)
 
     def _note_left(self, now_ns: int) -> None:
-        """Keep how much left the loudspeaker: it never becomes less, whatever a device says of its clock."""
+        """Update the playback position. It never decreases, even if the clock of a device does."""
         taken = self._ring.consumed
         last_ns = self._out.sample_time_ns(taken - 1) if taken > self._first_index else None
         if last_ns is None:
@@ -165,8 +157,7 @@ class Playback:
         self._left_samples = max(self._left_samples, taken - on_the_way - self._first_index)
 
     def _note_underrun(self, now_ms: float) -> None:
-        """Let the policy say when to continue after an under-run. With audio in the ring, it was the
-        device's."""
+        """Report an under-run to the policy. If the ring has audio, the under-run was in the device."""
         is_dry = self._out.underruns > self._underruns and not self._ring.available
         self._underruns = self._out.underruns
         if is_dry:

@@ -1,5 +1,4 @@
-"""Both sides of a conversation in one stereo file: the user left, the replies right, on the clock of the
-session.
+"""Records a conversation to a stereo file: the user left, the replies right, on the clock of the session.
 
 In: blocks of both sides, each in order and without gaps. Out: a WAV file. Dialog thread while it runs, then
 `close`.
@@ -18,7 +17,7 @@ from engine_runtime.types import Pcm
 
 
 class StereoRecorder:
-    """Writes what both sides have; a side that is behind is waited for, one that stays behind is silent."""
+    """Writes the range that both sides have reached; a side that stays behind is padded with silence."""
 
     def __init__(self, path: Path, sample_rate: int, user_rate: int) -> None:
         """`sample_rate` is that of the file and of the replies, `user_rate` that of the user's side."""
@@ -36,7 +35,7 @@ class StereoRecorder:
         self._add(1, pcm)
 
     def close(self) -> None:
-        """Complete the file. ExportError also for what failed while it was recorded."""
+        """Complete the file. Raises ExportError, also for errors during recording."""
         self._add(0, self._resampler.finish())
         if self._failure is None:
             longest = max(map(len, self._sides))
@@ -46,7 +45,7 @@ class StereoRecorder:
         self._writer.close()
 
     def abort(self) -> None:
-        """Leave no file behind."""
+        """Remove the file."""
         self._writer.abort()
 
     def _add(self, side: int, pcm: Pcm) -> None:

@@ -1,4 +1,4 @@
-"""One reply, from its commit until it was heard, cut or taken back: playback, transcript, events.
+"""One reply, from its commit until it was played, cut or discarded: playback, transcript, events.
 
 In: the reply events of the engine. Out: PCM for `Playback`; ReplyTextDelta, ReplyFinished, PlaybackStarted,
 PlaybackFinished and ReplyCut; the timings playback_hold, voice_to_voice and reply_cut. Dialog thread.
@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.dialog.conversation import Transcript
-from app.dialog.conversation import Turn as TranscriptTurn
+from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.session.clocks import Clock
 from app.session.engine_jobs import Loaded
 from app.session.messages import (
@@ -48,34 +47,34 @@ class UserTurn:
 
 @dataclass(slots=True)
 class ReplyInProgress:
-    """What is known of one reply."""
+    """State of one reply."""
 
     turn: UserTurn
     asked_ns: int
     """When the turn was committed, by the session's clock."""
     is_repetition: bool = False
     is_complete: bool = False
-    """The engine has made all of it."""
+    """The engine has generated all of it."""
     has_audio: bool = False
     """Playback began, with the first audio of the reply."""
     is_heard: bool = False
     """The first sample was handed to the loudspeaker."""
-    pieces: list[ReplyText] = field(default_factory=list)
+    deltas: list[ReplyText] = field(default_factory=list)
     """Its text, as it came."""
     samples_heard: int = 0
-    """What was heard of it before it was started over or stopped."""
+    """Samples heard before it was restarted or stopped."""
 
     @property
     def text(self) -> str:
         """Its text so far."""
-        return "".join(piece.text for piece in self.pieces)
+        return "".join(delta.text for delta in self.deltas)
 
     @property
     def heard_text(self) -> str:
-        """Text of what was heard of a spoken reply, or shown of a text reply."""
+        """Text of the heard part of a spoken reply, or of the shown part of a text reply."""
         if self.turn.modality is Modality.TEXT:
             return self.text
-        return "".join(piece.text for piece in self.pieces if piece.start_sample < self.samples_heard)
+        return "".join(delta.text for delta in self.deltas if delta.start_sample < self.samples_heard)
 
 
 class ReplyPlayer:
@@ -85,7 +84,7 @@ class ReplyPlayer:
     def __init__(
         self,
         playback: Playback,
-        transcript: Transcript,
+        transcript: ConversationRecord,
         clock: Clock,
         emit: Callable[[Event], None],
         least_ms: int,
@@ -93,7 +92,7 @@ class ReplyPlayer:
         self.timing = TimingBus()
         """The engine's bus once it is loaded."""
         self.least_ms = least_ms
-        """With how much audio in hand the very first reply starts."""
+        """Buffered audio in ms at which the first reply of all starts."""
         self._playback = playback
         self._transcript = transcript
         self._clock = clock
@@ -101,7 +100,7 @@ class ReplyPlayer:
         self._engine: Loaded | None = None
         self._reply: ReplyInProgress | None = None
 
-    # ---- what there is ----
+    # ---- state ----
 
     @property
     def has_reply(self) -> bool:
@@ -129,9 +128,8 @@ class ReplyPlayer:
         return self._reply is not None and self._reply.is_complete and not self._playback.is_active
 
     @property
-    def is_whole(self) -> bool:
-        """Whether stopping changes nothing in what was said: the reply was heard to its end, or is a
-        repetition."""
+    def is_complete(self) -> bool:
+        """Whether stopping does not shorten the reply: it was fully played, or is played again."""
         reply = self._reply
         if reply is None:
             return False
@@ -164,7 +162,7 @@ class ReplyPlayer:
         reply = self._present()
         turn = reply.turn
         if isinstance(event, ReplyText):
-            reply.pieces.append(event)
+            reply.deltas.append(event)
             self._emit(ReplyTextDelta(turn.turn_id, event.text, event.is_subtitle))
         elif isinstance(event, ReplyAudio):
             self._transcript.add_audio(turn.turn_id, event.pcm, event.sample_rate)
@@ -208,7 +206,7 @@ class ReplyPlayer:
         return reply
 
     def cut(self, reply: ReplyInProgress, reason: CancelReason) -> None:
-        """The reply was stopped before its end: keep and report what was heard of it."""
+        """The reply was stopped before its end: keep and report the heard part."""
         turn, samples = reply.turn, reply.samples_heard
         known = self._transcript.get(turn.turn_id)
         made_s = known.reply_s if known is not None else 0.0

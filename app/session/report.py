@@ -1,4 +1,4 @@
-"""What a conversation came to, as one document of plain values: turns, replies, latencies.
+"""Report of a conversation, as a document of plain values: turns, replies, latencies.
 
 In: events of a session. Out: a dict ready for JSON. Any one thread.
 """
@@ -6,9 +6,11 @@ In: events of a session. Out: a dict ready for JSON. Any one thread.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+from app.audio.echo_cancellation import EchoMeasurement
 from app.session import messages
 from engine_runtime.timing import TimingEvent
 
@@ -19,6 +21,7 @@ _LAST = {
     "playback_hold_ms": "playback_hold",
     "voice_to_voice_ms": "voice_to_voice",
 }
+_DECISIONS = {"pause": "pause", "end_of_turn": "rated", "endpointing": "commit", "reopen": "reopen"}
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
 _Reply = messages.ReplyFinished | messages.ReplyCut
 
@@ -31,6 +34,7 @@ class ConversationReport:
         """All timing events, in the order of their arrival."""
         self._bundle = ""
         self._underruns = 0
+        self._echo = EchoMeasurement()
         self._committed: dict[int, messages.TurnCommitted] = {}
         self._finished: dict[int, messages.ReplyFinished] = {}
         self._cut: dict[int, messages.ReplyCut] = {}
@@ -55,27 +59,38 @@ class ConversationReport:
             case messages.Timing(timing):
                 self.timings.append(timing)
                 self._of_turn[timing.turn_id].append(timing)
+            case messages.EchoMeasured(echo):
+                self._echo = echo
             case messages.Counters(underruns, _):
                 self._underruns = underruns
 
     def document(self) -> dict[str, Any]:
-        """{"bundle", "turns", "underruns"}; a turn is there once its reply is finished or was cut.
+        """{"bundle", "turns", "underruns", "echo"}; a turn is included once its reply is finished or was cut.
 
-        user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of whole speech codes
-        heard. reply: `modality`, `text` (what it says, where the bundle tells), `codes` = number of speech
-        codes, `audio_s`, `finish_reason`, and `cut`, which is null for a reply that was heard to its end. Of
-        one that was cut the other values are those of what was heard, from which the conversation continues;
-        `cut` has the `reason`, the `unheard_text`, and the seconds that were made (`made_s`). timings, in ms,
-        null where there is none: `prefill_ms` and `prefill_rows` of all prefill calls together,
-        `rows_at_commit` = rows that were left for the commit, `step_ms` the mean of a decode step,
-        `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, `endpointing_ms`
-        last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
-        `playback_hold_reason` what that waited for (start_policy.StartReason), `voice_to_voice_ms` last
-        speech to first sample played.
+        echo: the latest EchoMeasurement of the microphone; "off" for a file, which is not processed.
+        user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of complete speech
+        codes. end_of_turn: the decisions in order, each with `silence_ms` since the last speech (null for
+        `reopen`): `pause` (the turn may be over), `rated` with the `probability` that it is, the `stage`
+        (end_of_turn.Stage, or "late") and the `cost_ms` of the detector, `commit` with its `reason` (the
+        stage, "silence" or "length"), `reopen`. reply: `modality`, `text` (subtitle of a spoken reply, if the
+        bundle has them), `codes` = number of speech codes, `audio_s`, `finish_reason`, and `cut`, which is
+        null for a reply that was fully played. For a cut reply the other values describe the heard part, from
+        which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
+        seconds (`made_s`). timings, in ms, null where there is none: `prefill_ms` and `prefill_rows` of all
+        prefill calls together, `rows_at_commit` = rows left to prefill at the commit, `step_ms` the mean of a
+        decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM,
+        `endpointing_ms` last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
+        `playback_hold_reason` its cause (start_policy.StartReason), `voice_to_voice_ms` last speech to first
+        sample played.
         """
         answered = self._finished.keys() | self._cut.keys()
         turns = [self._turn(turn) for turn_id, turn in self._committed.items() if turn_id in answered]
-        return {"bundle": self._bundle, "turns": turns, "underruns": self._underruns}
+        return {
+            "bundle": self._bundle,
+            "turns": turns,
+            "underruns": self._underruns,
+            "echo": asdict(self._echo),
+        }
 
     def _turn(self, committed: messages.TurnCommitted) -> dict[str, Any]:
         cut = self._cut.get(committed.turn_id)
@@ -86,13 +101,14 @@ class ConversationReport:
                 "end_s": round(committed.start_s + committed.seconds, 3),
                 "codes": reply.user_codes,
             },
+            "end_of_turn": _decisions(self._of_turn[committed.turn_id]),
             "reply": _heard(reply),
             "timings": _timings(self._of_turn[committed.turn_id]),
         }
 
 
 def _heard(reply: _Reply) -> dict[str, Any]:
-    """What was heard of a reply: all of it, or what came before the cut."""
+    """The heard part of a reply: all of it, or the part before the cut."""
     if isinstance(reply, messages.ReplyFinished):
         return _entry(reply, reply.text, reply.codes, reply.seconds, reply.finish_reason, None)
     cut = {"reason": reply.reason, "unheard_text": reply.unheard_text, "made_s": round(reply.made_s, 3)}
@@ -110,6 +126,24 @@ def _entry(
         "finish_reason": finish_reason,
         "cut": cut,
     }
+
+
+def _decisions(events: list[TimingEvent]) -> list[dict[str, Any]]:
+    """How the turn was ended, step by step."""
+    decisions: list[dict[str, Any]] = []
+    for event in events:
+        if (decision := _DECISIONS.get(event.name)) is None:
+            continue
+        known = event.attributes
+        silence_ms = known.get("answered_ms", known.get("silence_ms"))
+        entry: dict[str, Any] = {"decision": decision, "silence_ms": silence_ms}
+        if decision == "rated":
+            entry |= {"probability": round(float(known["probability"]), 4), "stage": known["stage"]}
+            entry["cost_ms"] = round(event.duration_ms, 3)
+        elif decision == "commit":
+            entry["reason"] = known["reason"]
+        decisions.append(entry)
+    return decisions
 
 
 def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:

@@ -1,4 +1,4 @@
-"""Lets the user hear a sample question while it takes the microphone's place.
+"""Plays a sample question to the user while it replaces the microphone.
 
 In: the sample's sound as it is captured. Out: the playback ring, between replies. Dialog thread.
 """
@@ -33,5 +33,5 @@ class SampleMonitor:
         self._out.ring.write(self._resampler.push(pcm))
 
     def pause(self) -> None:
-        """The sample waits, or is over; what follows starts anew."""
+        """The sample is paused or has ended; reset."""
         self._resampler = None

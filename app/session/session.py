@@ -1,9 +1,8 @@
-"""A running conversation: owns the dialog thread and the engine thread; the only file that starts threads.
+"""A running conversation: owns the threads dialog, engine and end of turn; the only file that starts threads.
 
 In: commands (`send`). Out: events (`poll`). Sound flows device -> capture ring -> dialog thread -> engine
-thread
--> dialog thread -> playback ring -> device; the audio callbacks belong to PortAudio. `send` and `poll` may be
-called from any one thread (a GUI polls with a timer) and never block.
+thread -> dialog thread -> playback ring -> device. The audio callbacks run in PortAudio's threads. `send` and
+`poll` may be called from any one thread (a GUI polls with a timer) and never block.
 """
 
 from __future__ import annotations
@@ -18,15 +17,19 @@ import numpy as np
 
 from app.audio.device_streams import SoundInput, SoundOutput
 from app.audio.devices import DeviceList, list_devices, rescan
+from app.audio.echo_cancellation import CaptureProcessor
 from app.audio.streams import AudioInput, AudioOutput
 from app.audio.supervisor import DeviceSupervisor
+from app.dialog.smart_turn import WINDOW_S
 from app.dialog.vad import SileroVad, Vad
 from app.session.capture import Capture
 from app.session.clocks import Clock, RealClock
 from app.session.dialog_loop import DialogLoop
+from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_jobs import Close
 from app.session.engine_worker import EngineFactory, EngineWorker
 from app.session.messages import Command, Event, Timing
+from app.session.pending_work import PendingWork
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
@@ -36,9 +39,11 @@ if TYPE_CHECKING:
 
 _HISTORY_BEYOND_PRE_ROLL_MS = 1_000
 """Speech is noticed, and a reply interrupted, only some frames after it began."""
+_TURN_HISTORY_MS = round(WINDOW_S * 1000)
+"""For the end-of-turn detector."""
 
 _MAX_EVENTS = 100_000
-"""If nobody polls, the oldest events are lost rather than memory."""
+"""If events are not polled, the oldest are dropped, to bound the memory."""
 
 
 class Session:
@@ -60,27 +65,35 @@ class Session:
         *,
         clock: Clock | None = None,
         vad: Vad | None = None,
+        end_of_turn: DetectorFactory | None = None,
         find_devices: Callable[[], DeviceList] = list_devices,
         look_for_devices: Callable[[], None] = rescan,
         sample_listener: Callable[[Pcm], None] | None = None,
     ) -> None:
         """Make a session; no device is opened and no thread runs before `start`.
 
-        `engine_factory` is called once, in the engine thread. Without `audio_in` and `audio_out` the sound
+        `engine_factory` is called once, in the engine thread, and `end_of_turn` in a thread of its own;
+        without a detector silence alone ends a turn. Without `audio_in` and `audio_out` the sound
         devices named in `settings` are used; app.audio.wav_streams has files that take their place.
         `find_devices` and `look_for_devices` list them and look again. MossVoiceError if speech cannot be
         detected on this machine.
         """
         settings = settings or SessionSettings()
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
-        self._worker = EngineWorker(engine_factory, self._on_engine)
+        pending = PendingWork()
+        self._worker = EngineWorker(engine_factory, self._on_engine, pending)
+        self._end_of_turn = EndOfTurnWorker(end_of_turn, pending) if end_of_turn is not None else None
+        vad = vad or SileroVad()
         supervisor = DeviceSupervisor(
             audio_in or SoundInput(), audio_out or SoundOutput(), _run_bounded, look_for_devices
         )
-        keep_ms = settings.turn_taking.pre_roll_ms + _HISTORY_BEYOND_PRE_ROLL_MS
+        processor = CaptureProcessor(supervisor.audio_out, settings.audio_processing, vad.sample_rate)
+        keep_ms = max(settings.turn_taking.pre_roll_ms + _HISTORY_BEYOND_PRE_ROLL_MS, _TURN_HISTORY_MS)
         self._loop = DialogLoop(
             self._worker,
-            Capture(vad or SileroVad(), keep_ms),
+            self._end_of_turn,
+            pending,
+            Capture(vad, keep_ms, processor),
             supervisor,
             clock or RealClock(),
             self._events.append,
@@ -92,6 +105,10 @@ class Session:
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),
             threading.Thread(target=self._worker.run, name="engine", daemon=True),
         ]
+        if self._end_of_turn is not None:
+            self._threads.append(
+                threading.Thread(target=self._end_of_turn.run, name="end of turn", daemon=True)
+            )
         self._is_started = False
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -112,6 +129,8 @@ class Session:
         if not self._loop.stopping.is_set():
             self._loop.stopping.set()
             self._worker.submit(Close())
+            if self._end_of_turn is not None:
+                self._end_of_turn.close()
         for thread in self._threads:
             thread.join(max(give_up_s - time.monotonic(), 0.0))
         if self._unsubscribe is not None:
@@ -122,12 +141,12 @@ class Session:
 
     @property
     def is_running(self) -> bool:
-        """Whether both threads live: from `start` until `stop`, or until one of them failed."""
+        """Whether all threads live: from `start` until `stop`, or until one of them failed."""
         return self._is_started and all(thread.is_alive() for thread in self._threads)
 
     def send(self, command: Command) -> None:
-        """Hand over a command; never blocks. Commands are carried out in order; what cannot be done is
-        answered with ErrorRaised."""
+        """Hand over a command; never blocks. Commands are carried out in order; a failed command is answered
+        with ErrorRaised."""
         self._loop.commands.put(command)
 
     def poll(self) -> list[Event]:
@@ -135,8 +154,8 @@ class Session:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def reply_audio(self, turn_id: int) -> tuple[Pcm, int]:
-        """The speech of a finished reply and its rate in Hz, of one that was cut what was heard; empty if it
-        has none or is not kept any more. For turns whose ReplyFinished or ReplyCut was polled."""
+        """The speech of a finished reply and its rate in Hz, of a cut one the heard part; empty if it has
+        none or is not kept any more. For turns whose ReplyFinished or ReplyCut was polled."""
         turn = self._loop.turns.transcript.get(turn_id)
         return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
 
@@ -150,8 +169,8 @@ class Session:
 
 
 def _run_bounded(action: Callable[[], None], limit_s: float) -> bool:
-    """Run `action` in a thread of its own for at most `limit_s`; False if it did not end (it is left
-    behind)."""
+    """Run `action` in its own thread for at most `limit_s`; False if it did not return (the thread is
+    abandoned)."""
     thread = threading.Thread(target=action, name="closing a device", daemon=True)
     thread.start()
     thread.join(limit_s)

@@ -1,19 +1,21 @@
-"""The settings of a session, as one frozen value. Any thread may hold it."""
+"""The settings of a session, as one frozen value. Any thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.turn_taking import TurnTakingSettings
+from app.settings import StartSettings
 from engine_runtime.types import Modality
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings of a session; `ApplySettings` replaces the whole value at run time."""
+    """Settings of a session; `ApplySettings` replaces the complete value at run time."""
 
     reply: Modality = Modality.SPEECH
-    """What replies are made of, from the next turn on."""
+    """Kind of reply, from the next turn on."""
     input_device: str | None = None
     """Name of the microphone, or None for the default."""
     output_device: str | None = None
@@ -21,16 +23,36 @@ class SessionSettings:
     device_latency_s: float = 0.04
     """Latency asked of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
     playback_start_ms: int = 300
-    """Reply audio to hold before the first sample of the first reply is handed to the device (or the whole
-    reply, if shorter). Later replies start when `start_policy` says that they will not run dry."""
+    """Reply audio to buffer before the first reply starts to play (or the complete reply, if shorter). Later
+    replies start as `start_policy` decides."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)
     """When turns start and end."""
+    audio_processing: AudioProcessing = field(default_factory=AudioProcessing)
+    """Echo cancellation, noise suppression and gain control of the microphone."""
     hear_samples: bool = True
     """Whether a sample question is played aloud while it is fed to the assistant."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
     max_text_chars: int = 2_000
     """A typed question longer than this is refused with an explanation."""
+
+    @classmethod
+    def of(
+        cls,
+        start: StartSettings,
+        *,
+        reply: Modality = Modality.SPEECH,
+        input_device: str | None = None,
+        output_device: str | None = None,
+    ) -> SessionSettings:
+        """The defaults, with seed and eagerness of the command line."""
+        return cls(
+            reply=reply,
+            input_device=input_device,
+            output_device=output_device,
+            seed=start.seed,
+            turn_taking=TurnTakingSettings(eagerness=start.eagerness),
+        )
 
     def __post_init__(self) -> None:
         if self.device_latency_s <= 0:

@@ -1,7 +1,7 @@
-"""Where sound comes from and goes to at this moment: the devices, or a file in the microphone's place.
+"""The current audio sources: the devices, or a file in place of the microphone.
 
-In: what the user wants (listen or not, which devices, which file). Out: an attached capture, an open
-loudspeaker, notices and events. Dialog thread.
+In: requests of the user (start or stop, devices, file). Out: the attached capture, the open loudspeaker,
+notices and events. Dialog thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sources:
         drop_speech: Callable[[], None],
         sample_listener: Callable[[Pcm], None] | None = None,
     ) -> None:
-        """`drop_speech` is called before the source changes: a turn that is being spoken cannot go on."""
+        """`drop_speech` is called before the source changes: a turn that is being spoken cannot continue."""
         self.is_listening = False
         """Whether the microphone is wanted."""
         self.is_muted = False
@@ -58,7 +58,7 @@ class Sources:
 
     @property
     def hears_silence(self) -> bool:
-        """Whether what is captured counts as silence."""
+        """Whether the captured sound counts as silence."""
         return self.is_muted and self._sample is None
 
     # ---- devices ----
@@ -77,7 +77,7 @@ class Sources:
         self.report()
 
     def open_output(self, settings: SessionSettings) -> None:
-        """A loudspeaker for a reply while nobody listens."""
+        """Open the loudspeaker for a reply while the microphone is closed."""
         if not self.is_listening and not self._supervisor.is_output_open:
             self.open(settings)
 
@@ -99,7 +99,7 @@ class Sources:
         self.report()
 
     def report(self) -> None:
-        """Tell which devices there are and which are in use."""
+        """Emit the available devices and those in use."""
         found = self._find_devices()
         self._emit(
             DevicesChanged(
@@ -111,7 +111,7 @@ class Sources:
         )
 
     def service(self, now_ns: int, *, is_answering: bool) -> None:
-        """Advance everything; while a turn `is_answering`, a sample waits."""
+        """Advance devices and sample; the sample is paused while a turn `is_answering`."""
         notices = self._supervisor.service(now_ns)
         if notices:
             self._notify(notices)
@@ -122,7 +122,7 @@ class Sources:
             if is_answering:
                 self._monitor.pause()
             self._sample.service(now_ns)
-            if self._supervisor.is_input_open:  # what the microphone hears meanwhile is not wanted
+            if self._supervisor.is_input_open:  # discard the sound of the microphone meanwhile
                 ring = self._supervisor.audio_in.ring
                 ring.read(ring.available)
         elif self._capture.has_moved:
@@ -153,7 +153,7 @@ class Sources:
             self.end_sample()
 
     def end_sample(self) -> None:
-        """Give the microphone its place back."""
+        """Switch back to the microphone."""
         sample, self._sample = self._sample, None
         if sample is None:
             return
@@ -169,7 +169,7 @@ class Sources:
             self._monitor.hear(pcm, self._sample.sample_rate)
 
     def _attach(self) -> None:
-        """Listen to what is the source now."""
+        """Attach the current source."""
         if self._sample is None:
             self._drop_speech()
             self._capture.attach(self._supervisor.audio_in if self._supervisor.is_input_open else None)
@@ -177,4 +177,4 @@ class Sources:
     def _notify(self, notices: list[DeviceNotice]) -> None:
         for notice in notices:
             if notice.is_error:
-                self._emit(ErrorRaised(notice.message, notice.what_to_do))
+                self._emit(ErrorRaised(notice.message, notice.what_to_do, is_about_sound=True))

@@ -1,6 +1,6 @@
-"""The user's speech on its way to the engine while it is spoken: pre-roll, blocks, tail, the engine's rate.
+"""Streams the speech of the user to the engine while it is spoken: pre-roll, blocks, tail, resampling.
 
-In: the utterance buffer of the capture, and how far the speech reaches. Out: `Hear` jobs. Dialog thread.
+In: the utterance buffer of the capture, and the end of the speech so far. Out: `Hear` jobs. Dialog thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SpeechFeed:
         self._resampler.reset()
 
     def give(self, turn_id: int, up_to_ms: float) -> None:
-        """Hand over what there is before `up_to_ms`, once it is a block."""
+        """Send the samples before `up_to_ms`, if they fill a block."""
         self._give(turn_id, up_to_ms, self._capture.samples_of(_BLOCK_MS))
 
     def finish(self, turn_id: int, up_to_ms: float) -> None:
@@ -43,7 +43,7 @@ class SpeechFeed:
             self._worker.submit(Hear(turn_id, rest))
 
     def close(self) -> None:
-        """The turn can no longer be continued: what was held back is forgotten."""
+        """The turn can no longer be continued: discard the held-back samples."""
         self._capture.utterance.close()
 
     def _give(self, turn_id: int, up_to_ms: float, at_least: int) -> None:

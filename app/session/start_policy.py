@@ -1,16 +1,16 @@
 """When the playback of a reply starts: the playout delay of an adaptive jitter buffer.
 
-In: when the packets of each reply came and how long they sound. Out: whether to start now, at first and again
-after an under-run, and why it was then. Pure logic, times in ms. Dialog thread.
+In: arrival time and duration of the packets of each reply. Out: whether to start now, initially or after an
+under-run, and the reason for the delay. Pure logic, times in ms. Dialog thread.
 
-    lateness  Of a packet: the time from the first packet of its reply to its own, less the audio before it. A
-              reply that starts so much after its first packet just has it in time. The delay is a percentile
-              of the worst lateness of each of the last replies, older ones weighing less: it grows with the
-              first reply that is late, and shrinks a few replies after the last one that was.
-    pace      What is in hand has to last until the next packet, which may take twice as long as the latest
-              one did; the first one counts from the commit. So the first reply, and the first under a new
-              load, wait for what no earlier reply showed. A first packet that sounds longer than it took
-              starts at once: the machine is not busy, and later packets take less than it.
+    lateness  Of a packet: its arrival time after the first packet of its reply, minus the audio before it.
+              A reply that starts this long after its first packet has it just in time. The delay is a
+              percentile of the worst lateness of each recent reply, with decaying weights: it grows after the
+              first late reply, and shrinks a few replies after the last one.
+    pace      The buffered audio has to last until the next packet, which may take twice as long as the latest
+              one; the first one is timed from the commit. This covers the first reply, and the first one
+              under a new load. A first packet that is longer than it took to compute starts immediately: the
+              machine is not busy, and later packets take less time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 MARGIN_MS = 60.0
-"""What should be left in hand when a packet comes: a round of the dialog loop and a block of the device."""
+"""Audio that should remain buffered when a packet arrives: a round of the dialog loop and a device block."""
 UNEVEN = 2.0
-"""How many times as long as the latest packet the next one may take beside other work."""
+"""Ratio by which the next packet may take longer than the latest one, under other load."""
 MAX_DELAY_MS = 3_000.0
-"""Nothing is waited for longer: a machine too slow for real time stutters rather than keep silent."""
+"""Maximum delay: a machine too slow for real time stutters rather than stays silent."""
 PERCENTILE = 0.95
 FORGETTING = 0.8
 """Weight of a reply relative to the one after it. With this percentile, a single late reply counts for the
@@ -32,12 +32,12 @@ next 7, a load that made all of them late for the next 14."""
 _MAX_REPLIES = 32
 
 StartReason = Literal["at_once", "first_reply", "lateness", "pace", "complete"]
-"""What the start waited for last; first_reply: for the audio that the settings want while nothing is known;
-complete: the reply was complete before its delay was over."""
+"""The last condition that the start waited for; first_reply: the audio buffer of the settings, since there is
+no history; complete: the reply was complete before its delay had passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PlayoutStart:
     """How long after its first packet a reply started, and why. `target_ms` is the delay that the lateness of
     the last replies asked for, 0 if there were none."""
 
@@ -55,10 +55,9 @@ class StartPolicy:
         self.begin(0.0, 0.0)
 
     def begin(self, asked_ms: float, least_ms: float) -> None:
-        """A reply that was asked for at `asked_ms`. If it is the first one, it starts with `least_ms` in
-        hand."""
-        self.start: Start | None = None
-        """The decision, once it is made."""
+        """Begin a reply requested at `asked_ms`. The first reply of all starts with `least_ms` buffered."""
+        self.start: PlayoutStart | None = None
+        """The decision; None before."""
         self.target_ms = self._percentile()
         """The delay that the lateness of the last replies asks for; None before the first lesson."""
         self._least_ms = least_ms
@@ -70,7 +69,7 @@ class StartPolicy:
         self._reason: StartReason = "at_once"
 
     def add(self, at_ms: float, audio_ms: float) -> None:
-        """A packet came."""
+        """A packet has arrived."""
         if self._first_ms is None:
             self._first_ms = self._waits_since_ms = at_ms
         else:
@@ -81,7 +80,7 @@ class StartPolicy:
         self._packets += 1
 
     def may_start(self, now_ms: float, level_ms: float, *, is_complete: bool) -> bool:
-        """Whether to start with `level_ms` in hand, at first or after an under-run."""
+        """Whether to start with `level_ms` buffered, initially or after an under-run."""
         if level_ms <= 0:
             return is_complete
         waited_ms = now_ms - self._waits_since_ms
@@ -90,25 +89,25 @@ class StartPolicy:
             self._reason = reason
             return False
         if self.start is None:
-            self.start = Start(
+            self.start = PlayoutStart(
                 waited_ms, self._reason if reason is None else "complete", self.target_ms or 0.0
             )
         return True
 
     def run_dry(self, now_ms: float) -> None:
-        """An under-run. Whatever the packets say, a start as early as this one was too early."""
+        """An under-run: regardless of the lateness of packets, this start was too early."""
         self._waits_since_ms = now_ms
         if self.start is not None:
             self._lateness_ms = max(self._lateness_ms or 0.0, self.start.delay_ms)
 
     def learn(self) -> None:
-        """The reply is over, complete or not; one packet says nothing of the time between packets."""
+        """The reply has ended, complete or not. A single packet has no lateness."""
         if self._lateness_ms is not None:
             self._worst.appendleft(self._lateness_ms)
             self._lateness_ms = None
 
     def _missing(self, now_ms: float, waited_ms: float, level_ms: float) -> StartReason | None:
-        """What has to be waited for."""
+        """The condition to wait for, None if the reply may start."""
         if self.start is None:
             if self.target_ms is None and level_ms < self._least_ms:
                 return "first_reply"

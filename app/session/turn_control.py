@@ -1,8 +1,8 @@
 """One turn at a time, from its first speech to the last sample of its reply.
 
-In: rated frames, typed questions, cancels, results of the engine. Out: jobs for the engine, reply events for
-the player, the events of the turn (opened, extended, committed, cancelled) and its endpointing time. Dialog
-thread.
+In: rated frames, typed questions, cancels, results of the engine, answers of the end-of-turn detector. Out:
+jobs for the engine, pauses for the detector, reply events for the player, the events of the turn (opened,
+extended, committed, cancelled), its endpointing time and why it was committed. Dialog thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from app.dialog.conversation import Transcript
-from app.dialog.echo_guard import EchoGuard
+from app.dialog.conversation import ConversationRecord
 from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
-from app.session.engine_jobs import Ask, Commit, Forget, Heard, Loaded, OpenTurn, Reopen, Reply, TurnFailed
+from app.session.end_of_turn_worker import EndOfTurnWorker
+from app.session.engine_jobs import (
+    Ask,
+    Commit,
+    Forget,
+    Heard,
+    Loaded,
+    OpenTurn,
+    Reopen,
+    ReplyResult,
+    TurnFailed,
+)
 from app.session.engine_worker import EngineWorker
 from app.session.messages import (
     CancelReason,
@@ -28,6 +38,7 @@ from app.session.messages import (
     TurnOpened,
     TurnSource,
 )
+from app.session.pause_rating import PauseRating
 from app.session.playback import Playback
 from app.session.reply_player import ReplyPlayer, UserTurn
 from app.session.session_settings import SessionSettings
@@ -42,6 +53,7 @@ class TurnControl:
     def __init__(
         self,
         worker: EngineWorker,
+        end_of_turn: EndOfTurnWorker | None,
         capture: Capture,
         playback: Playback,
         clock: Clock,
@@ -49,24 +61,24 @@ class TurnControl:
         settings: SessionSettings,
     ) -> None:
         self.settings = settings
-        self.transcript = Transcript()
+        self.transcript = ConversationRecord()
         self._worker = worker
         self._capture = capture
         self._playback = playback
         self._clock = clock
         self._emit = emit
         self._turn_taking = TurnTaking(settings.turn_taking)
-        self._echo_guard = EchoGuard()
+        self._pauses = PauseRating(end_of_turn, capture)
         self._turn: UserTurn | None = None
         self._turn_count = 0
         self._feed = SpeechFeed(capture, worker)
         self._player = ReplyPlayer(playback, self.transcript, clock, emit, settings.playback_start_ms)
 
-    # ---- what the loop asks ----
+    # ---- state for the loop ----
 
     @property
     def state(self) -> SessionState | None:
-        """What the turn in progress does, None if there is none."""
+        """The state of the current turn, None if there is none."""
         if self._turn is None:
             return None
         if not self._player.has_reply:
@@ -103,14 +115,21 @@ class TurnControl:
     def hear(self, frame: VadFrame) -> None:
         """The next frame of the microphone."""
         capture = self._capture
-        may_be_echo = self._echo_guard.update(frame.level, self._playback.take_played_level())
-        is_own_voice = may_be_echo and not self._turn_taking.is_hearing and not capture.is_file
+        is_own_voice = frame.may_be_echo and not self._turn_taking.is_hearing
         probability = 0.0 if is_own_voice else frame.probability
         events = self._turn_taking.update(probability, capture.ms_of(frame.start), capture.ms_of(frame.end))
         for event in events:
             self._on_turn_event(event)
         if self._turn is not None and self._turn_taking.is_hearing:
             self._feed.give(self._turn.turn_id, self._speech_end_ms)
+
+    def take_ratings(self) -> None:
+        """What the end-of-turn detector answered since the last round."""
+        for rated in self._pauses.answers():
+            pause, stage = rated.pause, None
+            if self._turn is not None and self._turn.turn_id == pause.turn_id:
+                stage = self._turn_taking.rate_pause(pause.speech_end_ms, rated.probability)
+            self._pauses.report(rated, stage, self.timing)
 
     def ask(self, text: str) -> None:
         """A typed question; it replaces the turn in progress."""
@@ -156,7 +175,7 @@ class TurnControl:
         self._player.start_over(earlier)
 
     def cancel(self, reason: CancelReason) -> None:
-        """Drop the turn in progress or stop its reply; nothing if there is none."""
+        """Cancel the current turn or stop its reply; does nothing if there is none."""
         turn = self._turn
         if turn is None:
             return
@@ -169,15 +188,15 @@ class TurnControl:
             self.cancel("stopped")
 
     def new_conversation(self) -> None:
-        """Forget everything said so far."""
+        """Forget the conversation so far."""
         self.cancel("replaced")
         self.transcript.clear()
         self._worker.submit(Forget())
 
     # ---- the engine ----
 
-    def on_result(self, result: Heard | Reply | TurnFailed) -> None:
-        """What the engine made; stale results are dropped."""
+    def on_result(self, result: Heard | ReplyResult | TurnFailed) -> None:
+        """Handle a result of the engine; stale results are dropped."""
         turn = self._turn
         if isinstance(result, TurnFailed):
             self._on_failure(result)
@@ -213,6 +232,9 @@ class TurnControl:
             self._open_voice(event)
         elif turn is None:
             return
+        elif event.action is TurnAction.PAUSE:
+            asks = self.settings.turn_taking.policy is not None
+            self._pauses.begin(turn.turn_id, event, self.timing, asks=asks)
         elif event.action is TurnAction.COMMIT:
             self._commit_voice(turn, event)
         elif event.action is TurnAction.REOPEN:
@@ -230,7 +252,7 @@ class TurnControl:
 
     @property
     def _speech_end_ms(self) -> float:
-        """Up to where the audio belongs to the turn, as far as one knows."""
+        """End of the audio that is known to belong to the turn."""
         return self._turn_taking.speech_end_ms + self.settings.turn_taking.tail_ms
 
     def _commit_voice(self, turn: UserTurn, event: TurnEvent) -> None:
@@ -246,7 +268,14 @@ class TurnControl:
         if known is not None:
             known.user_s = seconds
         self._emit(TurnCommitted(turn.turn_id, seconds, capture.place_s(start)))
-        self.timing.emit("endpointing", turn.turn_id, turn.last_speech_wall_ns, endpointing_ns)
+        self.timing.emit(
+            "endpointing",
+            turn.turn_id,
+            turn.last_speech_wall_ns,
+            endpointing_ns,
+            reason=event.reason,
+            silence_ms=event.silence_ms,
+        )
         self._submit_commit(turn)
 
     def _reopen(self, turn: UserTurn) -> None:
@@ -254,6 +283,7 @@ class TurnControl:
             turn.commit.cancel()
         self._player.take_back()
         self._worker.submit(Reopen(turn.turn_id))
+        self.timing.emit("reopen", turn.turn_id, time.perf_counter_ns(), 0)
         self._emit(TurnExtended(turn.turn_id))
 
     # ---- beginnings and ends ----
@@ -276,8 +306,8 @@ class TurnControl:
         self.cancel("error")
 
     def _stop(self, turn: UserTurn, reason: CancelReason) -> None:
-        """Drop the turn, or cut its reply; one that was heard to its end is whole."""
-        if self._player.is_whole:
+        """Drop the turn, or cut its reply unless it was fully played."""
+        if self._player.is_complete:
             self._end()
             return
         turn.scope.cancel()

@@ -1,7 +1,7 @@
-"""Memory as an engine sees it: addresses, and behind each of them what was allocated there.
+"""Memory as seen by an engine: addresses and their allocations.
 
-Without a GPU, device and host are the same memory. So every allocation is remembered with its kind as long as
-it lives, and an address can be asked what it is good for.
+Without a GPU, device and host are the same memory. So every live allocation is recorded with its kind, and an
+address can be checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALIGNMENT = 256
 
 
 class KnownMemory(Memory):
-    """Memory that knows what lives. On a GPU only tensors that were told (`know`) and its own."""
+    """Records live allocations. On a GPU only registered tensors (`know`) and its own."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(torch.device(device))
@@ -42,14 +42,14 @@ class KnownMemory(Memory):
         self._live[start] = (size, "host" if kind == "device" else "device")
 
     def room(self, address: int) -> int:
-        """Bytes from `address` to the end of its allocation; 0 where there is none."""
+        """Bytes from `address` to the end of its allocation; 0 if there is none."""
         return next((start + size - address for start, (size, _) in self._around(address)), 0)
 
     def fault(self, address: int, size: int, kind: str) -> str | None:
-        """What is wrong with `size` bytes of `kind` at `address`, None if nothing is."""
+        """The error of an access to `size` bytes of `kind` at `address`, None if it is valid."""
         for start, (length, found) in self._around(address):
             if found != kind:
-                return f"lies on the {found}, not on the {kind}"
+                return f"is on the {found}, not on the {kind}"
             if address + size > start + length:
                 return f"has {start + length - address} bytes where {size} are needed"
             if kind == "device" and address % ALIGNMENT:
@@ -74,7 +74,7 @@ class KnownMemory(Memory):
 
 
 class _OnDevice:
-    """So many bytes at an address of a GPU, for torch to look at."""
+    """A view for torch of this many bytes at a GPU address."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -86,7 +86,7 @@ class _OnDevice:
 
 
 def look_at(address: int, shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """The tensor that lies at an address; nothing is copied, and nothing keeps it alive."""
+    """The tensor at an address, without a copy or a reference."""
     size = prod(shape) * dtype.itemsize
     if device != "cpu":
         return torch.as_tensor(_OnDevice(address, size), device=device).view(dtype).view(shape)

@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM engine of the language model computes, from nothing but the memory it is bound to.
+"""Computation of a TensorRT-LLM engine of the language model, from its bound memory only.
 
 It follows the GPT attention plugin, not our runtime: rotations come from `sequence_length` and not from
 `position_ids`, K and V are addressed each by its own offset in units of a block of one layer, the layer adds

@@ -1,7 +1,7 @@
 """CUDA graphs on a CPU: captured calls run their operations again on the same tensors.
 
-What depends on a graph's fixed addresses shows: state that Python replaced in the meantime, a capture used
-with other buffers than its own. What a graph reads after it was freed does not; here nothing is freed.
+Detects dependence on the fixed addresses of a graph: state replaced by Python in the meantime, or a capture
+used with other buffers. Does not detect reads after a free: nothing is freed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine_runtime.cuda.graphs import GraphedCalls
 
 
 class _Log(TorchDispatchMode):
-    """Notes every operation with its arguments and what it gave."""
+    """Records every operation with its arguments and results."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""A hub of models on this machine: the few answers of huggingface.co that a download needs.
+"""A local model hub: the part of the API of huggingface.co that a download needs.
 
     with HubServer({"owner/name": {"config.json": b"..."}}) as hub: ...  # HF_ENDPOINT = hub.url
 
-Files above a kilobyte are large ones, which the hub names by their SHA-256. `damaged` are served with a
-wrong byte, `cut_off` break after half their bytes, once; `longer` are served with as many bytes more than
-stated. `listed` are entries of file lists beside those of the files that are there.
+Files above a kilobyte are large files, identified by their SHA-256. `damaged` files are served with a wrong
+byte, `cut_off` ones break once after half their bytes, `longer` ones have additional bytes. `listed` are
+additional entries of the file lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGE = 1024
 
 
 def repositories_in(folder: Path) -> dict[str, dict[str, bytes]]:
-    """The files of the released repositories that lie in `folder`, for `HubServer`."""
+    """The files of the released repositories in `folder`, for `HubServer`."""
     return {
         f"fnlp/{repository.name}": {
             file.relative_to(repository).as_posix(): file.read_bytes()
@@ -144,5 +144,5 @@ class HubServer:
 
 
 def git_sha1(content: bytes) -> str:
-    """The name that git gives to a file."""
+    """The git blob hash of a file."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

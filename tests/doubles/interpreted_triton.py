@@ -12,7 +12,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 
 
-def mend_interpreter() -> None:
+def patch_interpreter() -> None:
     """Call before a kernel is run."""
     if not HAS_TRITON or os.environ.get("TRITON_INTERPRET") != "1":
         return

@@ -1,8 +1,8 @@
-"""An executor that says what a script tells it to, so that replies of any shape can be tested."""
+"""A scripted executor, so that replies of any shape can be tested."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -11,18 +11,17 @@ from torch import Tensor
 
 from engine_runtime.engine import Engine
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import GENERATION, ExecutorLimits, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
-from engine_runtime.lm.step_check import check_step
+from engine_runtime.lm.sampling_metadata import SampledIds
+from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, StepOutput, check_batch
 
 
 @dataclass
 class ScriptedExecutor:
     """Each step is checked as by a real executor; the row that is sampled next is `script[step]`.
 
-    A script is a list of (text id, audio id); a prefill begins it, each decode step goes on, the last entry
+    A script is a list of (text id, audio id); a prefill begins it, each decode step continues, the last entry
     stays. `before_step` is called with the index of the step.
     """
 
@@ -35,40 +34,48 @@ class ScriptedExecutor:
     requires_block_aligned_prefill: bool = False
     step: int = 0
 
-    def forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        lengths = check_step(step_spec(self.limits), self.limits, tensors)
-        self.step = self.step + 1 if int(tensors["host_request_types"]) == GENERATION else 0
+    def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
+        text, audio = self.next_row(batch)
+        tails = batch.sequences[0].tails
+        return [
+            StepOutput(
+                one_hot(text, self.limits.text_vocab) if tails.text else None,
+                one_hot(audio, self.limits.audio_vocab) if tails.audio else None,
+            )
+        ]
+
+    def next_row(self, batch: ScheduledBatch) -> tuple[int, int]:
+        check_batch(batch, self.limits, can_sample=self.can_sample)
+        self.step = 0 if batch.sequences[0].is_prefill else self.step + 1
         self.before_step(self.step)
-        text, audio = self.script[min(self.step, len(self.script) - 1)]
-        outputs = {}
-        if lengths.text_start < lengths.total:
-            outputs["logits"] = one_hot(text, self.limits.text_vocab)
-        if lengths.audio_start < lengths.total:
-            outputs["audio_logits"] = one_hot(audio, self.limits.audio_vocab)
-        return outputs
+        return self.script[min(self.step, len(self.script) - 1)]
 
     def close(self) -> None: ...
 
 
 @dataclass
 class SamplingScript(ScriptedExecutor):
-    """Gives ids instead of logits; `exclusive_gpu` collects what it was given for each decode step."""
+    """Returns ids instead of logits; `exclusive_gpu` collects what it was given for each decode step."""
 
     can_sample: bool = True
     exclusive_gpu: list[bool] = field(default_factory=list)
 
-    def forward_and_sample(self, tensors: Mapping[str, Tensor], request: SamplingMetadata) -> SampledIds:
-        outputs = self.forward(tensors)
-        if int(tensors["host_request_types"]) == GENERATION:
-            self.exclusive_gpu.append(request.exclusive_gpu)
-        text, audio = self.script[min(self.step, len(self.script) - 1)]
-        return SampledIds(text if "logits" in outputs else None, audio if "audio_logits" in outputs else None)
+    def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
+        scheduled = batch.sequences[0]
+        if scheduled.sampling is None:
+            return super().execute(batch)
+        text, audio = self.next_row(batch)
+        if not scheduled.is_prefill:
+            self.exclusive_gpu.append(batch.exclusive_gpu)
+        tails = scheduled.tails
+        ids = SampledIds(text if tails.text else None, audio if tails.audio else None)
+        return [StepOutput(None, None, ids)]
 
 
 def one_hot(index: int, size: int) -> Tensor:
-    """Logits [1, size] with one clear favourite."""
-    logits = torch.zeros(1, size)
-    logits[0, index] = 5.0
+    """Logits [size] with one clear favourite."""
+    logits = torch.zeros(size)
+    logits[index] = 5.0
     return logits
 
 

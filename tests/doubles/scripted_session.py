@@ -1,4 +1,4 @@
-"""A session of a script instead of an engine, and a realistic conversation. For tests and screenshots."""
+"""A scripted session without an engine, and a realistic conversation. For tests and screenshots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHUNK_MS = 400.0
 
 
 class ScriptedSession:
-    """Records commands; `poll` gives what was fed."""
+    """Records commands; `poll` returns the events passed to `feed`."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -216,7 +216,10 @@ def exchange_timings(
                 cached_rows=2 * index,
             )
         commit = end + 640 + chance.uniform(0, 12)
-        emit("endpointing", end, commit - end)
+        emit("pause", end + 160, 0, silence_ms=160.0)
+        answer = {"probability": 0.86, "stage": "possible", "asked_ms": 160.0, "answered_ms": 224.0}
+        emit("end_of_turn", end + 162, 48, **answer)
+        emit("endpointing", end, commit - end, reason="possible", silence_ms=640.0)
     emit("commit", commit, 0)
     rows = chance.randint(4, 9) if exchange.source != "text" else chance.randint(10, 16)
     clock = emit("prefill", commit + 2, 4 + rows * 1.1, rows=rows, rows_at_commit=rows, phase="commit") + 1

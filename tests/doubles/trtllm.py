@@ -1,11 +1,8 @@
-"""A double of the Python module `tensorrt`: as much of it as an executor calls, with its rules.
+"""A double of the Python module `tensorrt` as the executor of TensorRT-LLM engines calls it.
 
-Names, arguments and return values are those of TensorRT 10 (test_engine.py holds them against TensorRT for
-RTX where that is installed). What TensorRT refuses is refused: a name that the engine has not, a wrong rank,
-a size out of the profile, an address that is not set. What would be undefined on a GPU is refused as well: an
-address of the wrong kind, of too little memory, or of memory that is gone. An engine computes what
-gpt_attention.py says, from the bound addresses and nothing else, on the stream that it is given. On a
-GPU that can be captured in a CUDA graph, as an engine can.
+It binds by the rules of tensorrt.py. It also rejects undefined behaviour on a GPU: an address of the wrong
+kind, of too little memory, or of freed memory. An engine computes gpt_attention.py from the bound addresses
+only, on the stream passed to it. On a GPU that can be captured in a CUDA graph, as an engine can.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from enum import Enum
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,12 +20,18 @@ from torch import Tensor
 from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
 from tests.doubles.engine_memory import KnownMemory, look_at
 from tests.doubles.gpt_attention import compute
-from tests.factories.engine_plans import OUTPUTS, VERSION, DataType, Plan, Shape
-
-TensorIOMode = Enum("TensorIOMode", "NONE INPUT OUTPUT")
-ExecutionContextAllocationStrategy = Enum(
-    "ExecutionContextAllocationStrategy", "STATIC ON_PROFILE_CHANGE USER_MANAGED"
+from tests.doubles.tensorrt import (
+    BoundContext,
+    DataType,
+    ExecutionContextAllocationStrategy,
+    ILogger,
+    ListedEngine,
+    Shape,
+    TensorIOMode,
+    TensorLocation,
 )
+from tests.factories.engine_plans import OUTPUTS, VERSION, Plan
+
 _TORCH = {
     DataType.FLOAT: torch.float32,
     DataType.HALF: torch.float16,
@@ -37,10 +39,6 @@ _TORCH = {
     DataType.INT32: torch.int32,
     DataType.INT64: torch.int64,
 }
-
-
-class ILogger:
-    INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = "INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"
 
 
 class TensorRT:
@@ -53,6 +51,7 @@ class TensorRT:
     __version__ = VERSION
     ILogger = ILogger
     TensorIOMode = TensorIOMode
+    TensorLocation = TensorLocation
     ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy
 
     def __init__(self, memory: KnownMemory) -> None:
@@ -96,27 +95,15 @@ class Runtime:
         return Engine(self.trt, self.trt.plans[said["engine"]], self.logger)
 
 
-class Engine:
+class Engine(ListedEngine):
     num_layers = 7
     device_memory_size_v2 = 4096
 
     def __init__(self, trt: TensorRT, plan: Plan, logger: Any) -> None:
-        self.trt, self.plan, self.logger = trt, plan, logger
-        self.tensors = plan.tensors()
+        super().__init__(plan.tensors(), OUTPUTS, logger)
+        self.trt, self.plan = trt, plan
         self.rows = tuple(plan.rows_of_profiles) or ((1, plan.max_num_tokens),)
-        self.num_io_tensors, self.num_optimization_profiles = len(self.tensors), len(self.rows)
-
-    def get_tensor_name(self, index: int) -> str:
-        return list(self.tensors)[index]
-
-    def get_tensor_mode(self, name: str) -> TensorIOMode:
-        return TensorIOMode["OUTPUT" if name in OUTPUTS else "INPUT"]
-
-    def get_tensor_dtype(self, name: str) -> DataType:
-        return self.tensors[name].dtype
-
-    def get_tensor_shape(self, name: str) -> Shape:
-        return self.tensors[name].shape
+        self.num_optimization_profiles = len(self.rows)
 
     def get_tensor_profile_shape(self, name: str, profile: int) -> list[Shape]:
         tensor = self.tensors[name]
@@ -125,20 +112,25 @@ class Engine:
             least, most = ((rows,) for rows in self.rows[profile])
         return [least, most, most]
 
-    def create_execution_context(self, strategy: ExecutionContextAllocationStrategy) -> Context:
-        assert strategy is ExecutionContextAllocationStrategy.USER_MANAGED
-        return Context(self)
+    def create_execution_context(
+        self,
+        strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
+    ) -> Context:
+        context = Context(self)
+        if strategy is ExecutionContextAllocationStrategy.STATIC:
+            context.own = self.trt.memory.on_device(self.device_memory_size_v2)
+            context.set_device_memory(context.own.data_ptr(), context.own.numel())
+        return context
 
 
-class Context:
-    """An execution context. TensorRT answers True or False, and logs why."""
+class Context(BoundContext):
+    """An execution context."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.trt = engine, engine.trt
-        self.profile = -1
-        self.shapes: dict[str, Shape] = {}
-        self.addresses: dict[str, int] = {}
+        super().__init__(engine)
+        self.trt = engine.trt
         self.activations = (0, 0)
+        self.own: Tensor | None = None
         self.is_captured = False
         self.trt.live_contexts += 1
 
@@ -154,27 +146,14 @@ class Context:
 
     def set_input_shape(self, name: str, shape: Shape) -> bool:
         assert not self.is_captured, "a context was changed after it was captured"
-        wanted = self.engine.tensors.get(name)
-        if wanted is None or name in OUTPUTS:
-            return self._refuse(f"Given invalid tensor name: {name}")
-        if len(shape) != len(wanted.shape):
-            return self._refuse(f"{name}: condition: engineDims.nbDims == dims.nbDims")
-        least, _, most = self.engine.get_tensor_profile_shape(name, self.profile)
-        for size, low, high, fixed in zip(shape, least, most, wanted.shape, strict=True):
-            if not low <= size <= high or fixed not in (-1, size):
-                return self._refuse(f"{name}: {shape} does not satisfy profile {least} {most}")
-        self.shapes[name] = tuple(shape)
-        return True
+        return super().set_input_shape(name, shape)
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         assert not self.is_captured, "a context was changed after it was captured"
-        if name not in self.engine.tensors:
-            return self._refuse(f"Given invalid tensor name: {name}")
-        self.addresses[name] = address
-        return True
+        return super().set_tensor_address(name, address)
 
     def infer_shapes(self) -> list[str]:
-        missing = [name for name in self.engine.tensors if name not in OUTPUTS and name not in self.shapes]
+        missing = super().infer_shapes()
         if not missing and self.shapes["input_ids"] != self.shapes["position_ids"]:
             raise RuntimeError("num_tokens: dimensions of one name differ")
         return missing
@@ -191,9 +170,7 @@ class Context:
         needed = self.engine.device_memory_size_v2
         if self.activations[1] < needed or self.trt.memory.fault(*self.activations, "device"):
             return self._refuse("no device memory was set for activations")
-        if missing := self.infer_shapes():
-            return self._refuse(f"shapes are not set: {missing}")
-        if fault := self._fault():
+        if fault := self._unset() or self._fault():
             return self._refuse(fault)
         host = {
             name: self._view(name).clone() for name, tensor in self.engine.tensors.items() if tensor.is_host
@@ -205,7 +182,7 @@ class Context:
             self.trt.capturing.append(lambda: self._launch(host))
             return True
         if self.trt.memory.device.type == "cuda":
-            assert stream != 0, "TensorRT would wait for the whole device on the default stream"
+            assert stream != 0, "TensorRT would synchronize the device on the default stream"
             with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
                 self.is_captured = torch.cuda.is_current_stream_capturing()
                 self._launch(host)
@@ -215,11 +192,8 @@ class Context:
 
     def _fault(self) -> str | None:
         for name, tensor in self.engine.tensors.items():
-            address = self.addresses.get(name, 0)
-            if address == 0:
-                return f"Address is not set for {'output' if name in OUTPUTS else 'input'} tensor {name}"
             size = prod(self._shape(name)) * _TORCH[tensor.dtype].itemsize
-            fault = self.trt.memory.fault(address, size, "host" if tensor.is_host else "device")
+            fault = self.trt.memory.fault(self.addresses[name], size, "host" if tensor.is_host else "device")
             if fault is not None:
                 return f"{name}: the address {fault}"
         return None
@@ -259,10 +233,6 @@ class Context:
         tensor = self.engine.tensors[name]
         device = "cpu" if tensor.is_host else str(self.trt.memory.device)
         return look_at(self.addresses[name], self._shape(name), _TORCH[tensor.dtype], device)
-
-    def _refuse(self, reason: str) -> bool:
-        self.engine.logger.log(ILogger.ERROR, reason)
-        return False
 
 
 @dataclass

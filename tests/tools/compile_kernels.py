@@ -7,14 +7,18 @@ not compile.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+try:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+except ModuleNotFoundError:
+    sys.exit("Triton is not installed. Install it with pip install triton (Linux).")
 
 from engine_runtime.cuda.kernels.attention import attend_row, attend_small_batch, join_small_batch
 from engine_runtime.cuda.kernels.flow_estimator import (
@@ -85,37 +89,37 @@ def cases() -> Iterator[Case]:
         yield row_linear, types, FLAGS | plain | down, 8
     for kernel, scale, more in ((row_linear_int8, FP32, {}), (row_linear_int4, "*fp16", {"NUM_GROUPS": 32})):
         types = ROW | {"weight": "*i32", "scale": scale}
-        whole = FLAGS | {"ROWS": 4, "HAS_ASM": True} | more
-        yield kernel, types, whole, 4
-        yield kernel, types, whole | {"IS_GATED": True, "ROWS": 2}, 8
+        integer_flags = FLAGS | {"ROWS": 4, "HAS_ASM": True} | more
+        yield kernel, types, integer_flags, 4
+        yield kernel, types, integer_flags | {"IS_GATED": True, "ROWS": 2}, 8
         groups = {"NUM_GROUPS": INNER // 128} if more else {}
-        yield kernel, types, whole | down | groups | {"ROWS": 1}, 8
+        yield kernel, types, integer_flags | down | groups | {"ROWS": 1}, 8
     between = {"best": FP32, "best_ids": "*i32", "tops": FP32, "top_ids": "*i32", "sums": FP32}
-    whole_number, real = "*i64", "*fp64"
+    integer, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
-    types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), whole_number)
-    sampled = {"top_k": whole_number, "last": FP32, "last_ids": "*i32"}
+    types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), integer)
+    sampled = {"top_k": integer, "last": FP32, "last_ids": "*i32"}
     sampled |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
-    places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "STRETCHES": 75, "STRETCH_TILE": 128}
+    places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "NUM_TILES": 75, "TILES_BLOCK": 128}
     for do_sample in (False, True):
-        flags = {"VOCAB": 16512, "STRETCH": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
+        flags = {"VOCAB": 16512, "VOCAB_TILE": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
         yield best_of_tile, types | between, flags, 8
         yield sample_one, between | sampled, places | {"DO_SAMPLE": do_sample}, 8
     for pool in (BF16, FP8):
-        pieces = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "PIECES": 64}
+        splits = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "NUM_SPLITS": 64}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
         types = TABLES | OFFSETS | buffers | {"qkv": BF16, "pool": pool, "position": "*i64", "out": BF16}
         for has_more in (False, True):
-            yield attend_row, types, HEAD_SIZES | pieces | {"HAS_MORE": has_more}, 4
+            yield attend_row, types, HEAD_SIZES | splits | {"HAS_MORE": has_more}, 4
         types |= {"q": BF16, "positions": "*i64", "num_rows": "i32"}
         for rows, count in ((4, 16), (16, 8), (16, 1)):
-            flags = HEAD_SIZES | pieces | {"GROUP_TILE": 4, "PIECES": count, "ROWS": rows}
+            flags = HEAD_SIZES | splits | {"GROUP_TILE": 4, "NUM_SPLITS": count, "ROWS": rows}
             yield attend_small_batch, types, flags, 4
         types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
         yield apply_rope_and_write_kv, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
     types = {"partial": FP32, "tops": FP32, "totals": FP32, "out": BF16, "num_outputs": "i32"}
-    yield join_small_batch, types, {"DIM": DIM, "PIECES": 16}, 2
-    yield take_slots, dict.fromkeys(("host", "device"), whole_number), {"SLOTS": 16}, 1
+    yield join_small_batch, types, {"DIM": DIM, "NUM_SPLITS": 16}, 2
+    yield take_slots, dict.fromkeys(("host", "device"), integer), {"SLOTS": 16}, 1
     yield gate_rows, {"gate_up": BF16, "out": BF16}, {"WIDTH": INNER, "BLOCK": 1024}, 4
     norm = {"x": BF16, "norm": BF16, "out": BF16, "eps": "fp32"}
     yield norm_rows, norm, {"WIDTH": HIDDEN, "BLOCK": HIDDEN}, 8
@@ -123,21 +127,21 @@ def cases() -> Iterator[Case]:
     dense = {"WIDTH": HIDDEN, "FP8_BITS": False, "BLOCK": 4096}
     for weight in (FP8, "*i8"):
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
-    few = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
+    small_batch = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
     for rows, outputs, block in ((16, 32, 256), (16, 64, 128), (64, 32, 128), (64, 64, 128), (64, 64, 64)):
-        cut = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
+        tiling = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
         for weight in (FP8, "*i8", "*u8"):
-            flags = cut | {"FP8_BITS": weight == "*u8", "BLOCK": block}
-            yield small_batch_linear, few | {"weight": weight, "scale": FP32}, flags, 4
+            flags = tiling | {"FP8_BITS": weight == "*u8", "BLOCK": block}
+            yield small_batch_linear, small_batch | {"weight": weight, "scale": FP32}, flags, 4
         yield (
             small_batch_linear_int4,
-            few | {"weight": "*u8", "scale": "*fp16"},
-            cut | {"NUM_GROUPS": INNER // 128},
+            small_batch | {"weight": "*u8", "scale": "*fp16"},
+            tiling | {"NUM_GROUPS": INNER // 128},
             4,
         )
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
-    # float32 where it is tightest: what keeps several pieces in shared memory
+    # float32 where it is tightest: what keeps several tiles in shared memory
     for dtype in ("*fp16", FP32):
         for case in codec_cases(dtype):
             if dtype != FP32 or case[0].__name__ in STAGES:
@@ -218,4 +222,8 @@ def main(capabilities: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]])
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.compile_kernels", description=__doc__)
+    parser.add_argument(
+        "capabilities", type=int, nargs="+", choices=sorted(SHARED_MEMORY), help="compute capabilities (89)"
+    )
+    main(parser.parse_args().capabilities)

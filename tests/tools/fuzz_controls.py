@@ -1,4 +1,4 @@
-"""Targets that misbehave, which shows that the fuzz tests would notice."""
+"""Targets that misbehave, to verify that the fuzz tests detect it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _kept: list[bytes] = []
 
 
 def behave(value: object) -> object:
-    """Give back what came."""
+    """Return the input."""
     return value
 
 
@@ -45,14 +45,14 @@ def work_long() -> None:
 
 
 def wait_without_end() -> None:
-    """Block without working, as on a pipe that nobody writes to."""
+    """Block without using the CPU, as on a pipe without a writer."""
     os.mkfifo("pipe")
     with open("pipe", "rb") as file:  # noqa: PTH123
         file.read()
 
 
 def allocate() -> None:
-    """Take memory at once."""
+    """Allocate memory immediately."""
     bytearray(1 << 30)
 
 

@@ -1,7 +1,7 @@
-"""What the fuzz tests call in the process of tests/tools/fuzz_worker.py: one function for each kind of input.
+"""Targets of the fuzz tests in the process of tests/tools/fuzz_worker.py: one function per kind of input.
 
 Each writes its input into the current folder, which is private to that process, uses it as the program does,
-and gives back what a judge needs.
+and returns values for the check.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ def use_tokenizer(content: bytes, special: dict[str, int], text_vocab: int) -> l
     for text in TEXTS:
         encoded = tokenizer.encode(text)
         found.append((encoded, tokenizer.decode(encoded)))
-        pieces = IncrementalText(tokenizer)
-        shown = "".join(map(pieces.push, encoded[:50])) + pieces.finish()
-        assert shown == pieces.text
+        parts = IncrementalText(tokenizer)
+        shown = "".join(map(parts.push, encoded[:50])) + parts.finish()
+        assert shown == parts.text
     return found
 
 

@@ -1,10 +1,9 @@
-"""A process in which fuzzed input is worked on, so that a hang, an abort or memory without end is a finding
-and not the end of the tests.
+"""A subprocess for fuzzed input, so that a hang, an abort or unbounded memory is a finding and does not end
+the tests.
 
 The parent sends (target, arguments, limits), the child answers with an `Outcome`. One child serves many
-cases. Before each case it bounds what that may take: processor time (a timer whose signal ends a loop
-in C as well) and memory beside what the process has (RLIMIT_AS). The parent bounds the time on the clock, for
-what waits without working.
+cases. Before each case it sets limits: CPU time (a timer whose signal also ends a loop in C) and additional
+memory (RLIMIT_AS). The parent limits the wall time, for cases that block.
 """
 
 from __future__ import annotations

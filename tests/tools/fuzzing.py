@@ -1,7 +1,7 @@
-"""Fuzz tests: many cases of bad input from a strategy, each worked on by a target in a process of its own.
+"""Fuzz tests: many cases of bad input from a strategy, each processed by a target in a subprocess.
 
-A case passes if it ends within its time and memory in a MossVoiceError, or in a result that its judge finds
-right. The cases are the same in every run; HYPOTHESIS_PROFILE=thorough makes many more of them.
+A case passes if it ends within its limits in a MossVoiceError, or in a result that passes its check. The
+cases are the same in every run; HYPOTHESIS_PROFILE=thorough makes many more of them.
 """
 
 from __future__ import annotations

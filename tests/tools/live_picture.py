@@ -2,8 +2,8 @@
 
     python -m tests.tools.live_picture FOLDER
 
-Nothing in it is scripted but who asks what: sample questions go through the capture path, replies through
-the real output stream. Needs pulseaudio. Writes window-light.png and window-dark.png.
+Only the questions are scripted: samples go through the capture path, replies through the real output stream.
+Needs pulseaudio. Writes window-light.png and window-dark.png.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ def hold_conversation(folder: Path) -> None:
 
     from app.gui.main_window import MainWindow
     from app.gui.preferences import Preferences, PreferenceStore, ThemeChoice
-    from app.main import engine_factory
+    from app.main import engine_factory, load_smart_turn
     from app.session.messages import EngineReady, PlaybackFinished, PlaySample, Start
     from app.session.session import Session
     from app.settings import StartSettings
 
     application = QApplication([])
     seen: list[object] = []
-    session = Session(engine_factory(StartSettings(bundle=ROOT / "assets" / "bundles" / "nano")))
+    load = engine_factory(StartSettings(bundle=ROOT / "assets" / "bundles" / "nano"))
+    session = Session(load, end_of_turn=load_smart_turn)
     poll = session.poll
 
     def listening_poll() -> list[object]:
@@ -50,7 +51,7 @@ def hold_conversation(folder: Path) -> None:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                raise SystemExit("the conversation did not go on in time")
+                raise SystemExit("the conversation did not continue in time")
             application.processEvents()
             time.sleep(0.005)
 

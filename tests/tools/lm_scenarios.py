@@ -1,4 +1,4 @@
-"""What is done to two executors side by side to hold one against the other."""
+"""Scenarios to compare two executors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 import torch
 
 from engine_runtime.lm.generation import GeneratedRow, Generation, merged_id
-from engine_runtime.lm.paged_lm import Logits, PagedLM
+from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import Tails
+from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_rows, load_special_ids
@@ -24,17 +24,16 @@ SAMPLINGS = [
 ]
 
 
-def assert_same(got: Logits, wanted: Logits, tolerance: float = LOGIT_TOLERANCE) -> None:
-    for mine, other in ((got.text, wanted.text), (got.audio, wanted.audio)):
+def assert_same(got: StepOutput, wanted: StepOutput, tolerance: float = LOGIT_TOLERANCE) -> None:
+    for mine, other in ((got.text_logits, wanted.text_logits), (got.audio_logits, wanted.audio_logits)):
         assert (mine is None) == (other is None)
         if mine is not None:
             torch.testing.assert_close(mine, other, atol=tolerance, rtol=0)
 
 
 def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance: float) -> None:
-    """The same turns on both: prefill in pieces, replies with tails left out, rollback, reuse.
-
-    An executor that leaves no tail out has more rows complete, so that more of them are known again.
+    """The same turns on both: chunked prefill, replies with deferred tails, rollback, reuse. An executor that
+    defers no tails has more complete rows, so that more of them are reused.
     """
     choose = random.Random(seed)
     vocab = model.config.text_vocab + model.config.audio_vocab
@@ -68,7 +67,7 @@ def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance:
 
 
 def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingParams) -> list[GeneratedRow]:
-    """A whole reply; the ids are sampled where the executor samples them."""
+    """A complete reply; ids are sampled by the executor if it can."""
     rows, special = as_rows(prompt), load_special_ids()
     generation = Generation(
         rows,
@@ -81,13 +80,12 @@ def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingP
         samples_on_device=paged.executor.can_sample,
     )
     sequence, made = Sequence(), []
-    logits = paged.prefill(
-        sequence, [merged_id(row, special, model.config.text_vocab) for row in rows], generation.tails
-    )
+    ids = [merged_id(row, special, model.config.text_vocab) for row in rows]
+    logits = paged.prefill(sequence, ids, generation.tails, generation.sampling)
     while True:
         assert (logits.sampled is not None) == paged.executor.can_sample
         made.append(generation.sample(logits))
         if generation.finish_reason is not None:
             return made
         token = merged_id(made[-1].row, special, model.config.text_vocab)
-        logits = paged.decode(sequence, token, generation.tails)
+        logits = paged.decode(sequence, token, generation.tails, generation.sampling, exclusive_gpu=True)

@@ -1,9 +1,9 @@
-"""Runs a program under strace and lists what it does beyond itself: network traffic, files that it writes.
+"""Runs a program under strace and lists its network traffic and written files.
 
     observed = Observed(["python", "-m", "app", "doctor"], folder, environment, cwd).finish(timeout_s=60)
 
-strace sees the system calls of every thread and child, so that of native libraries, too. Sockets of this
-machine's own services (X11, PulseAudio, D-Bus: AF_UNIX) and of the kernel (AF_NETLINK) are no network.
+strace sees the system calls of all threads and children, including native libraries. Sockets of local
+services (X11, PulseAudio, D-Bus: AF_UNIX) and of the kernel (AF_NETLINK) do not count as network.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class Observed:
         return Observation(status, output, network_calls(calls), written_paths(calls, self._cwd))
 
     def kill(self) -> None:
-        """End the program if it still runs; strace alone would let it run on."""
+        """Kill the program if it still runs; killing strace alone would not."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
 
 def why_not() -> str | None:
-    """Why nothing can be observed here; None if it can."""
+    """Why observation is not possible; None if it is."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     tried = subprocess.run(

@@ -3,11 +3,12 @@
     QT_QPA_PLATFORM=offscreen python -m tests.tools.redraw_bench [seconds]
 
 Full series (600 values each), a conversation at real-time pace, and a thread that computes as an engine does.
-A timer of 5 ms notes every gap between its ticks: that is how late a click would have been served.
+A timer of 5 ms records the gaps between its ticks: the delay of a click.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 import time
@@ -99,5 +100,13 @@ def _compute(stop: threading.Event) -> None:
         sum(index * index for index in range(2000))
 
 
+def _seconds() -> float:
+    """The duration of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.redraw_bench", description=__doc__)
+    parser.add_argument("seconds", type=float, nargs="?", default=20.0, help="duration (default: 20)")
+    seconds: float = parser.parse_args().seconds
+    return seconds
+
+
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
+    main(_seconds())

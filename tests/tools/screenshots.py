@@ -2,7 +2,7 @@
 
     QT_QPA_PLATFORM=offscreen python -m tests.tools.screenshots FOLDER
 
-To look at after a change of the window, and for documents.
+For review after a change of the window, and for documents.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import numpy as np
 from app.audio.devices import DeviceList
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
+from app.dialog.smart_turn import EndOfTurnDetector
 from app.session.clocks import Clock, VirtualClock
 from app.session.messages import Event
 from app.session.session import Session
@@ -51,7 +52,7 @@ class NoMicrophone:
         raise AudioDeviceError("No microphone was found. Connect one and look for devices again.")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def service(self, now_ns: int) -> None:
         """Nothing comes."""
@@ -64,7 +65,7 @@ class NoMicrophone:
 
 
 class Driver:
-    """A running session and everything it said."""
+    """A running session and its events."""
 
     def __init__(self, session: Session, engine: ScriptedEngine) -> None:
         self.session = session
@@ -99,15 +100,18 @@ def running(
     clock: Clock | None = None,
     speaker: WavSpeaker | None = None,
     microphone: object | None = None,
+    detector: EndOfTurnDetector | None = None,
 ) -> Iterator[Driver]:
-    """A started session without sound devices."""
+    """A started session without sound devices. The engine works on its clock."""
+    engine.clock = clock or VirtualClock()
     session = Session(
         lambda: engine,
         settings or SessionSettings(hear_samples=False),
         microphone or NoMicrophone(),  # type: ignore[arg-type]
         speaker or WavSpeaker(48_000),
-        clock=clock or VirtualClock(),
+        clock=engine.clock,
         vad=LoudnessVad(),
+        end_of_turn=(lambda: detector) if detector is not None else None,
         find_devices=lambda: DeviceList((), (), "none here"),
         look_for_devices=lambda: None,
     )

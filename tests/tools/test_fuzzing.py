@@ -1,4 +1,4 @@
-"""The fuzz tests can fail: each kind of misbehaviour is noticed."""
+"""The fuzz tests detect each kind of misbehaviour."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_campaign_notices_memory_that_is_kept(worker: Worker) -> None:
 
 
 def _ignore(case: object, outcome: Outcome) -> None:
-    """Nothing to say."""
+    """Does nothing."""
 
 
 @pytest.mark.slow

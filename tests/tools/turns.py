@@ -44,7 +44,7 @@ def exchange(
     params: SamplingParams = GREEDY,
     turn_id: int = 1,
 ) -> list[ReplyEvent]:
-    """One whole turn."""
+    """One complete turn."""
     turn = engine.open_turn(conversation, turn_id, reply)
     ask(turn, question)
     return list(turn.commit(reply, params))
@@ -60,8 +60,8 @@ def done(events: list[ReplyEvent]) -> ReplyDone:
 
 def sound(events: list[ReplyEvent]) -> Pcm:
     """All PCM of a reply."""
-    pieces = [event.pcm for event in events if isinstance(event, ReplyAudio)]
-    return np.concatenate([np.zeros(0, np.float32), *pieces])
+    parts = [event.pcm for event in events if isinstance(event, ReplyAudio)]
+    return np.concatenate([np.zeros(0, np.float32), *parts])
 
 
 def reply_script(engine: Engine, codes: list[int]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The real sounddevice path through a PulseAudio daemon, and the callbacks by themselves."""
+"""The real sounddevice path through a PulseAudio daemon, and the callbacks alone."""
 
 from __future__ import annotations
 
@@ -64,6 +64,39 @@ def test_the_loudspeaker_plays_the_ring_then_silence(channels: int) -> None:
     assert (block[:20] == 0.25).all()
     assert not block[20:].any()
     assert loudspeaker.underruns == 0
+
+
+def test_the_reference_of_echo_cancellation_is_what_the_device_was_given() -> None:
+    loudspeaker = SoundOutput()
+    assert loudspeaker.played_index(0) is None
+    loudspeaker.ring.write(np.full(500, 0.25, dtype=np.float32))
+    block = np.ones((BLOCK_FRAMES, 2), dtype=np.float32)
+    before_ns = time.perf_counter_ns()
+    for _ in range(3):
+        loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    after_ns = time.perf_counter_ns()
+    played = loudspeaker.played.read(3 * BLOCK_FRAMES)
+    assert (played[:500] == 0.25).all()
+    assert not played[500:].any()
+    first, last = loudspeaker.played_index(before_ns), loudspeaker.played_index(after_ns)
+    assert first is not None
+    assert last is not None
+    assert first <= 2 * BLOCK_FRAMES <= last
+
+
+def test_a_reference_that_nobody_reads_stops_at_its_size() -> None:
+    loudspeaker = SoundOutput()
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    for _ in range(400):
+        loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    assert loudspeaker.played.written == loudspeaker.played.capacity
+    now_ns = time.perf_counter_ns()
+    at = loudspeaker.played_index(now_ns)
+    loudspeaker.played.read(loudspeaker.played.capacity)
+    loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    assert loudspeaker.played.available == BLOCK_FRAMES
+    assert at is not None
+    assert loudspeaker.played_index(time.perf_counter_ns()) != at
 
 
 def test_gaps_are_counted_once_each() -> None:

@@ -1,4 +1,4 @@
-"""Choice of a device by name, with every list of devices that there may be."""
+"""Selection of a device by name, with various lists of devices."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def tone(rate: int, seconds: float, hz: float = 440.0) -> np.ndarray:
 
 @pytest.mark.parametrize(("in_rate", "out_rate"), [(48_000, 16_000), (24_000, 48_000), (44_100, 16_000)])
 @pytest.mark.parametrize("block", [160, 480, 1_111])
-def test_blocks_give_the_tone_at_the_other_rate(in_rate: int, out_rate: int, block: int) -> None:
+def test_blocks_yield_the_tone_at_the_other_rate(in_rate: int, out_rate: int, block: int) -> None:
     resampler = Resampler(in_rate, out_rate)
     pcm = tone(in_rate, 1.0)
     parts = [resampler.push(pcm[i : i + block]) for i in range(0, len(pcm), block)]

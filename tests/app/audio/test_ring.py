@@ -58,6 +58,30 @@ def test_read_into_leaves_the_rest_untouched() -> None:
     assert out.tolist() == [1, 1, 1, -1, -1]
 
 
+def test_discarded_samples_fade_out_before_what_follows() -> None:
+    ring = Ring(64, fade_samples=5)
+    ring.write(np.ones(20, dtype=np.float32))
+    assert ring.read(4).tolist() == [1.0] * 4
+    ring.discard()
+    ring.write(np.full(3, 7.0, dtype=np.float32))
+    out = np.full(10, -1.0, dtype=np.float32)
+    assert ring.available == 3
+    assert ring.read_into(out) == 8
+    assert out.tolist() == [1.0, 0.75, 0.5, 0.25, 0.0, 7.0, 7.0, 7.0, -1.0, -1.0]
+    assert (ring.consumed, ring.written) == (23, 23)
+
+
+@pytest.mark.parametrize(("block", "rest"), [(3, 20), (20, 3)])
+def test_a_fade_fits_a_small_block_and_a_short_rest(block: int, rest: int) -> None:
+    ring = Ring(64, fade_samples=5)
+    ring.write(np.ones(rest, dtype=np.float32))
+    ring.discard()
+    out = np.zeros(block, dtype=np.float32)
+    assert ring.read_into(out) == 3
+    assert out[:3].tolist() == [1.0, 0.5, 0.0]
+    assert ring.read_into(out) == 0
+
+
 def test_capacity_is_rounded_up_and_checked() -> None:
     assert Ring(1000).capacity == 1024
     assert Ring(1024).capacity == 1024

@@ -1,4 +1,4 @@
-"""Lost devices are closed, tried again with growing pauses, and told to the user once."""
+"""Lost devices are closed, retried with growing pauses, and reported to the user once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Device:
         self.log.append(f"close {self.what}")
 
     def service(self, now_ns: int) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def is_lost(self) -> bool:
         return bool(self.name) and self.lost
@@ -124,7 +124,7 @@ def test_a_lost_device_comes_back(rig: Rig) -> None:
     assert rig.microphone.asked_for == ["mic", "mic"]
 
 
-def test_pauses_grow_and_the_user_is_told_once(rig: Rig) -> None:
+def test_pauses_grow_and_the_user_is_notified_once(rig: Rig) -> None:
     rig.open()
     rig.microphone.lost = True
     rig.microphone.is_absent = True

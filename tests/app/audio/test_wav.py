@@ -1,4 +1,4 @@
-"""WAV files of all kinds, good and bad."""
+"""Valid and invalid WAV files of all kinds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_non_finite_and_loud_samples_are_tamed(tmp_path: Path) -> None:
     assert read_wav(tmp_path / "wild.wav")[0].tolist() == [0, 1, -1, 1, -1, 0.25]
 
 
-def test_a_file_that_is_too_long_is_told_by_its_header(tmp_path: Path, tone: np.ndarray) -> None:
+def test_a_file_that_is_too_long_is_rejected_by_its_header(tmp_path: Path, tone: np.ndarray) -> None:
     file = tmp_path / "tone.wav"
     write_wav(file, tone, 4_000 * 4)
     check_wav(file, max_seconds=0.25)

@@ -1,4 +1,4 @@
-"""Mutated WAV files against a reference reader, and sound ones against libsndfile."""
+"""Mutated WAV files against a reference reader, and valid ones against libsndfile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _chunk(name: bytes, content: bytes, size: int | None = None) -> bytes:
 
 @st.composite
 def _wav(draw: st.DrawFn) -> bytes:
-    """Mostly sound files, some with lies in their headers."""
+    """Mostly valid files, some with wrong headers."""
     is_sound = draw(st.booleans())
     kind, bits = draw(st.sampled_from(_FORMATS))
     channels = draw(st.sampled_from((1, 1, 2, 3, 64)))

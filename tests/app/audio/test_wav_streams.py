@@ -1,4 +1,4 @@
-"""WAV files as microphone and loudspeaker, under a clock that the test moves."""
+"""WAV files as microphone and loudspeaker, with a clock controlled by the test."""
 
 from __future__ import annotations
 

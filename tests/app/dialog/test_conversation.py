@@ -1,10 +1,10 @@
-"""The transcript keeps what was said, and reply audio as long as there is room for it."""
+"""The transcript keeps all text, and reply audio within its memory limit."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from app.dialog.conversation import Transcript
+from app.dialog.conversation import ConversationRecord
 from engine_runtime.types import Modality
 
 
@@ -13,7 +13,7 @@ def second() -> np.ndarray:
 
 
 def test_a_reply_is_kept_to_be_played_again() -> None:
-    transcript = Transcript()
+    transcript = ConversationRecord()
     transcript.open(1, Modality.SPEECH, "question")
     transcript.add_audio(1, second(), 100)
     transcript.add_audio(1, second() * 2, 100)
@@ -26,7 +26,7 @@ def test_a_reply_is_kept_to_be_played_again() -> None:
 
 
 def test_a_reply_that_is_taken_back_is_gone() -> None:
-    transcript = Transcript()
+    transcript = ConversationRecord()
     turn = transcript.open(1, Modality.SPEECH)
     transcript.add_audio(1, second(), 100)
     turn.text = "half of"
@@ -35,7 +35,7 @@ def test_a_reply_that_is_taken_back_is_gone() -> None:
 
 
 def test_a_reply_that_is_cut_can_be_played_again_as_far_as_it_was_heard() -> None:
-    transcript = Transcript()
+    transcript = ConversationRecord()
     for turn_id in (1, 2):
         transcript.open(turn_id, Modality.SPEECH)
         for value in (1, 2):
@@ -51,7 +51,7 @@ def test_a_reply_that_is_cut_can_be_played_again_as_far_as_it_was_heard() -> Non
 
 
 def test_the_oldest_audio_goes_first() -> None:
-    transcript = Transcript(kept_audio_s=2.0)
+    transcript = ConversationRecord(kept_audio_s=2.0)
     for turn_id in (1, 2, 3):
         transcript.open(turn_id, Modality.SPEECH)
         transcript.add_audio(turn_id, second(), 100)
@@ -61,7 +61,7 @@ def test_the_oldest_audio_goes_first() -> None:
 
 
 def test_turns_can_be_dropped_and_unknown_ones_do_no_harm() -> None:
-    transcript = Transcript()
+    transcript = ConversationRecord()
     transcript.open(1, Modality.TEXT)
     transcript.drop(1)
     transcript.drop(1)

@@ -1,4 +1,4 @@
-"""The turn-taking machine: by hand-written scenes, and by properties over arbitrary probabilities."""
+"""The turn-taking state machine: hand-written scenarios, and properties over arbitrary probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.dialog.end_of_turn import Stage
 from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking, TurnTakingSettings
+from app.settings import Eagerness
 
 FRAME_MS = 32.0
 A = TurnAction
@@ -131,6 +133,15 @@ def test_barge_in_takes_clear_and_unbroken_speech() -> None:
     for _ in range(20):
         scene.frames(4, 0.9).frames(1, 0.2)
     assert scene.actions[3:] == []
+
+
+def test_a_short_sound_is_no_interruption_where_more_speech_is_needed() -> None:
+    scene = Scene(replace(DEFAULT, barge_in_ms=500)).speak(640).quiet(704)
+    scene.machine.reply_heard()
+    assert scene.speak(448).quiet(320).actions[3:] == []
+    start = scene.now_ms
+    assert scene.speak(640).actions[3:] == [A.BARGE_IN]
+    assert scene.events[-1].speech_start_ms == start
 
 
 def test_barge_in_can_be_switched_off() -> None:
@@ -289,9 +300,133 @@ def test_silence_ends_every_turn(part: list[tuple[float, int]]) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(probabilities)
-def test_the_same_story_is_told_twice_alike(part: list[tuple[float, int]]) -> None:
+def test_the_report_is_reproducible(part: list[tuple[float, int]]) -> None:
     first, second = Scene(), Scene()
     for probability, count in part:
         first.frames(count, probability)
         second.frames(count, probability)
     assert first.events == second.events
+
+
+# ---- the end-of-turn detector ----
+
+
+def answer(scene: Scene, probability: float) -> Stage | None:
+    """The detector answers about the present pause."""
+    return scene.machine.rate_pause(scene.machine.speech_end_ms, probability)
+
+
+def test_a_pause_that_sounds_finished_is_committed_at_once() -> None:
+    scene = Scene().speak(640).quiet(192)
+    assert scene.actions == [A.OPEN, A.PAUSE]
+    assert scene.events[-1].silence_ms == DEFAULT.pause_ms
+    assert answer(scene, 0.99) is Stage.LIKELY
+    scene.quiet(96)
+    assert scene.actions == [A.OPEN, A.PAUSE, A.COMMIT]
+    assert scene.events[-1].silence_ms == 256
+    assert scene.events[-1].reason == "likely"
+
+
+def test_an_open_pause_waits_as_without_a_detector() -> None:
+    scene = Scene().speak(640).quiet(192)
+    assert answer(scene, 0.85) is Stage.POSSIBLE
+    scene.quiet(960)
+    assert scene.events[-1].action is A.COMMIT
+    assert scene.events[-1].silence_ms == DEFAULT.end_ms
+    assert scene.events[-1].reason == "possible"
+
+
+def test_a_pause_in_mid_sentence_waits_for_two_seconds() -> None:
+    scene = Scene().speak(640).quiet(192)
+    assert answer(scene, 0.05) is Stage.UNLIKELY
+    scene.quiet(1_760)
+    assert scene.actions == [A.OPEN, A.PAUSE, A.PAUSE]
+    assert scene.events[-1].silence_ms == 1_216  # the first frame that ends after 1,200 ms
+    scene.quiet(128)
+    assert scene.actions[3:] == [A.COMMIT]
+    assert scene.events[-1].silence_ms == 2_016  # the first frame that ends after 2,000 ms
+    assert scene.events[-1].reason == "unlikely"
+
+
+def test_a_later_answer_can_only_end_the_wait() -> None:
+    scene = Scene().speak(640).quiet(192)
+    answer(scene, 0.05)
+    scene.quiet(1_024)
+    assert answer(scene, 0.85) is Stage.POSSIBLE
+    scene.quiet(64)
+    assert scene.actions == [A.OPEN, A.PAUSE, A.PAUSE]
+    assert answer(scene, 0.99) is Stage.LIKELY
+    scene.quiet(32)
+    assert scene.actions[3:] == [A.COMMIT]
+    assert scene.events[-1].reason == "likely"
+
+
+def test_without_an_answer_silence_alone_decides() -> None:
+    scene = Scene().speak(640).quiet(960)
+    assert scene.events[-1].silence_ms == DEFAULT.end_ms
+    assert scene.events[-1].reason == "silence"
+
+
+def test_an_answer_about_a_pause_that_is_over_changes_nothing() -> None:
+    scene = Scene().speak(640).quiet(192)
+    asked_ms = scene.machine.speech_end_ms
+    scene.speak(320)
+    assert scene.machine.rate_pause(asked_ms, 0.99) is None
+    scene.quiet(288)
+    assert scene.machine.rate_pause(asked_ms, 0.99) is None
+    assert scene.actions == [A.OPEN, A.PAUSE, A.RESUME, A.PAUSE]
+    scene.quiet(384)
+    assert scene.actions[4:] == [A.COMMIT]
+    assert scene.machine.rate_pause(asked_ms, 0.99) is None
+
+
+def test_the_next_pause_is_judged_again() -> None:
+    scene = Scene().speak(640).quiet(192)
+    answer(scene, 0.05)
+    scene.quiet(1_024).speak(320).quiet(192)
+    assert answer(scene, 0.99) is Stage.LIKELY
+    scene.quiet(64)
+    assert scene.actions == [A.OPEN, A.PAUSE, A.PAUSE, A.RESUME, A.PAUSE, A.COMMIT]
+
+
+def test_a_turn_that_was_committed_too_early_is_reopened() -> None:
+    scene = Scene().speak(640).quiet(192)
+    answer(scene, 0.99)
+    scene.quiet(256).speak(640).quiet(192)
+    assert scene.actions == [A.OPEN, A.PAUSE, A.COMMIT, A.REOPEN, A.PAUSE]
+    assert answer(scene, 0.99) is Stage.LIKELY
+    scene.quiet(64)
+    assert scene.actions[5:] == [A.COMMIT]
+
+
+def test_a_cough_is_no_turn_whatever_the_detector_says() -> None:
+    scene = Scene().speak(128).quiet(192)
+    answer(scene, 0.99)
+    assert scene.quiet(384).actions == [A.OPEN, A.PAUSE]
+    assert scene.quiet(160).actions == [A.OPEN, A.PAUSE, A.DROP]
+
+
+def test_nothing_is_asked_when_the_turn_is_committed() -> None:
+    scene = Scene(replace(DEFAULT, eagerness="eager")).speak(640).quiet(192)
+    answer(scene, 0.05)
+    assert scene.quiet(1_152).actions == [A.OPEN, A.PAUSE, A.COMMIT]
+
+
+def test_off_takes_no_answer() -> None:
+    scene = Scene(replace(DEFAULT, eagerness="off")).speak(640).quiet(192)
+    assert answer(scene, 0.99) is None
+    scene.quiet(960)
+    assert scene.events[-1].silence_ms == DEFAULT.end_ms
+
+
+@pytest.mark.parametrize(("eagerness", "committed_ms"), [("patient", 480), ("balanced", 256), ("eager", 224)])
+def test_eagerness(eagerness: Eagerness, committed_ms: float) -> None:
+    scene = Scene(replace(DEFAULT, eagerness=eagerness)).speak(640).quiet(192)
+    answer(scene, 0.98)
+    scene.quiet(960)
+    assert scene.events[-1].silence_ms == committed_ms
+
+
+def test_the_longest_turn_has_its_length_as_the_reason() -> None:
+    scene = Scene(replace(DEFAULT, max_turn_ms=1_600)).speak(4_000)
+    assert scene.events[-1].reason == "length"

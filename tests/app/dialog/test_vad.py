@@ -72,7 +72,7 @@ def test_frames_must_have_the_right_size() -> None:
 
 
 def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vad.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(vad, "find_model", lambda package, file: None)
     with pytest.raises(MossVoiceError, match="silero-vad is missing"):
         SileroVad()
 

@@ -1,4 +1,4 @@
-"""From the ring of a source to rated frames."""
+"""From the ring of a source to frames with speech probabilities."""
 
 from __future__ import annotations
 

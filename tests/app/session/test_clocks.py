@@ -57,7 +57,7 @@ def test_a_step_ends_early_when_the_engine_is_done() -> None:
     assert idle.is_set()
 
 
-def test_virtual_time_stands_still_when_nothing_happens() -> None:
+def test_virtual_time_does_not_advance_when_nothing_happens() -> None:
     clock = VirtualClock()
     for _ in range(3):
         clock.tick(event(True), is_active=False)

@@ -1,4 +1,4 @@
-"""The engine's side by itself: order of jobs, stale replies, errors."""
+"""The engine worker alone: order of jobs, stale replies, errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from app.session.engine_jobs import (
     LoadFailed,
     OpenTurn,
     Reopen,
-    Reply,
+    ReplyResult,
     Result,
     TurnFailed,
 )
 from app.session.engine_worker import EngineWorker
+from app.session.pending_work import PendingWork
 from engine_runtime.types import CancelScope, Modality, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import speech
@@ -34,7 +35,8 @@ class Rig:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.engine = engine
-        self.worker = EngineWorker(lambda: engine, lambda loaded: None)
+        self.pending = PendingWork()
+        self.worker = EngineWorker(lambda: engine, lambda loaded: None, self.pending)
         self.thread = threading.Thread(target=self.worker.run, daemon=True)
         self.thread.start()
 
@@ -62,23 +64,23 @@ def test_a_turn_from_speech_to_reply() -> None:
     assert isinstance(loaded, Loaded)
     assert (loaded.bundle, loaded.output_sample_rate) == ("scripted", 24_000)
     assert results[:2] == [Heard(1, 1), Heard(1, 1)]
-    replies = [result for result in results if isinstance(result, Reply)]
+    replies = [result for result in results if isinstance(result, ReplyResult)]
     assert {reply.scope for reply in replies} == {scope}
     assert isinstance(replies[-1].event, ReplyDone)
     assert rig.engine.is_closed
-    assert rig.worker.idle.is_set()
+    assert rig.pending.idle.is_set()
 
 
 @pytest.mark.slow
 def test_idle_means_nothing_waits() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))
-    assert rig.worker.idle.wait(5)
+    assert rig.pending.idle.wait(5)
     rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
-    assert not rig.worker.idle.wait(0.05)
+    assert not rig.pending.idle.wait(0.05)
     gate.set()
-    assert rig.worker.idle.wait(5)
+    assert rig.pending.idle.wait(5)
     rig.finish()
 
 
@@ -95,7 +97,7 @@ def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
     rig.worker.cancel(1)
     gate.set()
     results = rig.finish()
-    assert not [result for result in results if isinstance(result, Reply)]
+    assert not [result for result in results if isinstance(result, ReplyResult)]
     assert rig.engine.names_of(1)[-1] == "cancel"
 
 
@@ -112,8 +114,8 @@ def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
     rig.worker.interrupt(1, 1_234, 5)
     gate.set()
     results = rig.finish()
-    assert not [result for result in results if isinstance(result, Reply)]
-    # At once, so that the present step is the last one, and again in order with the other jobs.
+    assert not [result for result in results if isinstance(result, ReplyResult)]
+    # Immediately, so that the current step is the last one, and again in order with the other jobs.
     assert [call for call in rig.engine.calls if call[0] == "truncate"] == [("truncate", 1, 1_234, 5)] * 2
 
 
@@ -122,7 +124,7 @@ def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
     rig = Rig(ScriptedEngine())
     rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
-    assert rig.worker.idle.wait(5)
+    assert rig.pending.idle.wait(5)
     rig.worker.interrupt(1, 99, 0)
     rig.worker.submit(OpenTurn(2, SPEECH, CancelScope()))
     rig.finish()
@@ -136,14 +138,14 @@ def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
     rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     rig.worker.submit(Hear(1, speech(0.1)))
-    assert rig.worker.idle.wait(5)
+    assert rig.pending.idle.wait(5)
     rig.worker.interrupt(1, 99, 0)
     rig.finish()
     assert rig.engine.names_of(1) == ["open", "commit", "cancel", "truncate"]
 
 
 @pytest.mark.slow
-def test_a_reopened_turn_is_committed_anew() -> None:
+def test_a_reopened_turn_is_committed_again() -> None:
     gate = threading.Event()
     rig = Rig(ScriptedEngine(Script(gate=gate)))
     rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
@@ -154,7 +156,7 @@ def test_a_reopened_turn_is_committed_anew() -> None:
     rig.worker.submit(Hear(1, speech(0.1)))
     rig.worker.submit(Commit(1, SPEECH, None, second))
     gate.set()
-    replies = [result for result in rig.finish() if isinstance(result, Reply)]
+    replies = [result for result in rig.finish() if isinstance(result, ReplyResult)]
     assert {reply.scope for reply in replies} == {second}
     assert rig.engine.names_of(1) == ["open", "commit", "reopen", "push", "commit"]
 
@@ -175,7 +177,7 @@ def test_a_turn_that_is_cancelled_takes_no_more_speech() -> None:
     scope = CancelScope()
     rig.worker.submit(OpenTurn(1, SPEECH, scope))
     rig.worker.submit(Hear(1, speech(0.1)))
-    assert rig.worker.idle.wait(5)
+    assert rig.pending.idle.wait(5)
     scope.cancel()
     rig.worker.submit(Hear(1, speech(0.1)))
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope(scope)))
@@ -214,7 +216,7 @@ def test_an_unexpected_error_while_loading() -> None:
     def fail() -> ScriptedEngine:
         raise FileNotFoundError("weights")
 
-    worker = EngineWorker(fail, lambda loaded: None)
+    worker = EngineWorker(fail, lambda loaded: None, PendingWork())
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     worker.submit(OpenTurn(1, SPEECH, CancelScope()))

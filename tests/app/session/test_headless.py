@@ -35,11 +35,12 @@ def two_questions(tmp_path: Path) -> Path:
 def test_the_report_has_every_turn(two_questions: Path) -> None:
     document = hold(wav_in=two_questions)
     assert json.loads(json.dumps(document)) == document
-    assert list(document) == ["bundle", "turns", "underruns"]
+    assert list(document) == ["bundle", "turns", "underruns", "echo"]
     assert document["bundle"] == "scripted"
     assert document["underruns"] == 0
+    assert document["echo"]["state"] == "off"  # a file has no echo
     first, second = document["turns"]
-    assert list(first) == ["user", "reply", "timings"]
+    assert list(first) == ["user", "end_of_turn", "reply", "timings"]
     assert first["user"] == {
         "start_s": pytest.approx(0.5, abs=0.04), "end_s": pytest.approx(1.5, abs=0.04), "codes": 18
     }  # fmt: skip
@@ -169,7 +170,7 @@ def test_a_silent_file_is_an_error_that_helps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no sound at all"])
-def test_a_bad_file_is_told_before_the_engine_is_loaded(tmp_path: Path, content: bytes) -> None:
+def test_a_bad_file_is_reported_before_the_engine_is_loaded(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.wav").write_bytes(content)
 
     def load() -> ScriptedEngine:
@@ -181,9 +182,9 @@ def test_a_bad_file_is_told_before_the_engine_is_loaded(tmp_path: Path, content:
 
 def test_an_engine_that_cannot_be_loaded() -> None:
     def load() -> ScriptedEngine:
-        raise MossVoiceError("The bundle is broken. Get it anew.")
+        raise MossVoiceError("The bundle is broken. Get it again.")
 
-    with pytest.raises(MossVoiceError, match=r"The bundle is broken\. Get it anew\."):
+    with pytest.raises(MossVoiceError, match=r"The bundle is broken\. Get it again\."):
         run_file(load, text="hello", vad=LoudnessVad())
 
 

@@ -1,4 +1,4 @@
-"""Start policy, top-up and the first and last sample of a reply."""
+"""Start policy, refill of the ring, and first and last sample of a reply."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from app.audio.ring import Ring
+from app.audio.streams import FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
-from app.session.start_policy import MARGIN_MS, Start
+from app.session.start_policy import MARGIN_MS, PlayoutStart
 
 RATE = 8_000
 MS = 1_000_000
 
 
 class Rig:
-    """A playback with a loudspeaker whose clock the test moves."""
+    """A playback with a loudspeaker whose clock is controlled by the test."""
 
     def __init__(self) -> None:
         self.heard: list[np.ndarray] = []
@@ -98,7 +99,7 @@ def test_a_reply_that_comes_too_late_is_an_under_run() -> None:
     assert not rig.playback.is_active
 
 
-def test_stop_is_silence_at_the_next_block() -> None:
+def test_stop_fades_to_silence_within_ten_milliseconds() -> None:
     rig = Rig()
     rig.begin(0)
     rig.playback.push(sound(5_000))
@@ -106,13 +107,17 @@ def test_stop_is_silence_at_the_next_block() -> None:
     rig.playback.stop()
     length = len(rig.pcm)
     rig.run(100)
-    assert not rig.pcm[length:].any()
+    fade = round(FADE_S * rig.speaker.sample_rate)
+    heard = rig.pcm[length : length + fade]
+    assert heard[0] > 0.4
+    assert (np.diff(heard) < 0).all()
+    assert not rig.pcm[length + fade :].any()
     assert rig.speaker.underruns == 0
     rig.begin(0)
     rig.playback.push(sound(20, 0.25))
     rig.playback.finish()
     rig.run(50)
-    assert set(np.unique(rig.pcm[length:])) == {0.0, 0.25}
+    assert set(np.unique(rig.pcm[length + fade :])) == {0.0, 0.25}
     assert rig.playback.started_ns is not None
 
 
@@ -198,7 +203,9 @@ def test_a_reply_that_came_too_slowly_makes_the_next_one_wait() -> None:
     assert dry > 0
     # The last packet came 1,350 ms after the first, when 900 ms had been made.
     assert spoken(rig, gap_ms=150, least_ms=100) == pytest.approx(450 + MARGIN_MS, abs=20)
-    assert rig.playback.start == Start(pytest.approx(450 + MARGIN_MS, abs=20), "lateness", 450 + MARGIN_MS)
+    assert rig.playback.start == PlayoutStart(
+        pytest.approx(450 + MARGIN_MS, abs=20), "lateness", 450 + MARGIN_MS
+    )
     assert rig.speaker.underruns == dry
     starts = [spoken(rig, gap_ms=20) for _ in range(20)]
     assert starts[0] > 150  # when the reply is complete
@@ -213,7 +220,7 @@ def test_an_under_run_is_one_pause() -> None:
         rig.run(gap_ms)
     rig.playback.finish()
     rig.run(1_000)
-    # Dry while the second packet of 300 ms is made; then playback waits until it has that much in hand.
+    # Under-run while the second packet of 300 ms is generated; then playback waits until 300 ms are buffered.
     assert rig.speaker.underruns == 1
     assert not rig.playback.is_active
     silence = np.flatnonzero(np.diff(np.flatnonzero(rig.pcm)) > 1)
@@ -280,7 +287,7 @@ def test_a_gap_in_the_playback_is_not_heard_speech() -> None:
     assert heard_ms(rig) == 100
     rig.playback.push(sound(1_000))
     rig.run(20)
-    assert heard_ms(rig) == 100  # nothing that was heard is taken back while the new speech is on its way
+    assert heard_ms(rig) == 100  # the playback position does not decrease while new speech is in flight
     rig.run(260)
     assert heard_ms(rig) == pytest.approx(100 + 200, abs=0.2)
 
@@ -288,7 +295,7 @@ def test_a_gap_in_the_playback_is_not_heard_speech() -> None:
 @pytest.mark.parametrize("reply_rate", [24_000, 16_000, 22_050])
 @pytest.mark.parametrize("device_rate", [48_000, 44_100, 8_000])
 def test_what_was_heard_counts_in_samples_of_the_reply(reply_rate: int, device_rate: int) -> None:
-    """The reply is a staircase: the value that the device played last tells where it stood."""
+    """The reply is a staircase: the last played value is the playback position."""
     heard: list[np.ndarray] = []
     speaker = WavSpeaker(device_rate, heard.append)
     speaker.open(None, 0.0)

@@ -1,4 +1,4 @@
-"""Both sides on one clock, whatever the size and order of their blocks."""
+"""Both sides on one clock, for any size and order of blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_abandoned_record_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = StereoRecorder(tmp_path / "s.wav", RATE, RATE)
 
     def full(content: bytes) -> int:

@@ -1,11 +1,11 @@
-"""One reply by itself: when it begins and ends, how much of it was heard, and what is reported."""
+"""One reply: its start and end, the heard part, and its events."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from app.audio.wav_streams import WavSpeaker
-from app.dialog.conversation import Transcript
+from app.dialog.conversation import ConversationRecord
 from app.session.engine_jobs import Loaded
 from app.session.messages import (
     Event,
@@ -26,7 +26,7 @@ TURN = 3
 
 
 class Rig:
-    """A player with a loudspeaker; the test moves the clock, which it reads itself."""
+    """A player with a loudspeaker, and a clock controlled by the test."""
 
     def __init__(self, modality: Modality = Modality.SPEECH) -> None:
         self.now_ms = 0
@@ -35,7 +35,7 @@ class Rig:
         self.speaker = WavSpeaker(RATE, lambda pcm: None)
         self.speaker.open(None, 0.0)
         self.speaker.service(0)
-        self.transcript = Transcript()
+        self.transcript = ConversationRecord()
         self.transcript.open(TURN, modality)
         self.player = ReplyPlayer(
             Playback(self.speaker),
@@ -52,7 +52,7 @@ class Rig:
         return self.now_ms * MS
 
     def say(self, word: str, ms: int, start_ms: int) -> None:
-        """A piece of text and its audio."""
+        """A text fragment and its audio."""
         self.player.add(ReplyText(TURN, word, is_subtitle=True, start_sample=RATE * start_ms // 1_000))
         self.player.add(ReplyAudio(TURN, np.full(RATE * ms // 1_000, 0.5, dtype=np.float32), RATE, 0))
 
@@ -83,10 +83,10 @@ def test_a_reply_that_is_heard_to_its_end() -> None:
     assert rig.player.is_heard
     rig.complete(400 * RATE // 1_000)
     assert not rig.player.is_played
-    assert not rig.player.is_whole
+    assert not rig.player.is_complete
     rig.run(400)
     assert rig.player.is_played
-    assert rig.player.is_whole
+    assert rig.player.is_complete
     rig.player.end()
     assert not rig.player.has_reply
     assert rig.events == [
@@ -127,7 +127,7 @@ def test_a_text_reply_is_cut_where_it_was_shown() -> None:
     rig.player.begin(rig.turn)
     rig.player.add(ReplyText(TURN, "one "))
     rig.run(50)
-    assert not rig.player.is_whole
+    assert not rig.player.is_complete
     reply = rig.player.stop()
     assert reply is not None
     rig.player.cut(reply, "user")
@@ -151,7 +151,7 @@ def test_a_reply_that_is_started_over_was_heard_as_far_as_before() -> None:
     assert 250 <= reply.samples_heard * 1_000 // RATE <= 300
 
 
-def test_a_repetition_is_whole_at_any_time() -> None:
+def test_a_repetition_is_complete_at_any_time() -> None:
     rig = Rig()
     rig.player.begin(rig.turn)
     rig.say("one ", 400, 0)
@@ -165,7 +165,7 @@ def test_a_repetition_is_whole_at_any_time() -> None:
     rig.player.start_over(known)
     rig.run(100)
     assert rig.player.is_repetition
-    assert rig.player.is_whole
+    assert rig.player.is_complete
     rig.player.end()
     assert rig.names() == ["PlaybackStarted", "PlaybackFinished"]
     assert len(known.pcm) == 400 * RATE // 1_000
@@ -193,4 +193,4 @@ def test_a_loudspeaker_that_goes_away_is_noticed() -> None:
     rig.speaker.close()
     rig.player.service(rig.now_ns())
     assert rig.player.is_lost
-    assert not rig.player.is_whole
+    assert not rig.player.is_complete

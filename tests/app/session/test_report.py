@@ -1,8 +1,17 @@
-"""The report counts what led to the reply that was heard, and nothing that was taken back."""
+"""The report counts the stages of heard replies only, not those of discarded ones."""
 
 from __future__ import annotations
 
-from app.session.messages import Counters, EngineReady, ReplyCut, ReplyFinished, Timing, TurnCommitted
+from app.audio.echo_cancellation import EchoMeasurement
+from app.session.messages import (
+    Counters,
+    EchoMeasured,
+    EngineReady,
+    ReplyCut,
+    ReplyFinished,
+    Timing,
+    TurnCommitted,
+)
 from app.session.report import ConversationReport
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
@@ -17,14 +26,19 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
     first = [
         timing("prefill", 5, phase="listen", rows=10, cached_rows=0),
         timing("commit", 0),
-        timing("endpointing", 600),
+        timing("pause", 0, silence_ms=160.0),
+        timing("end_of_turn", 45.5, probability=0.98765, stage="likely", asked_ms=160.0, answered_ms=224.0),
+        timing("endpointing", 600, reason="likely", silence_ms=256.0),
         timing("prefill", 3, phase="commit", rows=6, cached_rows=10, rows_at_commit=6),
         timing("step", 90),
         timing("first_audio", 999),
     ]
     second = [
         timing("prefill", 7, phase="listen", rows=4, cached_rows=10),
-        timing("endpointing", 650),
+        timing("reopen", 0),
+        timing("pause", 0, silence_ms=160.0),
+        timing("end_of_turn", 40, probability=0.1, stage="late", asked_ms=160.0, answered_ms=800.0),
+        timing("endpointing", 650, reason="silence", silence_ms=640.0),
         timing("commit", 0),
         timing("prefill", 2, phase="commit", rows=5, cached_rows=14, rows_at_commit=5),
         timing("step", 2),
@@ -38,7 +52,8 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
     ]
     for event in [EngineReady("nano", 1.0, 16_000, 24_000), TurnCommitted(1, 0.5, 1.0), *first]:
         report.add(event)
-    for event in [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0)]:
+    echo = EchoMeasurement("cancelling", 12.0, 30.0, 85.0, 20.0, 0.1)
+    for event in [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0), EchoMeasured(echo)]:
         report.add(event)
     report.add(ReplyFinished(1, Modality.SPEECH, 1.0, "five", 20, 12, "stop"))
     assert report.document() == {
@@ -46,6 +61,21 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
         "turns": [
             {
                 "user": {"start_s": 1.0, "end_s": 2.5, "codes": 20},
+                "end_of_turn": [
+                    {"decision": "pause", "silence_ms": 160.0},
+                    {
+                        "decision": "rated", "silence_ms": 224.0, "probability": 0.9877, "stage": "likely",
+                        "cost_ms": 45.5,
+                    },
+                    {"decision": "commit", "silence_ms": 256.0, "reason": "likely"},
+                    {"decision": "reopen", "silence_ms": None},
+                    {"decision": "pause", "silence_ms": 160.0},
+                    {
+                        "decision": "rated", "silence_ms": 800.0, "probability": 0.1, "stage": "late",
+                        "cost_ms": 40.0,
+                    },
+                    {"decision": "commit", "silence_ms": 640.0, "reason": "silence"},
+                ],
                 "reply": {
                     "modality": "speech", "text": "five", "codes": 12, "audio_s": 1.0,
                     "finish_reason": "stop", "cut": None,
@@ -59,6 +89,10 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
             }
         ],
         "underruns": 2,
+        "echo": {
+            "state": "cancelling", "erl_db": 12.0, "erle_db": 30.0, "delay_ms": 85.0, "drift_ppm": 20.0,
+            "frame_ms": 0.1,
+        },
     }  # fmt: skip
 
 

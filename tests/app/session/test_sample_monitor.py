@@ -1,4 +1,4 @@
-"""A sample is heard without gaps, and starts anew after a pause."""
+"""A sample is played without gaps, and reset by a pause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_sound_is_held_back_a_little_and_then_unbroken() -> None:
     assert pcm[480:].tolist() == list(range(1, 801))
 
 
-def test_a_pause_starts_anew() -> None:
+def test_a_pause_resets_it() -> None:
     speaker = WavSpeaker(RATE)
     speaker.open(None, 0.0)
     monitor = SampleMonitor(speaker)

@@ -1,4 +1,4 @@
-"""A whole session, on a virtual clock: what is asked of the engine, what is heard, what the user is told."""
+"""A complete session on a virtual clock: jobs of the engine, played audio, events."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
     assert finished.user_codes == len(np.concatenate(driver.engine.turns[0].heard)) // 1_280
     # What the engine heard: pre-roll, speech and tail, but not the silence before and after.
     assert sum(map(len, driver.engine.turns[0].heard)) / 16_000 == pytest.approx(0.32 + 1.0 + 0.16, abs=0.08)
-    # What the loudspeaker played: the whole reply, unbroken.
+    # The loudspeaker played the complete reply without a gap.
     played = np.concatenate(heard)
     loud = np.flatnonzero(np.abs(played) > 0.01)
     assert (loud[-1] - loud[0]) / 48_000 == pytest.approx(1.2, abs=0.01)
@@ -152,7 +152,7 @@ def test_a_reply_is_held_after_one_that_ran_dry(question: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_reply_ends_before_the_file_goes_on(tmp_path: Path) -> None:
+def test_each_reply_ends_before_the_file_continues(tmp_path: Path) -> None:
     path = write_question(
         tmp_path / "three.wav",
         silence(0.5),
@@ -358,7 +358,7 @@ def test_an_error_ends_the_turn_and_not_the_conversation() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["open", "push_text", "commit"])
-def test_unexpected_errors_are_told_without_a_traceback(call: str) -> None:
+def test_unexpected_errors_are_reported_without_a_traceback(call: str) -> None:
     with running(ScriptedEngine(Script(fail_on=call, error=ZeroDivisionError("boom")))) as driver:
         driver.session.send(AskText("one"))
         error = driver.await_event(ErrorRaised)
@@ -370,7 +370,7 @@ def test_unexpected_errors_are_told_without_a_traceback(call: str) -> None:
 
 def test_an_engine_that_cannot_be_loaded() -> None:
     def fail() -> ScriptedEngine:
-        raise MossVoiceError("The bundle is broken. Get it anew.")
+        raise MossVoiceError("The bundle is broken. Get it again.")
 
     session = Session(fail, audio_in=NoMicrophone(), audio_out=WavSpeaker(OUT_RATE), vad=LoudnessVad())
     session.start()
@@ -381,12 +381,12 @@ def test_an_engine_that_cannot_be_loaded() -> None:
     session.send(AskText("anyone?"))
     driver.await_event(ErrorRaised, 2)
     assert session.stop()
-    assert error == ErrorRaised("The bundle is broken.", "Get it anew.", is_fatal=True)
+    assert error == ErrorRaised("The bundle is broken.", "Get it again.", is_fatal=True)
     assert SessionState.ERROR in [event.state for event in driver.of(StateChanged)]
 
 
 @pytest.mark.slow
-def test_start_without_a_microphone_says_so_and_goes_on() -> None:
+def test_start_without_a_microphone_says_so_and_continues() -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(Start())
         error = driver.await_event(ErrorRaised)

@@ -1,4 +1,4 @@
-"""A reply that is interrupted: how much of it was heard reaches the engine and the user in every case."""
+"""An interrupted reply: engine and user receive the position up to which it was heard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LATENCY_S = 0.25
 
 
 class Loudspeaker(WavSpeaker):
-    """A loudspeaker with a latency that can be pulled out; notes what it was given."""
+    """A loudspeaker with latency that can be disconnected; records its samples."""
 
     def __init__(self, latency_s: float = LATENCY_S) -> None:
         self.given: list[Pcm] = []
@@ -62,7 +62,7 @@ class Loudspeaker(WavSpeaker):
         return int(loud[-1] - loud[0]) + 1 if len(loud) else 0
 
     def await_s(self, seconds: float) -> None:
-        """Wait until so much of the reply was given to it."""
+        """Wait until it has received this much of the reply."""
         end = time.monotonic() + 10
         while self.loud_samples < seconds * RATE:
             assert time.monotonic() < end
@@ -70,10 +70,10 @@ class Loudspeaker(WavSpeaker):
 
 
 class SlowClock(VirtualClock):
-    """A virtual clock that gives a test time to act."""
+    """A virtual clock that sleeps in every round, so that the test can act in between."""
 
-    def tick(self, engine_idle: threading.Event, *, is_active: bool) -> None:
-        super().tick(engine_idle, is_active=is_active)
+    def tick(self, idle: threading.Event, *, is_active: bool) -> None:
+        super().tick(idle, is_active=is_active)
         time.sleep(0.002)
 
 
@@ -83,12 +83,12 @@ def loudspeaker() -> Loudspeaker:
 
 
 def truncations(driver: Driver) -> set[tuple[object, ...]]:
-    """(turn, samples, characters) of every truncate; it is called at once and once more as a job."""
+    """(turn, samples, characters) of every truncate, called immediately and again as a job."""
     return {call[1:] for call in driver.engine.calls if call[0] == "truncate"}
 
 
 def check_cut(driver: Driver, loudspeaker: Loudspeaker, reason: str) -> ReplyCut:
-    """What the engine and the user were told of the cut of turn 1 is what left the loudspeaker."""
+    """Engine and user received the playback position at which turn 1 was cut."""
     (cut,) = driver.of(ReplyCut)
     assert (cut.turn_id, cut.reason) == (1, reason)
     driver.until(lambda: bool(truncations(driver)))
@@ -96,7 +96,7 @@ def check_cut(driver: Driver, loudspeaker: Loudspeaker, reason: str) -> ReplyCut
     assert turn_id == 1
     assert isinstance(samples, int)
     assert cut.heard_s == samples / OUT_RATE
-    # What was given to the device before it was stopped, less what was still on its way through it.
+    # Samples sent to the device before the stop, minus those still in flight.
     left_s = max(loudspeaker.loud_samples / RATE - loudspeaker.latency_s, 0.0)
     assert cut.heard_s == pytest.approx(left_s, abs=0.025)
     # The k-th word is that of the k-th chunk of 0.4 s.
@@ -131,7 +131,7 @@ COMMANDS: dict[str, Command] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being made"])
+@pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being generated"])
 @pytest.mark.parametrize("reason", COMMANDS)
 def test_what_was_heard_reaches_the_engine(loudspeaker: Loudspeaker, reason: str, step_s: float) -> None:
     script = Script(chunks=10, step_s=step_s)
@@ -263,7 +263,7 @@ def test_only_what_was_heard_can_be_played_again(loudspeaker: Loudspeaker) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being made"])
+@pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being generated"])
 def test_a_loudspeaker_that_is_lost_cuts_the_reply(loudspeaker: Loudspeaker, step_s: float) -> None:
     def pull_out(driver: Driver) -> None:
         loudspeaker.is_pulled = True
@@ -328,7 +328,7 @@ def test_the_real_engine_remembers_what_was_heard(random_bundle: Path, loudspeak
             loudspeaker.await_s(0.4 + LATENCY_S)
             driver.session.send(CancelTurn())
             driver.await_event(TurnCancelled, number)
-        driver.until(driver.session._loop._worker.idle.is_set)
+        driver.until(driver.session._loop._pending.idle.is_set)
         exchanges = conversations[-1].exchanges
         special = engine.bundle.lm.special_ids
         cuts = driver.of(ReplyCut)

@@ -1,4 +1,4 @@
-"""The session with the real engine: random networks, the real chain from file to file."""
+"""The session with a real engine of random networks, from file to file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_recording_is_answered_turn_by_turn(load: Callable[[], Engine], tmp_pa
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_reply(load: Callable[[], Engine], tmp_path: Path) -> None:
+def test_the_same_seed_yields_the_same_reply(load: Callable[[], Engine], tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav"):
         run_file(load, text="what is two plus three", settings=SessionSettings(seed=5), out=tmp_path / name)
     assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()

@@ -1,4 +1,4 @@
-"""A whole conversation through real sound streams, with the real voice activity detection, in real time."""
+"""A complete conversation on real sound streams, with real voice activity detection, in real time."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path
     assert all(event.underruns == 0 for event in driver.of(Counters))
 
 
-def test_a_lost_sound_server_is_told_and_the_conversation_goes_on(pulse_server: PulseServer) -> None:
+def test_a_lost_sound_server_is_reported_and_the_conversation_continues(pulse_server: PulseServer) -> None:
     engine = ScriptedEngine(Script(chunks=20))
     with talking(engine) as driver:
         pulse_server.speak(QUESTION)

@@ -1,4 +1,4 @@
-"""When a reply starts, from how late the packets of the last ones were and how this one comes."""
+"""Start of a reply, given the lateness of recent packets and the pace of this reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.session.start_policy import MARGIN_MS, MAX_DELAY_MS, Start, StartPolicy
+from app.session.start_policy import MARGIN_MS, MAX_DELAY_MS, PlayoutStart, StartPolicy
 
 ROUND_MS = 5
 REMEMBERED = 7
@@ -20,7 +20,7 @@ Reply = list[tuple[float, float]]
 
 def play(
     policy: StartPolicy, reply: Reply, least_ms: float = 0.0, asked_ms: float = 50.0
-) -> tuple[Start, int]:
+) -> tuple[PlayoutStart, int]:
     """Play a reply as the dialog loop does, in rounds; its start and the number of under-runs."""
     policy.begin(asked_ms, least_ms)
     times = [asked_ms + at_ms for at_ms in itertools.accumulate(gap_ms for gap_ms, _ in reply)]
@@ -57,16 +57,16 @@ def burst(gap_ms: float) -> Reply:
 
 def test_on_a_quiet_machine_every_reply_but_the_first_starts_with_its_first_packet() -> None:
     policy = StartPolicy()
-    assert play(policy, steady(120), least_ms=300) == (Start(120, "first_reply", 0.0), 0)
+    assert play(policy, steady(120), least_ms=300) == (PlayoutStart(120, "first_reply", 0.0), 0)
     for _ in range(20):
-        assert play(policy, steady(120), least_ms=300) == (Start(0, "at_once", 0.0), 0)
+        assert play(policy, steady(120), least_ms=300) == (PlayoutStart(0, "at_once", 0.0), 0)
 
 
 def test_the_first_reply_waits_for_its_own_pace_on_a_busy_machine() -> None:
     start, underruns = play(StartPolicy(), steady(360))  # RTF 0.9
-    assert start == Start(540, "pace", 0.0)  # 600 ms in hand last for twice 360 ms after 180 more
+    assert start == PlayoutStart(540, "pace", 0.0)  # 600 ms buffered last for twice 360 ms after 180 more
     assert underruns == 0
-    assert play(StartPolicy(), steady(200)) == (Start(200, "pace", 0.0), 0)
+    assert play(StartPolicy(), steady(200)) == (PlayoutStart(200, "pace", 0.0), 0)
 
 
 def test_steadily_slow_replies_wait_as_long_as_their_packets_are_late() -> None:
@@ -134,7 +134,7 @@ def test_after_an_under_run_there_is_enough_for_the_next_packet() -> None:
     policy.add(600, 400)  # it took 500 ms, the next one may take 1,000
     assert not policy.may_start(1_255, 400, is_complete=False)
     assert policy.may_start(1_260, 400, is_complete=False)
-    assert policy.start == Start(0, "at_once", 0.0)
+    assert policy.start == PlayoutStart(0, "at_once", 0.0)
 
 
 def test_a_complete_reply_starts_at_once() -> None:

@@ -1,9 +1,9 @@
-"""A stand-in for the part of TensorRT-LLM's Python Model API that the engine's model is written against.
+"""A double of the part of TensorRT-LLM's Python Model API that the model of the engine uses.
 
-TensorRT-LLM has no wheel for every machine and needs a GPU, so that tests cannot run what a model class
-describes. This package takes the same calls, by the signatures that releases 1.1 and 1.2 document, refuses
-what they do not name, and evaluates the described network with torch. It is no emulation of kernels: it
-proves wiring, names, layouts and numbers to float32, not the library itself.
+TensorRT-LLM is not available for every machine and needs a GPU, so tests cannot run the network of a model
+class. This package accepts the same calls, with the signatures documented for releases 1.1 and 1.2, rejects
+others, and evaluates the network with torch. It does not emulate kernels: it verifies wiring, names, layouts
+and float32 values, not the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.doubles.functional import attention, builder, graph, layers, modeling
 
 
 def make_library(**replaced: Any) -> Library:
-    """The stand-in as trtllm/model.py takes it; names may be replaced, to show what a mistake would do."""
+    """The double as used by trtllm/model.py; names may be replaced, to show the effect of a mistake."""
     names: dict[str, Any] = {
         "version": builder.VERSION,
         "AttentionMaskType": graph.AttentionMaskType,

@@ -1,9 +1,9 @@
-"""Attention as the GPT attention plugin computes it over a paged cache, by the rules that its kernels follow.
+"""The GPT attention plugin on a paged cache, with the rules of its kernels.
 
-Keys and values lie in the memory that host_kv_cache_pool_pointers names, where the block offsets say; the
-layer index counts in the pool mapping and in the window sizes. sequence_length says where the new rows stand.
-A context call takes RoPE from the table of the model and reads the cache only with paged-context FMHA; a
-generation call takes RoPE from the base that the layer was given. So a wrong one of either shows.
+Keys and values are in the memory at host_kv_cache_pool_pointers, at the block offsets; the layer index is
+used in the pool mapping and the window sizes. sequence_length determines the positions of new rows. A context
+call takes RoPE from the table of the model and reads the cache only with paged-context FMHA; a generation
+call takes RoPE from the base of the layer. So an error in either is detected.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig
+from engine_runtime.executors.trtllm.step_check import check_step
+from engine_runtime.executors.trtllm.step_tensors import StepInputBuilder, step_spec
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import StepTensors, step_spec
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.step_check import check_outputs, check_step
+from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
@@ -21,7 +22,7 @@ from tests.doubles.functional.graph import Network
 
 
 class NetworkExecutor:
-    """Gives the network the tensors of a step, and the pool that they point to."""
+    """Evaluates the network on the tensors of a step, and on the pool that they point to."""
 
     supports_deferred_tails = False
     can_sample = False
@@ -31,15 +32,21 @@ class NetworkExecutor:
         self.network, self.cache = network, cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens=512)
         self.device = torch.device("cpu")
-        self._widths = {"logits": config.text_vocab, "audio_logits": config.audio_vocab}
+        self._builder = StepInputBuilder(self.limits, cache)
 
     @torch.inference_mode()
-    def forward(self, tensors: StepTensors) -> dict[str, torch.Tensor]:
+    def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
+        check_batch(batch, self.limits, can_sample=self.can_sample)
+        (scheduled,) = batch.sequences
+        tensors = self._builder.fill(scheduled)
         check_step(step_spec(self.limits), self.limits, tensors)
         pool = self.cache.pool
-        outputs = self.network.evaluate(dict(tensors), {pool.data_ptr(): pool})
-        check_outputs(outputs, self._widths)
-        return outputs
+        outputs = self.network.evaluate(tensors, {pool.data_ptr(): pool})
+        text, audio = outputs["logits"][0], outputs["audio_logits"][0]
+        check_logits("logits", text, self.limits.text_vocab)
+        check_logits("audio_logits", audio, self.limits.audio_vocab)
+        tails = scheduled.tails
+        return [StepOutput(text if tails.text else None, audio if tails.audio else None)]
 
 
 def described(checkpoint: Path, directory: Path, options: BuildOptions, **replaced: Any) -> PagedLM:
@@ -59,7 +66,7 @@ def described(checkpoint: Path, directory: Path, options: BuildOptions, **replac
 
 
 def paged_over(network: Network, config: CheckpointConfig, tokens_per_block: int, rows: int) -> PagedLM:
-    """A network behind the paged runtime, with room for so many rows."""
+    """A network under the paged runtime, with a context of this many rows."""
     sizes = config.lm_config(modality_pad=0)
     cache = KVCache(sizes, -(-rows // tokens_per_block), tokens_per_block, dtype=config.torch_dtype)
     executor = NetworkExecutor(network, cache, sizes, rows)

@@ -1,7 +1,7 @@
-"""Tensors without values, the network that remembers how they are made, and its evaluation with torch.
+"""Symbolic tensors, the network that records their operations, and its evaluation with torch.
 
-As in the library, a forward pass is run once over tensors that hold nothing but a shape and a dtype, and only
-describes a network. Here that network is then evaluated with torch for given inputs.
+As in the library, a forward pass runs once on tensors with only a shape and a dtype, and builds a network.
+Here that network is then evaluated with torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Network:
         return self.memory
 
     def evaluate(self, values: dict[str, torch.Tensor], memory: Memory) -> dict[str, torch.Tensor]:
-        """The outputs for the given inputs, all of which are needed and none beside them."""
+        """The outputs for these inputs, which must be complete and have no others."""
         assert set(values) == {tensor.name for tensor in self.inputs}, "the network has other inputs"
         self.memory = memory
         known: dict[Tensor, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Layers, with the parameters that the library's have: a name or an argument that it lacks is an error."""
+"""Layers with the parameters of the library: any other name or argument is an error."""
 
 from __future__ import annotations
 
@@ -131,9 +131,8 @@ class FP8Linear(Linear):
 
 
 class WeightOnlyLinear(Linear):
-    """Weights rounded to int8 under one scale an output, as the library does it when it loads them.
-
-    The largest stands for 128 and is cut to 127 (symmetric_quantize of its weight-only kernels).
+    """Weights quantized to int8 with one scale per output, as the library does when loading. The largest maps
+    to 128 and is clamped to 127 (symmetric_quantize of its weight-only kernels).
     """
 
     def __init__(self, plain: Linear) -> None:

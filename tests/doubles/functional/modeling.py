@@ -1,8 +1,8 @@
-"""Configuration, the base class of models, and what the library changes in a model by its configuration.
+"""Configuration, the base class of models, and the model transformations of the library.
 
-`quantize` replaces products whose name no pattern of exclude_modules matches. `fuse_gate_mlp` joins two
-products; it reads the patterns in its own way, as in the library: whole names, or what stands before a `*` at
-the end.
+`quantize` replaces linear layers whose name matches no pattern of exclude_modules. `fuse_gate_mlp` fuses two
+layers; as in the library it interprets the patterns differently: full names, or a prefix before a `*` at the
+end.
 """
 
 from __future__ import annotations

@@ -1,0 +1,223 @@
+"""Echo cancellation, noise suppression and gain control of captured sound, by WebRTC's audio processing.
+
+In: captured 16 kHz sound and the reference of what the loudspeaker played. Out: the same samples, processed,
+up to 100 ms later where the reference of the same moment is not known yet. Takes 0.1 ms per 10 ms frame.
+
+Automatic echo cancellation passes the captured samples through unchanged once nothing of what is played comes
+back, as with headphones. The canceller runs on beside them, so that it is of use at once when an echo begins.
+Without the package pywebrtc-audio nothing is processed, which is reported once. Dialog thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from app.audio.echo_monitor import EchoMonitor
+from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ, PlaybackReference, ReceivedAt
+from app.audio.streams import AudioOutput
+from engine_runtime.types import Pcm
+
+EchoMode = Literal["auto", "on", "off"]
+EchoState = Literal["off", "unavailable", "no_echo", "cancelling"]
+
+_LONGEST_WAIT_FRAMES = 10
+"""A captured frame waits this long for the reference: late callbacks, and the resampling filter."""
+_QUIET_S = 2.0
+"""Playback without an echo after which automatic cancellation passes the capture through."""
+_CHECK_FRAMES, _RARE_CHECK_FRAMES = 3, 5
+"""How often an echo is looked for: in time to hold back an interruption, and while cancelling."""
+_NO_CLOCK_FRAMES = 300
+_SMOOTHING = 0.02
+_PACKAGE = "pywebrtc_audio"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AudioProcessing:
+    """What is done to captured sound before anything hears it."""
+
+    echo_cancellation: EchoMode = "auto"
+    """`auto` cancels until no echo is measured, and again when there is one."""
+    noise_suppression: bool = False
+    """Reduce steady noise by 12 dB."""
+    gain_control: bool = False
+    """Bring speech to one level."""
+
+
+@dataclass(frozen=True, slots=True)
+class EchoMeasurement:
+    """What is known of the echo. Levels in dB and the delay in ms, None until one was measured."""
+
+    state: EchoState = "off"
+    erl_db: float | None = None
+    erle_db: float | None = None
+    delay_ms: float | None = None
+    drift_ppm: float = 0.0
+    frame_ms: float = 0.0
+    """Time that a frame of 10 ms takes."""
+
+
+class CaptureProcessor:
+    """The processing of one microphone."""
+
+    _near: Pcm
+    """Captured samples whose reference is not known yet."""
+    _frames: int
+    """Captured frames processed so far."""
+    _frame_ms: float
+
+    def __init__(self, output: AudioOutput, options: AudioProcessing, sample_rate: int = RATE_HZ) -> None:
+        """`sample_rate` is that of the captured sound; anything but 16 kHz is passed through."""
+        self.problem = ""
+        """Why sound is passed through although processing is wanted, in words; "" if it is not."""
+        self._output = output
+        self._sample_rate = sample_rate
+        self._options = options
+        self._canceller: Any = None
+        self._plain: Any = None
+        """Noise suppression and gain control alone, while there is no echo to cancel."""
+        self._restart()
+
+    def apply(self, options: AudioProcessing) -> None:
+        """Use these options from now on."""
+        if options != self._options:
+            self._options = options
+            self._restart()
+
+    def attach(self) -> None:
+        """Another microphone: its sample 0 comes next."""
+        self._restart()
+
+    @property
+    def suspects_echo(self) -> bool:
+        """Whether the latest frames may hold an echo: one that has just begun while they are passed through,
+        or one whose reference was aligned anew, as after an under-run of the device."""
+        if self._canceller is None:
+            return False
+        if self._passes_through:
+            return self._monitor.has_peak
+        return not self._reference.is_settled and self._monitor.is_audible
+
+    @property
+    def measurement(self) -> EchoMeasurement:
+        """What is known of the echo."""
+        monitor = self._monitor
+        return EchoMeasurement(
+            self._state,
+            monitor.erl_db,
+            monitor.erle_db,
+            monitor.delay_ms,
+            self._reference.drift_ppm,
+            self._frame_ms,
+        )
+
+    def process(self, pcm: Pcm, received_at: ReceivedAt) -> Pcm:
+        """Process the next captured samples [n]; returns those whose reference is known, in order."""
+        if self._canceller is None and self._plain is None:
+            return pcm
+        began_ns = time.perf_counter_ns()
+        self._near = np.concatenate([self._near, pcm])
+        frames = len(self._near) // FRAME_SAMPLES
+        far = None if self._canceller is None else self._next_reference(frames, received_at)
+        size = frames * FRAME_SAMPLES if far is None else len(far)
+        if not size:
+            return pcm[:0]
+        near, self._near = self._near[:size], self._near[size:]
+        self._frames += size // FRAME_SAMPLES
+        processed = near if far is None else self._cancel(near, far)
+        if self._plain is not None and self._passes_through:
+            processed = np.asarray(self._plain.process(near), dtype=np.float32)
+        spent_ms = (time.perf_counter_ns() - began_ns) / 1e6 * FRAME_SAMPLES / size
+        self._frame_ms += _SMOOTHING * (spent_ms - self._frame_ms)
+        return processed
+
+    @property
+    def _passes_through(self) -> bool:
+        """Whether the echo canceller's output is not used."""
+        return self._state != "cancelling"
+
+    def _restart(self) -> None:
+        options = self._options
+        self._reference = PlaybackReference(self._output)
+        self._monitor = EchoMonitor()
+        self._near = np.zeros(0, dtype=np.float32)
+        self._frames = 0
+        self._checked = 0
+        self._audible_samples = 0
+        """Played samples that could be heard back since the last echo."""
+        self._unclocked_frames = 0
+        self._frame_ms = 0.0
+        self._canceller = self._plain = None
+        self._state: EchoState = "off"
+        self.problem = ""
+        suppresses = options.noise_suppression or options.gain_control
+        if options.echo_cancellation == "off" and not suppresses:
+            return
+        self.problem = self._obstacle()
+        if self.problem:
+            self._state = "unavailable"
+            return
+        if suppresses:
+            self._plain = self._make(echo_cancellation=False)
+        if options.echo_cancellation != "off":
+            self._canceller = self._make(echo_cancellation=True)
+            self._state = "cancelling"
+
+    def _obstacle(self) -> str:
+        """The reason why processing is not possible, "" if it is."""
+        if self._sample_rate != RATE_HZ:
+            return (
+                f"Echo cancellation needs sound at {RATE_HZ:,} Hz; it is captured at {self._sample_rate:,}."
+            )
+        try:
+            importlib.import_module(_PACKAGE)
+        except ImportError as error:  # missing, or damaged
+            _log.warning("no echo cancellation: %s", error)
+            return "Echo cancellation needs the package pywebrtc-audio, which is not installed."
+        return ""
+
+    def _make(self, *, echo_cancellation: bool) -> Any:
+        return importlib.import_module(_PACKAGE).AudioProcessor(
+            sample_rate=RATE_HZ,
+            echo_cancellation=echo_cancellation,
+            noise_suppression=self._options.noise_suppression,
+            auto_gain_control=self._options.gain_control,
+        )
+
+    def _next_reference(self, frames: int, received_at: ReceivedAt) -> Pcm:
+        """The reference of as many of the captured `frames` as have one; silence where none will come."""
+        reference = self._reference
+        reference.pull(received_at, self._frames + frames)
+        if reference.has_clock:
+            self._unclocked_frames = 0
+            reference.fill(frames - _LONGEST_WAIT_FRAMES)
+            return reference.take(min(frames, reference.ready_frames))
+        if self._output.name:
+            self._unclocked_frames += frames
+            if self._unclocked_frames > _NO_CLOCK_FRAMES:
+                self.problem = "The loudspeaker does not say when it plays, so its echo cannot be cancelled."
+        reference.restart(self._frames + frames)
+        return np.zeros(frames * FRAME_SAMPLES, dtype=np.float32)
+
+    def _cancel(self, near: Pcm, far: Pcm) -> Pcm:
+        """Run the canceller and follow the echo; the result is its output, or `near` while that is passed
+        through."""
+        monitor = self._monitor
+        cleaned = np.asarray(self._canceller.process(near, far), dtype=np.float32)
+        monitor.add(near, far, cleaned)
+        if monitor.is_audible:
+            self._audible_samples += len(near)
+        if self._frames - self._checked >= (_CHECK_FRAMES if self._passes_through else _RARE_CHECK_FRAMES):
+            self._checked = self._frames
+            if monitor.find_echo():
+                self._audible_samples = 0
+            is_wanted = self._options.echo_cancellation == "on"
+            has_echo = self._audible_samples <= _QUIET_S * RATE_HZ
+            self._state = "cancelling" if is_wanted or has_echo else "no_echo"
+        return near if self._passes_through else cleaned

@@ -1,0 +1,121 @@
+"""Measures whether the microphone hears the loudspeaker, how loud and how late.
+
+In: captured, played and processed sound at 16 kHz, in step. Out: whether there is an echo, its delay, the
+echo return loss (ERL, level played less level captured) and its enhancement (ERLE, level captured less level
+processed). The cross-correlation of both signals, whitened (GCC-PHAT), has one sharp peak at the delay of an
+echo and none for a user who speaks at the same time. Dialog thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from app.audio.levels import dbfs, rms
+from app.audio.playback_reference import RATE_HZ
+from engine_runtime.types import Pcm
+
+_WINDOW = 4_096
+"""Captured samples compared at a time, 256 ms."""
+_LONGEST_DELAY = 6_400
+"""400 ms: both devices, a wireless loudspeaker, the room."""
+_FFT = 10_500
+"""At least window and delay; has small prime factors."""
+_LOWEST_HZ, _HIGHEST_HZ = 300, 7_000
+_WHITENING_FLOOR = 0.1
+"""Of the mean: bins without sound must not weigh as much as those with some."""
+_PEAK = 12.0
+"""Height over the RMS of all delays that counts as a peak; an echo at -30 dB has 22 in the median."""
+_SECOND_PEAK = 0.6
+"""Part of that height which any other peak may have. Two voices of the same pitch have several alike (61 % of
+their peaks have), an echo one (94 %)."""
+_SAME_DELAY = 16
+"""Samples, 1 ms: an echo stays where it is, a chance peak does not."""
+_APART_S = (0.15, 0.5)
+"""Two peaks this far apart at the same delay are an echo: not the same sound twice, not long ago."""
+_RECENT_S = 0.1
+"""A peak makes an echo possible for this long."""
+_AUDIBLE = 0.001
+"""RMS of what is played that could be heard back (-60 dBFS)."""
+_CAPTURED = 0.0003
+"""RMS of a capture that is worth comparing."""
+_LATEST = 1_024
+_LATEST_LOSSES = 31
+
+
+class EchoMonitor:
+    """Compares the latest sound when asked."""
+
+    def __init__(self) -> None:
+        self._near = np.zeros(_WINDOW, dtype=np.float32)
+        self._out = np.zeros(_WINDOW, dtype=np.float32)
+        self._far = np.zeros(_WINDOW + _LONGEST_DELAY, dtype=np.float32)
+        bins = np.fft.rfftfreq(_FFT, 1 / RATE_HZ)
+        self._band = (bins > _LOWEST_HZ) & (bins < _HIGHEST_HZ)
+        self._samples = 0
+        self._peaks: deque[tuple[float, int]] = deque(maxlen=16)
+        """(when in seconds of captured sound, delay in samples) of the latest peaks."""
+        self._losses: deque[tuple[float, float]] = deque(maxlen=_LATEST_LOSSES)
+        """(ERL, ERLE) at the latest moments with an echo."""
+        self.delay_ms: float | None = None
+        """Of the latest echo, latency of both devices included."""
+
+    @property
+    def is_audible(self) -> bool:
+        """Whether what was played lately could be heard back."""
+        return rms(self._far) > _AUDIBLE
+
+    @property
+    def has_peak(self) -> bool:
+        """Whether a late comparison had a peak: perhaps an echo."""
+        return bool(self._peaks) and self._samples / RATE_HZ - self._peaks[-1][0] <= _RECENT_S
+
+    @property
+    def erl_db(self) -> float | None:
+        """Echo return loss: median of the latest moments with an echo, None before the first."""
+        return float(np.median([erl for erl, _ in self._losses])) if self._losses else None
+
+    @property
+    def erle_db(self) -> float | None:
+        """Echo return loss enhancement, likewise."""
+        return float(np.median([erle for _, erle in self._losses])) if self._losses else None
+
+    def add(self, near: Pcm, far: Pcm, processed: Pcm) -> None:
+        """The next captured, played and processed samples, equally many."""
+        self._samples += len(near)
+        for kept, new in ((self._near, near), (self._far, far), (self._out, processed)):
+            count = min(len(new), len(kept))
+            kept[: len(kept) - count] = kept[count:]
+            kept[len(kept) - count :] = new[len(new) - count :]
+
+    def find_echo(self) -> bool:
+        """Compare the latest sound; whether it has an echo for certain."""
+        if not self.is_audible or rms(self._near[-_LATEST:]) < _CAPTURED:
+            return False
+        product = np.fft.rfft(self._near, _FFT) * np.conj(np.fft.rfft(self._far, _FFT))
+        size = np.abs(product)
+        white = np.where(self._band, product / (size + _WHITENING_FLOOR * size.mean() + 1e-20), 0.0)
+        # The played samples begin earlier by the longest delay: delay d is at lag d - _LONGEST_DELAY.
+        correlation = np.abs(np.fft.irfft(white, _FFT)[-_LONGEST_DELAY:])
+        peak = int(correlation.argmax())
+        height = correlation[peak]
+        if height <= max(_PEAK * rms(correlation), 0.0):
+            return False
+        correlation[max(peak - _SAME_DELAY, 0) : peak + _SAME_DELAY + 1] = 0.0
+        return bool(correlation.max() < _SECOND_PEAK * height) and self._confirm(peak)
+
+    def _confirm(self, delay: int) -> bool:
+        """Whether an earlier peak had the same delay; if so, measure the losses."""
+        now_s = self._samples / RATE_HZ
+        is_echo = any(
+            _APART_S[0] <= now_s - then_s <= _APART_S[1] and abs(delay - earlier) <= _SAME_DELAY
+            for then_s, earlier in self._peaks
+        )
+        self._peaks.append((now_s, delay))
+        if is_echo:
+            self.delay_ms = delay * 1000.0 / RATE_HZ
+            played = self._far[len(self._far) - delay - _WINDOW : len(self._far) - delay]
+            captured = dbfs(rms(self._near))
+            self._losses.append((dbfs(rms(played)) - captured, captured - dbfs(rms(self._out))))
+        return is_echo

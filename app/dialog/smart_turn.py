@@ -1,0 +1,102 @@
+"""End-of-turn detection: the probability that the user has finished, from the Smart Turn v3.2 network.
+
+In: the audio of the present turn at 16 kHz, of which the last 8 s count. Out: one probability. The network
+listens to prosody, not to words, and was trained on many languages. It comes inside the pipecat-ai package
+and runs on onnxruntime with one thread. A call takes tens of milliseconds, so it has a thread of its own
+(app.session.end_of_turn_worker); what follows from the probability is decided in end_of_turn and turn_taking.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.dialog.packaged_model import find_model
+from engine_runtime.codec.speech_tokenizer.mel_filters import slaney_mel_filters
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.onnx_runtime import OnnxModelError, create_session
+from engine_runtime.types import Pcm
+
+WINDOW_S = 8.0
+"""What the network looks at; a shorter turn is padded at the front."""
+_RATE = 16_000
+_WINDOW_SAMPLES = round(WINDOW_S * _RATE)
+_PACKAGE = "pipecat"
+_FILE = "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx"
+_N_FFT, _HOP, _N_MELS = 400, 160, 80
+_BLOCK_FRAMES = 16
+_POWER_FLOOR = 1e-10
+_DYNAMIC_RANGE = 8.0
+"""Decades of power below the loudest moment."""
+_VARIANCE_FLOOR = 1e-7
+
+
+class EndOfTurnDetector(Protocol):
+    """Estimates whether a turn is finished."""
+
+    def probability(self, pcm: Pcm) -> float:
+        """How likely the turn `pcm` [n] at 16 kHz, with the pause at its end, is finished, 0 to 1."""
+
+
+def installed_model() -> Path | None:
+    """The file of the network, None if its package is not installed."""
+    return find_model(_PACKAGE, _FILE)
+
+
+class SmartTurn:
+    """The network; it has no state."""
+
+    def __init__(self, model: Path | None = None) -> None:
+        """Load the network and try it; MossVoiceError if it, or onnxruntime, is not installed or does not
+        work."""
+        path = model or installed_model()
+        if path is None:
+            raise MossVoiceError(
+                "Silence alone ends a turn, because Smart Turn is not installed. "
+                "Install it with: pip install --no-deps pipecat-ai==1.14.0"
+            )
+        self._features = LogMel()
+        damaged = f"Silence alone ends a turn, because {path} is damaged. Reinstall the package pipecat-ai."
+        try:
+            self._session = create_session(path, purpose="detect the end of a turn")
+        except OnnxModelError as error:
+            raise MossVoiceError(damaged) from error
+        if [(put.name, put.shape[1:]) for put in self._session.get_inputs()] != [
+            ("input_features", [_N_MELS, _WINDOW_SAMPLES // _HOP])
+        ] or not 0.0 <= self.probability(np.zeros(0, np.float32)) <= 1.0:
+            raise MossVoiceError(damaged)
+
+    def probability(self, pcm: Pcm) -> float:
+        """How likely the turn `pcm` [n] is finished; NaN is never returned."""
+        (output,) = self._session.run(None, {"input_features": self._features(pcm)[None]})
+        probability = float(output.reshape(-1)[0])
+        return probability if math.isfinite(probability) else 0.0
+
+
+class LogMel:
+    """Whisper's log-mel of the last 8 s, normalized to zero mean and unit variance first."""
+
+    def __init__(self) -> None:
+        self._window = np.hanning(_N_FFT + 1)[:-1].astype(np.float32)
+        self._filters = slaney_mel_filters(_RATE, _N_FFT, _N_MELS, 0.0, _RATE / 2).astype(np.float32)
+
+    def __call__(self, pcm: Pcm) -> NDArray[np.float32]:
+        """[n] -> [80, 800], of which the last frame belongs to the last sample."""
+        recent = pcm[-_WINDOW_SAMPLES:]
+        wave = np.pad(recent.astype(np.float32), (_WINDOW_SAMPLES - len(recent), 0))
+        wave = (wave - wave.mean()) / np.sqrt(wave.var() + _VARIANCE_FLOOR)
+        mirrored = np.pad(wave, _N_FFT // 2, mode="reflect")
+        # The frame that is centred on the end is left out, as in Whisper.
+        windows = np.lib.stride_tricks.sliding_window_view(mirrored, _N_FFT)[:-_HOP:_HOP]
+        spectrum = np.fft.rfft(windows * self._window)
+        power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)  # [800, 201]
+        # In blocks too small for a second thread of BLAS, which would spin all through the network's call.
+        blocks = power.reshape(-1, _BLOCK_FRAMES, power.shape[-1]) @ self._filters.T
+        log_power = np.log10(np.maximum(blocks.reshape(-1, _N_MELS), _POWER_FLOOR)).T
+        floored = np.maximum(log_power, log_power.max() - _DYNAMIC_RANGE)
+        features: NDArray[np.float32] = ((floored + 4.0) / 4.0).astype(np.float32)
+        return features

@@ -1,0 +1,93 @@
+"""Asks the end-of-turn detector in its own thread: an answer takes longer than a round of the dialog may.
+
+In: pauses with the audio of their turn. Out: a probability each, in a queue. `run` is the body of the end of
+turn thread, the only one that touches the detector; `submit`, `close` and `answers` belong to the dialog
+thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from app.dialog.smart_turn import EndOfTurnDetector
+from app.session.pending_work import PendingWork
+from engine_runtime.types import Pcm
+
+_log = logging.getLogger(__name__)
+
+DetectorFactory = Callable[[], EndOfTurnDetector | None]
+"""Loads the detector, or says why there is none and returns None. Called once, in the end of turn thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause to judge: the silence after `speech_end_ms`, `silence_ms` of it when it was asked."""
+
+    turn_id: int
+    speech_end_ms: float
+    silence_ms: float
+    pcm: Pcm
+    """The audio of the turn up to now, at the rate of the detector."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRated:
+    """The detector's answer: how likely the user has finished, and when the work on it began and how long it
+    took (by the clock of the timing bus)."""
+
+    pause: Pause
+    probability: float
+    start_ns: int
+    duration_ns: int
+
+
+class EndOfTurnWorker:
+    """One detector, one pause after the other."""
+
+    def __init__(self, factory: DetectorFactory, pending: PendingWork) -> None:
+        self.answers: SimpleQueue[PauseRated] = SimpleQueue()
+        self._factory = factory
+        self._pending = pending
+        self._pauses: SimpleQueue[Pause | None] = SimpleQueue()
+        pending.begin()  # loading
+
+    # ---- dialog thread ----
+
+    def submit(self, pause: Pause) -> None:
+        """Put a pause in the queue; never blocks. Without a detector there will be no answer."""
+        self._pending.begin()
+        self._pauses.put(pause)
+
+    def close(self) -> None:
+        """End the thread after what is in the queue."""
+        self._pauses.put(None)
+
+    # ---- end of turn thread ----
+
+    def run(self) -> None:
+        """Body of the end of turn thread: load, answer, end."""
+        try:
+            detector = self._factory()
+        except Exception:
+            _log.exception("the end-of-turn detector cannot be loaded")
+            detector = None
+        _log.info("end of turn: %s", "silence alone" if detector is None else type(detector).__name__)
+        self._pending.end()
+        while (pause := self._pauses.get()) is not None:
+            try:
+                if detector is not None:
+                    self._rate(detector, pause)
+            except Exception:
+                _log.exception("the end-of-turn detector failed; silence alone ends a turn from now on")
+                detector = None
+            finally:
+                self._pending.end()
+
+    def _rate(self, detector: EndOfTurnDetector, pause: Pause) -> None:
+        start_ns = time.perf_counter_ns()
+        probability = detector.probability(pause.pcm)
+        self.answers.put(PauseRated(pause, probability, start_ns, time.perf_counter_ns() - start_ns))

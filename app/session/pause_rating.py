@@ -1,0 +1,58 @@
+"""The pauses of a turn on their way to the end-of-turn detector and back, and into the timing trace.
+
+In: pauses that turn-taking found, the audio captured so far, answers of the detector. Out: questions for the
+detector, and the timing events pause (the turn may be over) and end_of_turn (the detector's answer). Dialog
+thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from queue import Empty
+
+from app.dialog.end_of_turn import Stage
+from app.dialog.smart_turn import WINDOW_S
+from app.dialog.turn_taking import TurnEvent
+from app.session.capture import Capture
+from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
+from engine_runtime.timing import TimingBus
+
+
+class PauseRating:
+    """Asks about one turn at a time. Without a worker no pause is rated."""
+
+    def __init__(self, worker: EndOfTurnWorker | None, capture: Capture) -> None:
+        self._worker = worker
+        self._capture = capture
+
+    def begin(self, turn_id: int, event: TurnEvent, timing: TimingBus, *, asks: bool) -> None:
+        """The user paused: note it, and ask the detector if there is one and it shall be asked."""
+        timing.emit("pause", turn_id, time.perf_counter_ns(), 0, silence_ms=event.silence_ms)
+        if self._worker is not None and asks:
+            pcm = self._capture.utterance.recent(round(WINDOW_S * self._capture.sample_rate))
+            self._worker.submit(Pause(turn_id, event.speech_end_ms, event.silence_ms, pcm))
+
+    def answers(self) -> Iterator[PauseRated]:
+        """What the detector answered since the last call."""
+        while self._worker is not None:
+            try:
+                yield self._worker.answers.get_nowait()
+            except Empty:
+                return
+
+    def report(self, rated: PauseRated, stage: Stage | None, timing: TimingBus) -> None:
+        """Into the trace: what the detector found of a pause, and when the answer was there, in milliseconds
+        of silence; `stage` is None where the pause was over by then."""
+        pause = rated.pause
+        answered_ms = self._capture.ms_of(self._capture.utterance.end) - pause.speech_end_ms
+        timing.emit(
+            "end_of_turn",
+            pause.turn_id,
+            rated.start_ns,
+            rated.duration_ns,
+            probability=rated.probability,
+            stage="late" if stage is None else stage.value,
+            asked_ms=pause.silence_ms,
+            answered_ms=answered_ms,
+        )

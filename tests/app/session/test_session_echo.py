@@ -1,0 +1,192 @@
+"""A conversation with an open loudspeaker, on a virtual clock, with the real voice activity detection: the
+assistant neither interrupts nor answers itself, and the user still can interrupt it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.audio import echo_cancellation
+from app.audio.devices import DeviceList
+from app.audio.echo_cancellation import AudioProcessing, EchoMode
+from app.audio.resample import Resampler
+from app.audio.wav import read_wav
+from app.dialog.vad import SileroVad
+from app.session.clocks import VirtualClock
+from app.session.messages import (
+    ApplySettings,
+    EchoMeasured,
+    ErrorRaised,
+    PlaybackFinished,
+    PlaybackStarted,
+    Start,
+    Timing,
+    TurnCancelled,
+    TurnOpened,
+)
+from app.session.session import Session
+from app.session.session_settings import SessionSettings
+from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
+from tests.doubles.echo_room import RATE, EchoRoom
+from tests.doubles.scripted_engine import OUT_RATE, ScriptedEngine, ScriptedTurn
+from tests.tools.session_driver import Driver
+
+ROOT = Path(__file__).parents[3]
+REPLIES = ("02-who-are-you", "06-capital-of-france", "08-colour-of-grass", "11-joke", "05-after-monday")
+pytestmark = pytest.mark.slow
+
+
+@cache
+def spoken(name: str, rate: int) -> Pcm:
+    folder = ROOT / "tests" / "data" / "speech" if name == "question" else ROOT / "assets" / "samples"
+    pcm, own = read_wav(folder / f"{name}.wav")
+    resampler = Resampler(own, rate)
+    return np.concatenate([resampler.push(pcm), resampler.finish()])
+
+
+class SpeakingEngine(ScriptedEngine):
+    """Answers with two sentences of speech, about five seconds, other ones each time."""
+
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
+        turn = super().open_turn(conversation, turn_id, reply)
+        words = [spoken(REPLIES[(2 * turn_id + part) % len(REPLIES)], OUT_RATE) for part in (0, 1)]
+        pcm = np.concatenate(words)
+
+        def speak(_: Modality) -> Iterator[ReplyEvent]:
+            for chunk, start in enumerate(range(0, len(pcm), 9_600)):
+                yield ReplyAudio(turn_id, pcm[start : start + 9_600], OUT_RATE, chunk)
+            yield ReplyDone(turn_id, Modality.SPEECH, "stop", "", (), len(pcm))
+
+        turn._reply = speak  # type: ignore[method-assign]
+        return turn
+
+
+@contextmanager
+def talking(room: EchoRoom, mode: EchoMode = "auto") -> Iterator[Driver]:
+    """A session that listens in the room."""
+    engine = SpeakingEngine()
+    session = Session(
+        lambda: engine,
+        SessionSettings(audio_processing=AudioProcessing(mode)),
+        room,
+        room.speaker,
+        clock=VirtualClock(),
+        vad=SileroVad(),
+        find_devices=lambda: DeviceList((), ()),
+        look_for_devices=lambda: None,
+    )
+    session.start()
+    try:
+        session.send(Start())
+        yield Driver(session, engine)
+    finally:
+        assert session.stop()
+
+
+def ask(driver: Driver, room: EchoRoom, until: Callable[[], bool], after_s: float = 1.0) -> None:
+    room.speak(0.6 * spoken("question", RATE), after_s)
+    driver.until(until, 60)
+
+
+def replies_heard(driver: Driver) -> int:
+    return len(driver.of(PlaybackFinished))
+
+
+def interruptions(driver: Driver) -> int:
+    return len(driver.of(TurnCancelled))
+
+
+@pytest.mark.parametrize("loss_db", [6, 12, 20])
+def test_uncancelled_the_echo_makes_the_assistant_interrupt_and_answer_itself(loss_db: float) -> None:
+    room = EchoRoom(loss_db, 100)
+    with talking(room, "off") as driver:
+        ask(driver, room, lambda: interruptions(driver) >= 4)  # after one question
+    assert {event.reason for event in driver.of(TurnCancelled)} == {"barge_in"}
+    assert len(driver.of(TurnOpened)) >= 5
+
+
+@pytest.mark.parametrize("skew_ppm", [0, 300])
+@pytest.mark.parametrize("delay_ms", [50, 250])
+@pytest.mark.parametrize("loss_db", [6, 12, 20])
+def test_the_assistant_hears_the_user_and_not_itself(
+    loss_db: float, delay_ms: float, skew_ppm: float
+) -> None:
+    room = EchoRoom(loss_db, delay_ms, skew_ppm)
+    with talking(room) as driver:
+        for reply in range(1, 5):
+            ask(driver, room, lambda reply=reply: replies_heard(driver) >= reply or interruptions(driver) > 0)  # type: ignore[misc]
+        driver.until(lambda: bool(driver.of(EchoMeasured)))
+    assert interruptions(driver) == 0
+    assert len(driver.of(TurnOpened)) == 4
+    assert driver.of(ErrorRaised) == []
+    echo = driver.of(EchoMeasured)[-1].echo
+    assert echo.state == "cancelling"
+    assert echo.erl_db == pytest.approx(loss_db, abs=4)
+    assert echo.delay_ms == pytest.approx(delay_ms, abs=5)
+    assert echo.erle_db is not None
+    assert echo.erle_db > 12
+    measured = [event.event for event in driver.of(Timing) if event.event.name == "echo"]
+    assert measured[-1].attributes["erl_db"] == echo.erl_db
+
+
+@pytest.mark.parametrize(("loss_db", "delay_ms", "skew_ppm"), [(6, 100, 0), (12, 250, 300), (20, 50, 0)])
+def test_the_user_can_interrupt_a_reply_that_echoes(loss_db: float, delay_ms: float, skew_ppm: float) -> None:
+    room = EchoRoom(loss_db, delay_ms, skew_ppm)
+    with talking(room) as driver:
+        for turn in range(3):
+            heard = len(driver.of(PlaybackStarted))
+            ask(driver, room, lambda heard=heard: len(driver.of(PlaybackStarted)) > heard)  # type: ignore[misc]
+            room.speak(0.5 * spoken("question", RATE), after_s=0.7)
+            driver.until(lambda turn=turn: interruptions(driver) > turn or replies_heard(driver) > turn, 60)  # type: ignore[misc]
+            assert interruptions(driver) == turn + 1
+            driver.until(lambda turn=turn: replies_heard(driver) > turn, 60)  # type: ignore[misc]
+    assert {event.reason for event in driver.of(TurnCancelled)} == {"barge_in"}
+    assert len(driver.of(TurnOpened)) == 6
+
+
+@pytest.mark.parametrize("after_s", [0.3, 1.1])
+def test_with_headphones_the_user_can_interrupt_and_is_not_processed(after_s: float) -> None:
+    room = EchoRoom(6, 100)
+    room.echo_gain = 0.0
+    with talking(room) as driver:
+        ask(driver, room, lambda: replies_heard(driver) == 1)
+        heard = len(driver.of(PlaybackStarted))
+        ask(driver, room, lambda: len(driver.of(PlaybackStarted)) > heard)
+        driver.until(lambda: driver.of(EchoMeasured)[-1].echo.state == "no_echo")
+        room.speak(0.25 * spoken("question", RATE), after_s)
+        driver.until(lambda: interruptions(driver) > 0 or replies_heard(driver) > 1, 60)
+    assert interruptions(driver) == 1
+    assert driver.of(EchoMeasured)[-1].echo.state == "no_echo"
+
+
+@pytest.mark.parametrize("loss_db", [6, 20])
+def test_headphones_that_are_pulled_out_start_no_loop(loss_db: float) -> None:
+    room = EchoRoom(loss_db, 100)
+    room.echo_gain = 0.0
+    with talking(room) as driver:
+        for reply in (1, 2):
+            ask(driver, room, lambda reply=reply: replies_heard(driver) >= reply)  # type: ignore[misc]
+        driver.until(lambda: driver.of(EchoMeasured)[-1].echo.state == "no_echo")
+        room.echo_gain = 1.0
+        for reply in (3, 4):
+            ask(driver, room, lambda reply=reply: replies_heard(driver) >= reply or interruptions(driver) > 1)  # type: ignore[misc]
+    assert interruptions(driver) <= 1
+    assert len(driver.of(TurnOpened)) <= 5
+    assert driver.of(EchoMeasured)[-1].echo.state == "cancelling"
+
+
+def test_the_obstacle_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(echo_cancellation, "_PACKAGE", "no_such_package")
+    room = EchoRoom(60, 100)
+    with talking(room) as driver:
+        ask(driver, room, lambda: replies_heard(driver) == 1)
+        driver.session.send(ApplySettings(SessionSettings(audio_processing=AudioProcessing("on"))))
+        ask(driver, room, lambda: replies_heard(driver) == 2)
+    assert len(driver.of(ErrorRaised)) == 1
+    assert "pywebrtc-audio" in driver.of(ErrorRaised)[0].message
+    assert driver.of(ErrorRaised)[0].what_to_do

@@ -1,0 +1,147 @@
+"""A whole session with an end-of-turn detector, on a virtual clock: commits, reopenings, their trace."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.audio.wav_streams import WavMicrophone
+from app.dialog.turn_taking import TurnTakingSettings
+from app.session.messages import (
+    ApplySettings,
+    PlaySample,
+    ReplyFinished,
+    SampleFinished,
+    Start,
+    Timing,
+    TurnCommitted,
+    TurnExtended,
+)
+from app.session.session_settings import SessionSettings
+from engine_runtime.timing import TimingEvent
+from tests.doubles.scripted_detector import ScriptedDetector
+from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.tools.session_driver import Driver, running, silence, speech, write_question
+
+FRAME_MS = 32
+
+
+def named(driver: Driver, *names: str) -> list[TimingEvent]:
+    """The timing events of these names."""
+    return [event.event for event in driver.of(Timing) if event.event.name in names]
+
+
+def decisions(driver: Driver) -> list[tuple[str, object]]:
+    """What was decided, in order: (event, stage or reason)."""
+    known = named(driver, "pause", "end_of_turn", "endpointing", "reopen")
+    return [(e.name, e.attributes.get("stage", e.attributes.get("reason", ""))) for e in known]
+
+
+def ask(driver: Driver, question: Path) -> None:
+    driver.session.send(PlaySample(question))
+    driver.await_event(SampleFinished)
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> Path:
+    return write_question(tmp_path / "question.wav", silence(0.8), speech(1.0), silence(0.3))
+
+
+@pytest.fixture
+def hesitant(tmp_path: Path) -> Path:
+    """A question with a pause of 1.5 s in it."""
+    return write_question(
+        tmp_path / "hesitant.wav", silence(0.8), speech(1.0), silence(1.5), speech(0.6), silence(0.3)
+    )
+
+
+def test_a_finished_question_is_committed_after_a_quarter_of_a_second(question: Path) -> None:
+    detector = ScriptedDetector(0.99)
+    with running(ScriptedEngine(), detector=detector) as driver:
+        ask(driver, question)
+        (committed,) = driver.of(TurnCommitted)
+        (endpointing,) = named(driver, "endpointing")
+        (rated,) = named(driver, "end_of_turn")
+        assert decisions(driver) == [("pause", ""), ("end_of_turn", "likely"), ("endpointing", "likely")]
+    assert committed.seconds == pytest.approx(1.0, abs=0.07)
+    assert endpointing.duration_ms == pytest.approx(250, abs=60)
+    assert endpointing.attributes["silence_ms"] == 256
+    assert rated.attributes["probability"] == 0.99
+    assert rated.attributes["asked_ms"] == 160
+    assert 160 <= float(rated.attributes["answered_ms"]) <= 160 + 2 * FRAME_MS
+    # Pre-roll, speech and the pause up to the question, and nothing before.
+    (pcm,) = detector.asked
+    assert len(pcm) / 16_000 == pytest.approx(0.32 + 1.0 + 0.16, abs=0.08)
+    assert np.abs(pcm).max() == pytest.approx(0.3, abs=0.02)
+
+
+def test_a_hesitation_is_waited_for(hesitant: Path) -> None:
+    detector = ScriptedDetector(0.05, 0.10, 0.99)
+    with running(ScriptedEngine(), detector=detector) as driver:
+        ask(driver, hesitant)
+        assert decisions(driver) == [
+            ("pause", ""),
+            ("end_of_turn", "unlikely"),
+            ("pause", ""),
+            ("end_of_turn", "unlikely"),
+            ("pause", ""),
+            ("end_of_turn", "likely"),
+            ("endpointing", "likely"),
+        ]
+        (committed,) = driver.of(TurnCommitted)
+    assert committed.seconds == pytest.approx(3.1, abs=0.07)
+    # The last question is about the turn as a whole, with its pause.
+    assert len(detector.asked[-1]) / 16_000 == pytest.approx(0.32 + 3.1 + 0.16, abs=0.08)
+
+
+def test_silence_alone_cuts_that_hesitation(hesitant: Path) -> None:
+    with running(ScriptedEngine()) as driver:
+        ask(driver, hesitant)
+        assert ("endpointing", "silence") in decisions(driver)
+        assert len(driver.of(TurnCommitted)) == 2
+
+
+@pytest.mark.slow
+def test_a_turn_that_was_committed_too_early_is_reopened(tmp_path: Path) -> None:
+    path = write_question(
+        tmp_path / "long.wav", silence(0.8), speech(0.8), silence(0.8), speech(0.8), silence(2.0)
+    )
+    gate = threading.Event()
+    engine = ScriptedEngine(Script(gate=gate))
+    detector = ScriptedDetector(0.99)
+    with running(engine, microphone=WavMicrophone(path), detector=detector) as driver:
+        driver.session.send(Start())
+        driver.await_event(TurnCommitted, 2)
+        gate.set()
+        driver.await_event(ReplyFinished)
+        decided = [("pause", ""), ("end_of_turn", "likely"), ("endpointing", "likely")]
+        assert decisions(driver) == [*decided, ("reopen", ""), *decided]
+        assert len(driver.of(TurnExtended)) == 1
+    assert engine.names_of(1) == ["open", "push", "commit", "reopen", "push", "commit"]
+    # The second question is about the whole turn.
+    assert len(detector.asked[-1]) / 16_000 == pytest.approx(0.32 + 2.4 + 0.16, abs=0.08)
+
+
+@pytest.mark.slow
+def test_a_detector_that_is_too_slow_changes_nothing(question: Path) -> None:
+    with running(ScriptedEngine(), detector=ScriptedDetector(0.99, work_s=0.8)) as driver:
+        ask(driver, question)
+        driver.until(lambda: bool(named(driver, "end_of_turn")))
+        assert [reason for name, reason in decisions(driver) if name == "endpointing"] == ["silence"]
+        assert [stage for name, stage in decisions(driver) if name == "end_of_turn"] == ["late"]
+
+
+def test_off_asks_nobody(question: Path) -> None:
+    detector = ScriptedDetector(0.99)
+    settings = SessionSettings(hear_samples=False, turn_taking=TurnTakingSettings(eagerness="off"))
+    with running(ScriptedEngine(), settings, detector=detector) as driver:
+        ask(driver, question)
+        assert decisions(driver) == [("pause", ""), ("endpointing", "silence")]
+        driver.session.send(ApplySettings(SessionSettings(hear_samples=False)))
+        driver.session.send(PlaySample(question))
+        driver.await_event(SampleFinished, 2)
+        assert decisions(driver)[-1] == ("endpointing", "likely")
+    assert len(detector.asked) == 1

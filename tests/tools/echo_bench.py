@@ -1,0 +1,96 @@
+"""What echo cancellation removes and what it costs. Run by hand, not by pytest:
+
+    python -m tests.tools.echo_bench
+
+The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
+microphone's clock; then what was measured of it, the echo return loss enhancement from the third second on,
+the share of frames that the VAD takes for speech before and after, and the time for 10 ms of sound. The last
+rows: no echo; the option off; with noise suppression and gain control.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from app.audio.echo_cancellation import AudioProcessing
+from app.audio.levels import dbfs, rms
+from app.audio.resample import Resampler
+from app.audio.wav import read_wav
+from app.dialog.vad import SileroVad
+from engine_runtime.types import Pcm
+from tests.doubles.echo_room import RATE, SPEAKER_RATE, EchoRoom
+from tests.tools.echo_scene import Scene
+
+_SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
+_HEADER = (
+    "echo dB  delay ms  drift ppm  state       ERL dB  delay ms  ERLE dB  VAD before  after  ms/10 ms  p99"
+)
+
+
+def main() -> None:
+    """Print one row per room."""
+    replies = np.concatenate([_spoken(file) for file in sorted(_SAMPLES.glob("*.wav"))])
+    sys.stdout.write(_HEADER + "\n")
+    for loss_db in (6, 12, 20):
+        for delay_ms in (50, 100, 250):
+            for skew_ppm in (0, 300):
+                _measure(EchoRoom(loss_db, delay_ms, skew_ppm), AudioProcessing(), replies, loss_db, skew_ppm)
+    headphones = EchoRoom(12, 100)
+    headphones.echo_gain = 0.0
+    _measure(headphones, AudioProcessing(), replies, float("inf"), 0)
+    _measure(EchoRoom(12, 100), AudioProcessing("off"), replies, 12, 0)
+    options = AudioProcessing(noise_suppression=True, gain_control=True)
+    _measure(EchoRoom(12, 100), options, replies, 12, 0)
+
+
+def _spoken(file: Path) -> Pcm:
+    pcm, rate = read_wav(file)
+    resampler = Resampler(rate, SPEAKER_RATE)
+    return np.concatenate([resampler.push(pcm), resampler.finish()])
+
+
+def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: float, skew_ppm: float) -> None:
+    scene = Scene(room, options)
+    times: list[float] = []
+    process = scene.processor.process
+
+    def timed(*arguments: object) -> Pcm:
+        began = time.perf_counter()
+        processed = process(*arguments)  # type: ignore[arg-type]
+        times.append(time.perf_counter() - began)
+        return processed
+
+    scene.processor.process = timed  # type: ignore[method-assign]
+    captured, processed = scene.run(len(replies) / SPEAKER_RATE, replies)
+    settled = slice(3 * RATE, None)
+    echo = scene.processor.measurement
+    first = int(np.argmax(np.abs(room.response) > 0))
+    values = (
+        f"{-loss_db:7.0f}",
+        f"{first * 1000 / RATE:8.0f}",
+        f"{skew_ppm:8.0f}",
+        f"{echo.state:10}",
+        f"{echo.erl_db or float('nan'):6.1f}",
+        f"{echo.delay_ms or float('nan'):8.0f}",
+        f"{dbfs(rms(captured[settled])) - dbfs(rms(processed[settled])):7.1f}",
+        f"{_speech_share(captured):9.1%}",
+        f"{_speech_share(processed):7.1%}",
+        f"{np.mean(times) * 1e3:7.3f}",
+        f"{np.percentile(times, 99) * 1e3:6.3f}",
+    )
+    sys.stdout.write("  ".join(values) + "\n")
+
+
+def _speech_share(pcm: Pcm) -> float:
+    vad = SileroVad()
+    size = vad.frame_samples
+    frames = [pcm[start : start + size] for start in range(0, len(pcm) - size + 1, size)]
+    return float(np.mean([vad.probability(np.ascontiguousarray(frame)) > 0.5 for frame in frames]))
+
+
+if __name__ == "__main__":
+    main()

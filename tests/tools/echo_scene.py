@@ -1,0 +1,38 @@
+"""A room with a loudspeaker, a user, a microphone and its processing, on a clock of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor
+from engine_runtime.types import Pcm
+from tests.doubles.echo_room import SPEAKER_RATE, EchoRoom
+
+MS = 1_000_000
+
+
+class Scene:
+    """A room, and a processor for its microphone."""
+
+    def __init__(self, room: EchoRoom, options: AudioProcessing) -> None:
+        self.room = room
+        self.processor = CaptureProcessor(room.speaker, options)
+        self.processed: list[Pcm] = []
+        self._now_ms = 0
+        room.open(None, 0.0)
+        room.speaker.open(None, 0.0)
+
+    def run(self, seconds: float, played: Pcm | None = None) -> tuple[Pcm, Pcm]:
+        """Play something for so long; what was captured, and what came of it."""
+        captured, processed = len(self.room.captured), len(self.processed)
+        rest = np.zeros(0, dtype=np.float32) if played is None else played
+        for _ in range(round(seconds * 100)):
+            count = min(SPEAKER_RATE // 10, len(rest), self.room.speaker.ring.free)
+            self.room.speaker.ring.write(rest[:count])
+            rest = rest[count:]
+            self._now_ms += 10
+            self.room.service(self._now_ms * MS)
+            self.room.speaker.service(self._now_ms * MS)
+            pcm = self.room.ring.read(self.room.ring.available)
+            self.processed.append(self.processor.process(pcm, self.room.sample_time_ns))
+        return np.concatenate(self.room.captured[captured:]), np.concatenate(self.processed[processed:])

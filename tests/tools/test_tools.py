@@ -1,0 +1,53 @@
+"""Tools that are run by hand end with a message, not with a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def module(name: str, *arguments: str) -> str:
+    """Python that runs a tool as `python -m` does."""
+    return (
+        f"import runpy, sys; sys.argv = {['', *arguments]}; "
+        f"runpy.run_module('tests.tools.{name}', run_name='__main__')"
+    )
+
+
+def test_redraw_bench_explains_itself() -> None:
+    ended = run(module("redraw_bench", "--help"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "seconds" in ended.stdout
+
+
+@pytest.mark.slow
+def test_decode_phases_without_a_gpu_says_so() -> None:
+    no_gpu = "import torch; torch.cuda.is_available = lambda: False; "
+    ended = run(no_gpu + module("decode_phases"))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "There is no CUDA device.\n")
+
+
+def test_compile_kernels_without_triton_names_what_is_missing() -> None:
+    ended = run("import sys; sys.modules['triton'] = None; " + module("compile_kernels", "89"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "Triton is not installed. Install it with pip install triton (Linux).\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argument", ["--help", "12"])
+def test_compile_kernels_says_what_it_takes(argument: str) -> None:
+    pytest.importorskip("triton")
+    ended = run(module("compile_kernels", argument))
+    assert ended.returncode == (0 if argument == "--help" else 2)
+    assert "capabilities" in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr
