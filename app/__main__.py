@@ -1,4 +1,4 @@
-"""`python -m app` is `moss-voice`: where the process starts and ends. Main thread."""
+"""Entry point of `python -m app` and `moss-voice`. Main thread."""
 
 from __future__ import annotations
 

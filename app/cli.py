@@ -1,8 +1,8 @@
 """moss-voice: the command line. Without a subcommand it opens the window.
 
-Errors that a user can do something about are one sentence on stderr and exit status 1, wrong usage is 2, a
-signal 128 and its number (130 for Ctrl-C). Results go to stdout, progress and notes to stderr. Torch and Qt
-are imported by the subcommand that needs them, so that --help is instant. Main thread.
+Errors that the user can correct are one sentence on stderr with exit status 1; wrong usage is 2, a signal 128
+plus its number (130 for Ctrl-C). Results go to stdout, progress and notes to stderr. Torch and Qt are
+imported by the subcommands that need them, so --help is fast. Main thread.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 from app import paths, process
-from app.commands import bench, demo, doctor, fetch, inspect, talk, trt, verify, window
-from app.commands.engine_options import add_engine_options
+from app.commands import bench, console, demo, doctor, fetch, inspect, talk, trt, verify, window
+from app.commands.engine_options import add_eagerness_option, add_engine_options
 from app.logging_setup import set_up_logging
 from app.progress import note
 from engine_runtime.errors import MossVoiceError, redact
@@ -32,6 +32,7 @@ examples:
   moss-voice                                        open the window
   moss-voice talk --in question.wav --out reply.wav answer a recording
   moss-voice talk --text "what is two plus three" --reply text
+  moss-voice console                                talk in a terminal, without a window
   moss-voice bench --json                           measure every stage
   moss-voice fetch moss-speech                      download the released model
   moss-voice doctor                                 check the installation
@@ -47,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands; each sets `run` to what carries it out."""
+    """The parser of all subcommands; each sets `run` to the function that executes it."""
     parser = _Parser(
         prog="moss-voice",
         description="A local speech-to-speech assistant: a spoken question in, a spoken answer out.",
@@ -55,11 +56,12 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"moss-voice {_version()}")
-    parser.add_argument("--verbose", action="store_true", help="show what the program logs, and tracebacks")
+    parser.add_argument("--verbose", action="store_true", help="print log records and tracebacks")
     add_engine_options(parser, of_subcommand=False)
+    add_eagerness_option(parser, of_subcommand=False)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, demo, bench, verify, inspect, fetch, trt, doctor):
+    for command in (talk, console, demo, bench, verify, inspect, fetch, trt, doctor):
         command.add_parser(commands)
     return parser
 
@@ -91,13 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _fail(f"{_shown(error.filename)} cannot be used: {error.strerror}. Check the name.", False)
         return _fail(
             f"Unexpected {type(error).__name__}: {error}. Details are in {paths.log_file()}; "
-            "`moss-voice doctor` tells whether something is missing.",
+            "`moss-voice doctor` shows what is missing.",
             False,
         )
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
-    """The arguments; ends with status 2 where they are wrong."""
+    """The parsed arguments; exits with status 2 if they are invalid."""
     parser = build_parser()
     # NOTE: argparse of Python 3.11 drops the value of `--option=--` and leaves an empty list in its place.
     for word in words[: words.index("--") if "--" in words else None]:
@@ -108,7 +110,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
 
 
 def _require_current_folder() -> None:
-    """MossVoiceError where it was deleted: no relative name means anything then, and MKL ends the process."""
+    """MossVoiceError if it was deleted: relative names are invalid then, and MKL aborts the process."""
     try:
         Path.cwd()
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Files made for the user: complete under their name, or not there at all.
+"""Atomic output files: complete under their name, or absent.
 
-In: bytes. Out: a file, put in place by its last step; an ExportError says what to do if it cannot be written
-(disk full, no permission, no folder). A link stays, what it leads to is replaced; a character device such as
-/dev/null is written to; pipes, sockets and disks are refused. Any thread, one file per object.
+In: bytes. Out: a file, renamed into place at the end. Raises ExportError with the remedy if it cannot be
+written (disk full, no permission, no folder). A link is kept and its target replaced; a character device such
+as /dev/null is written to; pipes, sockets and disks are rejected. Any thread, one file per object.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import BinaryIO
 from engine_runtime.errors import ExportError
 
 _PREFIX_CHARACTERS = 40
-"""Of the name, in that of the temporary file: the whole of a long one would not fit."""
+"""Characters of the name in that of the temporary file, whose length is limited."""
 
 
 class ExportFile:
-    """A file being written beside its final place. As a context manager it is kept unless an error leaves
-    it."""
+    """A temporary file in the target folder. As a context manager it is renamed into place, or removed after
+    an error."""
 
     def __init__(self, path: Path, *, is_private: bool = False) -> None:
         """Start the file, which only its owner reads if it `is_private`; ExportError if the folder cannot be
@@ -77,7 +77,7 @@ class ExportFile:
         self._is_open = False
 
     def abort(self) -> None:
-        """Remove what was written so far."""
+        """Remove the incomplete file."""
         self._is_open = False
         with contextlib.suppress(OSError):
             self._file.close()
@@ -131,7 +131,8 @@ def _are_one_file(first: Path | None, second: Path | None) -> bool:
 
 
 def _find_target(path: Path) -> tuple[Path, int | None]:
-    """The path without links, and the mode of what is there (None for nothing). ExportError, OSError."""
+    """The path with links resolved, and the mode of the existing file (None if absent). Raises ExportError,
+    OSError."""
     target = Path(os.path.realpath(path))
     try:
         found = target.stat()

@@ -1,9 +1,8 @@
-"""Logging of the program, set up once by the composition root. Libraries only call
-`logging.getLogger(__name__)`.
+"""Logging, configured once by the composition root. Libraries only call `logging.getLogger(__name__)`.
 
-What ends the program goes to stderr in one line, everything from INFO on to a rotating file that only its
-owner reads. Neither audio nor what was said is ever logged, nor a password in a URL, whichever library names
-it. Uncaught errors of any thread and crashes of native code end up in the file too.
+Fatal errors go to stderr in one line, everything from INFO on to a rotating file that only its owner can
+read. Audio, the text of conversations and passwords in URLs are never logged, by any library. Uncaught
+exceptions of all threads and crashes of native code are logged to the file, too.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def set_up_logging(file: Path | None, verbose: bool = False) -> None:
-    """Send records to `file`, and to stderr what is critical, or everything if `verbose`. Calling it again
-    replaces that.
+    """Send records to `file`, and critical ones (all if `verbose`) to stderr. Calling it again replaces that.
 
-    A log file that cannot be written is no reason to stop: it is reported once and left out. A disk that is
-    full later on loses records, and puts nothing on the screen.
+    If the log file cannot be written, this is reported once and the program continues. If the disk is full
+    later, records are lost silently.
     """
     logging.raiseExceptions = False
     logging.setLogRecordFactory(_RedactedRecord)
@@ -77,13 +75,13 @@ class _WithoutTraceback(logging.Formatter):
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
-    """Readable by its owner alone, also where an earlier version made it otherwise."""
+    """Readable by its owner only, also a file of an earlier version."""
 
     def _open(self) -> TextIOWrapper:
         file = open(  # noqa: SIM115
             self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_open_private
         )
-        faulthandler.enable(file)  # anew after each rotation: the file of before is closed
+        faulthandler.enable(file)  # again after each rotation, which closes the earlier file
         return file
 
 

@@ -1,10 +1,9 @@
-"""Composition root: what is made, in which order, and in which order it goes away.
+"""Composition root: creates the parts of the program in order, and shuts them down in order.
 
-Start-up of the window: 1. logging (app.cli); 2. choices kept from the last time complete the command line;
-3. the session is made, nothing is loaded yet; 4. Qt and the main window; 5. the session starts its threads
-and checks the bundle and loads the engine while the window is already there; 6. Qt's event loop. Shut-down:
-window closed, choices kept, session stopped (turn cancelled, devices closed, threads joined), Qt gone. Main
-thread.
+Start-up of the window: 1. logging (app.cli); 2. saved preferences complete the command line; 3. the session
+is created, nothing is loaded yet; 4. Qt and the main window; 5. the session starts its threads, checks the
+bundle and loads the engine while the window is visible; 6. the event loop of Qt. Shut-down: window closed,
+preferences saved, session stopped (turn cancelled, devices closed, threads joined), Qt ended. Main thread.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from app.progress import note, progress_bar
 from app.settings import StartSettings
 
 if TYPE_CHECKING:
+    from app.dialog.smart_turn import SmartTurn
     from engine_runtime.engine import Engine
 
 
 def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
-    """What loads the engine when it is called, in the thread that will use it. That raises MossVoiceError."""
+    """A factory that loads the engine, called in the thread that will use it. That raises MossVoiceError."""
 
     def load() -> Engine:
         from engine_runtime.bundle.bundle import Bundle
@@ -49,6 +49,19 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
     return load
 
 
+def load_smart_turn() -> SmartTurn | None:
+    """The end-of-turn detector, or a note and None where it is not installed or damaged. In the thread that
+    will use it."""
+    from app.dialog.smart_turn import SmartTurn
+    from engine_runtime.errors import MossVoiceError
+
+    try:
+        return SmartTurn()
+    except MossVoiceError as error:
+        note(str(error))
+        return None
+
+
 def open_window(settings: StartSettings) -> int:
     """Run the desktop application until its window is closed; returns the exit status."""
     from app.gui.run import run_gui, stored_start_settings
@@ -56,5 +69,6 @@ def open_window(settings: StartSettings) -> int:
     from app.session.session_settings import SessionSettings
 
     settings = stored_start_settings(settings)
-    session_settings = SessionSettings(seed=settings.seed)
-    return run_gui(Session(engine_factory(settings), session_settings), session_settings)
+    session_settings = SessionSettings.of(settings)
+    session = Session(engine_factory(settings), session_settings, end_of_turn=load_smart_turn)
+    return run_gui(session, session_settings)

@@ -1,6 +1,6 @@
-"""Where things lie: shipped assets, fetched bundles, kept voices, settings, logs.
+"""Paths: shipped assets, fetched bundles, cached voices, settings, logs.
 
-Assets are found in a checkout, in an installed copy and in a frozen program. No folder is made here. Any
+Assets are found in a checkout, in an installed copy and in a frozen program. No folder is created here. Any
 thread.
 """
 
@@ -30,15 +30,14 @@ def require_home() -> None:
 
 
 def user_path(text: str) -> Path:
-    """A path as a user writes it, with ~ and ~name for a home folder; a ~name that nobody has stays as it is.
-
-    A shell leaves the ~ of `--to=~/x` to the program.
+    """A path as typed by the user, with ~ and ~name expanded; an unknown ~name is kept. Shells do not expand
+    the ~ of `--to=~/x`.
     """
     return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
 def assets_dir() -> Path:
-    """The folder of the shipped assets. FileNotFoundError where the program was installed without them."""
+    """The folder of the shipped assets. FileNotFoundError if the program was installed without them."""
     candidates = list(_asset_candidates())
     for candidate in candidates:
         if candidate.is_dir():
@@ -66,14 +65,14 @@ def default_bundle() -> Path:
 
 
 def user_bundles_dir() -> Path:
-    """Where bundles that were fetched lie."""
+    """Folder of fetched bundles."""
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "bundles"
 
 
 def find_bundle(name: Path) -> Path:
     """The folder that a user means: a path, or the name of a bundle that was fetched or shipped.
 
-    NOTE: os.path takes a name that is too long, or holds a NUL, for one that is not there; pathlib raises.
+    NOTE: os.path treats a name that is too long or contains NUL as absent; pathlib raises.
     """
     if os.path.exists(name) or len(name.parts) != 1:  # noqa: PTH110
         return name
@@ -82,7 +81,7 @@ def find_bundle(name: Path) -> Path:
 
 
 def voices_dir() -> Path:
-    """Where what was made of chosen voices is kept; may be emptied at any time."""
+    """Cache of voice prompts; may be emptied at any time."""
     return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "voices"
 
 

@@ -1,7 +1,7 @@
-"""The process around a command: its standard streams, the signals that end it, and how it ends.
+"""The process of a command: standard streams, signals, exit.
 
-In: what the shell or the desktop started the program with. Out: streams that can be written to, `Stopped`
-raised in the main thread, and an exit that waits for no other one. Main thread.
+In: the environment of the process. Out: usable streams, `Stopped` raised in the main thread on a signal, and
+an exit that does not wait for other threads. Main thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_S = 5.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks the process to end. Whoever cleans up at a KeyboardInterrupt does so at this one."""
+    """A signal requests the end of the process. A KeyboardInterrupt, so that the same cleanup runs."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,10 +37,8 @@ class Stopped(KeyboardInterrupt):
 
 
 def open_standard_streams() -> None:
-    """Give those that were closed a place, and let the output take any character.
-
-    NOTE: the next file that is opened would get the number of a closed stream, and with it what libraries
-    print there.
+    """Reopen closed streams on the null device, and make the output accept any character. NOTE: otherwise the
+    next opened file would get the descriptor of a closed stream, and the messages that libraries print there.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -80,7 +78,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 class _End:
-    """Raises `Stopped` at the first signal, again where that had no effect, and at last ends the process.
+    """Raises `Stopped` at the first signal, again if that had no effect, and finally ends the process.
 
     NOTE: libraries that are written in C lose an exception, or abort, while they are loaded and in callbacks.
     """
@@ -119,7 +117,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def discard_output() -> None:
-    """Write what is left of the output nowhere: its reader has gone, or its disk is full."""
+    """Discard the rest of the output: its reader is gone, or its disk is full."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -127,8 +125,8 @@ def discard_output() -> None:
 
 
 def exit_now(status: int, text: str = "") -> None:
-    """End, with a line on stderr if there is one, without waiting for threads and libraries: they may be in
-    the middle of seconds of work."""
+    """Exit, with an optional line on stderr, without waiting for threads and libraries, which may be busy for
+    seconds."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{text}\n" if text else "")
     logging.shutdown()

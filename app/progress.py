@@ -1,4 +1,4 @@
-"""What is said on stderr beside the results: a progress bar, where someone is there to see it, and notes."""
+"""Progress bars (on a terminal only) and notes on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def note(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """A line on stderr. One that nobody reads is no reason to stop."""
+    """Print a line on stderr; errors are ignored."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 

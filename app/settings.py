@@ -1,4 +1,4 @@
-"""How the program was started: bundle, device, seed. What a user changes in the window is kept by app.gui.
+"""Start-up settings: bundle, device, seed. Preferences changed in the window are saved by app.gui.
 
 In: the command line and the environment. Out: one frozen value that the composition root reads.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from app import paths
 from engine_runtime.options import EngineOptions
+
+Eagerness = Literal["off", "patient", "balanced", "eager"]
+"""How soon a pause that sounds finished ends a turn; "off" goes by silence alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +28,5 @@ class StartSettings:
     """Seed of the sampling, or None for the bundle's own."""
     voice: Path | None = None
     """Recording of the voice to speak with, or None for the bundle's own."""
+    eagerness: Eagerness | None = None
+    """How soon turns end, or None for what the user chose in the window."""

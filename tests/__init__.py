@@ -1,1 +1,1 @@
-"""Tests, laid out as the tree they test."""
+"""Tests; the layout mirrors the tree."""

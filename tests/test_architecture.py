@@ -1,4 +1,4 @@
-"""The rules of the tree, held by tests: who may import what, who may start threads, what every file has."""
+"""Architecture rules as tests: imports, thread starters, required parts of every file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -37,14 +38,14 @@ def _imports(file: Path) -> Iterator[str]:
             yield node.module
 
 
-def _top_imports(file: Path) -> set[str]:
-    return {name.partition(".")[0] for name in _imports(file)}
+@cache
+def _top_imports(file: Path) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in _imports(file))
 
 
-def _calls(file: Path) -> Iterator[str]:
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+@cache
+def _calls(file: Path) -> frozenset[str]:
+    return frozenset(ast.unparse(node.func) for node in ast.walk(_tree(file)) if isinstance(node, ast.Call))
 
 
 def test_there_is_something_to_check() -> None:
@@ -64,6 +65,17 @@ def test_every_module_says_what_it_is() -> None:
 def test_names_say_something() -> None:
     files = [file for file in SOURCES if file.name != "block_manager.py"]  # the term of the field
     assert not _offenders(lambda file: set(file.stem.split("_")) & NAME_WORDS_TO_AVOID, files)
+
+
+@pytest.mark.slow
+def test_a_class_name_stands_for_one_idea() -> None:
+    # Networks are named as in their checkpoints, where layers of one name belong to several networks.
+    files = [file for file in SOURCES if "models" not in file.parts]
+    names = [
+        node.name for file in files for node in _tree(file).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]  # fmt: skip
+    assert not [name for name, count in Counter(names).items() if count > 1]
 
 
 def test_no_torch_in_the_application() -> None:
@@ -92,7 +104,7 @@ def test_only_the_session_starts_threads() -> None:
 
 
 def test_libraries_do_not_set_up_logging() -> None:
-    assert not _offenders(lambda file: set(_calls(file)) & {"logging.basicConfig", "basicConfig"})
+    assert not _offenders(lambda file: _calls(file) & {"logging.basicConfig", "basicConfig"})
 
 
 def test_only_commands_print() -> None:

@@ -1,7 +1,7 @@
-"""Everything stays on this computer: what the program does to network and files, seen from outside.
+"""Privacy: network and file access of the program, observed from outside.
 
-The commands run as a user starts them, with the shipped bundle, under strace, all at once. Small programs
-that do look up a host, connect, listen or write elsewhere show that the observer notices.
+The commands run as started by a user, with the shipped bundle, under strace, concurrently. Small programs
+that look up a host, connect, listen or write elsewhere verify the observer.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ needs_strace = pytest.mark.skipif(_REASON is not None, reason=f"nothing can be o
 
 
 def _observed(arguments: tuple[str | Path, ...], folder: Path, **variables: str) -> Observed:
-    """Python with `arguments` in an empty home folder, with nothing in its environment but what it needs: no
-    CI variable that keeps a library quiet. The sound card is one of which nothing is heard."""
+    """Python with `arguments`, an empty home folder and a minimal environment (no CI variables, which silence
+    some libraries). Sound goes to a null device."""
     for name in ("home", *CHOSEN_FOLDERS):
         (folder / name).mkdir(parents=True)
     (folder / "home" / ".asoundrc").write_text("pcm.!default { type null }\nctl.!default { type null }\n")

@@ -1,4 +1,4 @@
-"""What the documents say about the tree has to be true: files, links, commands, options and names."""
+"""Documents match the tree: files, links, commands, options and names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _text(document: str) -> str:
 
 
 def _spans(document: str) -> set[str]:
-    """What stands in backticks outside of code blocks."""
+    """Text in backticks outside of code blocks."""
     return set(re.findall(r"`([^`\n]+)`", _FENCED.sub("", _text(document))))
 
 
@@ -235,6 +235,6 @@ def test_every_package_of_the_engine_is_in_its_map() -> None:
     assert not [module.name for module in modules if f"`{module.name}`" not in text]
 
 
-def test_it_gives_the_command_that_guards_main() -> None:
+def test_it_states_the_command_that_guards_main() -> None:
     assert "python3 packaging/bootstrap.py test" in _text("README.md")
     assert "python3 packaging/bootstrap.py test" in _text(".ci/run")

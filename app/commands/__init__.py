@@ -1,1 +1,1 @@
-"""The subcommands of moss-voice, one file each: `add_parser` declares its options, `run` carries it out."""
+"""The subcommands of moss-voice, one file each: `add_parser` declares its options, `run` executes it."""

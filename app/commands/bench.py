@@ -1,8 +1,7 @@
-"""moss-voice bench: measure replies, every stage against the machine's ceilings, and a conversation in real
-time.
+"""moss-voice bench: measure replies, single stages against the ceilings of the machine, and real-time talk.
 
-Times are printed only for replies that were checked: finite, not silent, of the right length, and the same
-codes in every run with the same seed. With `--random-weights` a model is measured whose weights are not here.
+Times are printed only for verified replies: finite, not silent, of the right length, and with the same codes
+in every run with the same seed. `--random-weights` measures a model without its weight files.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import psutil
 
 from app import paths
 from app.commands.bench_variants import StageMeasurements, list_variants
-from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.option_types import LARGEST_COUNT, number, whole
+from app.commands.engine_options import add_eagerness_option, add_engine_options, start_settings
+from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.commands.questions import read_question, sample_paths
 from app.progress import progress_bar
 from app.settings import StartSettings
@@ -36,8 +35,8 @@ _QUESTION_S = 5.0
 _MOST_MINUTES = 7 * 24 * 60
 _MOST_BUSY = 1000
 _RANDOM_NOTE = """\
-# random weights: what is said means nothing; a small stand-in for the text tokenizer gives the prompt about
-# as many rows as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"""
+# random weights: the output is meaningless; a small text tokenizer yields prompts of about as many rows as
+# the released one, replies have a fixed length, the voice prompt is 4 s of random codes"""
 _COLUMNS = ("mean", "std", "min", "p50", "p95", "max")
 
 
@@ -47,19 +46,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bench", help="measure every stage of the engine", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
+    add_eagerness_option(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="question (default: a sample)"
     )
     parser.add_argument(
         "--runs",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         default=10,
         metavar="N",
         help="replies to measure (default: %(default)s)",
     )
     parser.add_argument(
         "--warm-up",
-        type=whole(0, LARGEST_COUNT),
+        type=integer(0, LARGEST_COUNT),
         default=2,
         metavar="N",
         help="replies before them, not measured (default: %(default)s)",
@@ -81,7 +81,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--repeats",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         default=10,
         metavar="N",
         help="calls of each stage alone (default: %(default)s)",
@@ -92,11 +92,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=get_args(WeightFormat),
         metavar="FORMAT",
         help="weight formats to measure one after the other: native, fp8, int8, int4 (default: --weights; "
-        "with --random-weights on a GPU all of them; beside an engine none)",
+        "with --random-weights on a GPU all of them; with an engine none)",
     )
     parser.add_argument(
         "--reply-codes",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         default=64,
         metavar="N",
         help="length of a reply with --random-weights (default: %(default)s)",
@@ -110,10 +110,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--busy",
-        type=whole(0, _MOST_BUSY),
+        type=integer(0, _MOST_BUSY),
         default=0,
         metavar="N",
-        help="measure beside N processes that keep the CPU busy (default: none)",
+        help="measure while N processes keep the CPU busy (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
@@ -131,20 +131,20 @@ def run(arguments: argparse.Namespace) -> int:
         question_of=lambda engine: _question(arguments.question, engine.input_sample_rate, settings.engine),
         params_of=lambda engine: _params(engine, settings, arguments),
     )
-    measured.measure_ceilings()  # first, since no variant has a device that is not there
+    measured.measure_ceilings()  # first, since the device is the same for all variants
     from engine_runtime.bench.busy import busy_processes
 
     with busy_processes(arguments.busy):
         document = _measure(settings, measured, arguments)
     if arguments.json:
         print(json.dumps(document))
-    return 0 if measured.is_whole else 1
+    return 0 if measured.is_complete else 1
 
 
 def _measure(
     settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Everything but the ceilings: replies, stages, a conversation; what belongs into the document."""
+    """Measure replies, stages and a conversation. Returns their part of the document."""
     try:
         document = _measure_first(settings, measured, arguments)
     except MossVoiceError as error:
@@ -165,7 +165,7 @@ def _measure(
 def _measure_first(
     settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Load the first variant and print what its replies take; the engine is handed on to `measured`."""
+    """Load the first variant and print the times of its replies; the engine is passed on to `measured`."""
     from app.main import engine_factory
     from engine_runtime.bench.stages import load_timed
 
@@ -233,7 +233,7 @@ def _endure(
 
 
 def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
-    """None stands for the bundle's own. Random weights know no end, so the length is given."""
+    """None: those of the bundle. With random weights a reply does not end, so its length is fixed."""
     sampling = engine.bundle.lm.sampling_speech
     if settings.engine.random_weights is not None:
         codes = min(arguments.reply_codes, engine.stages.max_codes)
@@ -244,7 +244,7 @@ def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespa
 
 
 def _threads(engine: Engine) -> dict[str, Any]:
-    """Threads of torch: the most, and how many there are beside the present load."""
+    """Threads of torch: maximum, and current number under the present load."""
     threads = engine.stages.cpu_threads
     return {"torch_threads": threads.most, "torch_threads_now": threads.present}
 
@@ -262,7 +262,7 @@ def _memory() -> dict[str, float]:
 
 
 def _question(path: Path | None, rate: int, options: EngineOptions) -> Pcm:
-    """The question at the engine's rate; for random weights, which do not mind what is said, of 5 s."""
+    """The question at the rate of the engine; for random weights 5 s long."""
     converted = read_question(path or sample_paths()[0], rate)
     if options.random_weights is not None:
         from engine_runtime.bench.conversation import question_of

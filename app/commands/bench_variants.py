@@ -1,8 +1,8 @@
-"""The part of `moss-voice bench` that measures every stage, for one way to run the language model after the
-other: weight formats under torch, and an engine.
+"""Stage benchmarks of `moss-voice bench`, for each variant of the language model: weight formats under torch,
+and an engine.
 
-Each variant is loaded alone, since two may not fit. One that cannot be measured is said, and the rest goes
-on.
+Variants are loaded one at a time, since two may not fit into memory. If one cannot be measured, the reason is
+printed and the others are measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENGINE = "trtllm"
 
 
 def list_variants(options: EngineOptions, formats: Sequence[WeightFormat] | None) -> dict[str, EngineOptions]:
-    """What to measure, by name: the engine first if there is one, then torch in each weight format."""
+    """The variants by name: the engine first if there is one, then torch in each weight format."""
     variants = {ENGINE: options} if options.backend == "trtllm" else {}
     if formats is None and not variants:
         is_full_size = options.random_weights is not None and options.device.startswith("cuda")
@@ -42,7 +42,7 @@ class StageMeasurements:
     """All variants.
 
     Attributes:
-        question_of, params_of: what is asked, and how a reply is sampled, once an engine is there.
+        question_of, params_of: question and sampling parameters for a loaded engine.
     """
 
     settings: StartSettings
@@ -50,13 +50,13 @@ class StageMeasurements:
     arguments: argparse.Namespace
     question_of: Callable[[Engine], Pcm]
     params_of: Callable[[Engine], SamplingParams | None]
-    is_whole: bool = True
+    is_complete: bool = True
     ceilings_s: float = 0.0
-    """What measuring the ceilings took."""
+    """Seconds spent on measuring the ceilings."""
     _ceilings: Ceilings | None = None
     _engine: tuple[Engine, float] | None = None
     _failures: dict[str, str] = field(default_factory=dict)
-    """What was said of variants that have no times, or not all."""
+    """Reasons why variants have no times, or not all."""
 
     def measure_ceilings(self) -> Ceilings:
         """Bandwidth and matrix rate of the machine, measured once: before an engine fills its memory."""
@@ -75,13 +75,13 @@ class StageMeasurements:
         self._engine = (engine, load_s)
 
     def fail(self, variant: str, error: MossVoiceError) -> None:
-        """Say why a variant has no times, or no more of them; what the others give is not to be lost."""
+        """Report why a variant has no (further) times; the results of the others are kept."""
         self._failures[variant] = str(error)
         print(f"\n== {variant} not measured\n# {error}", flush=True)
 
     def run(self) -> dict[str, Any]:
-        """Print the tables of every stage and comparison; what belongs into the document."""
-        from engine_runtime.bench.side_by_side import is_whole, side_by_side
+        """Print the tables of every stage and comparison. Returns their part of the document."""
+        from engine_runtime.bench.side_by_side import is_complete, side_by_side
         from engine_runtime.hardware import usable_device
 
         device = usable_device(self.settings.engine.device)
@@ -101,13 +101,13 @@ class StageMeasurements:
         if len(self.variants) > 1:
             print("\n".join(section.lines()))
         document["side_by_side"] = section.document()
-        self.is_whole = is_whole(section) and not any(
+        self.is_complete = is_complete(section) and not any(
             "error" in found for found in document["comparisons"].values()
         )
         return document
 
     def _measure(self, variant: str, ceilings: Any, device: Any, document: dict[str, Any]) -> None:
-        """Load the variant unless it is there, measure it, close it."""
+        """Load the variant unless it is loaded, measure it, close it."""
         from app.main import engine_factory
         from engine_runtime.bench.stages import StageBench, load_timed
         from engine_runtime.hardware import gpu_clocks
@@ -137,7 +137,7 @@ class StageMeasurements:
 
 
 def _compare(bench: StageBench, engine: Engine, what: str) -> dict[str, Any]:
-    """Print one comparison. Where it cannot be made, say so and continue with the rest."""
+    """Print one comparison, or the reason why it is not possible."""
     from engine_runtime.bench.transformers_reference import ComparisonError
     from engine_runtime.hardware import AcceleratorError
 

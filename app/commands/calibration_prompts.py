@@ -1,8 +1,8 @@
-"""Prompts for calibration: recordings and typed questions, varied until there are as many as wanted.
+"""Prompts for calibration: recordings and typed questions, with variations up to the requested number.
 
-In: WAV files, lines of text. Out: `Prompt`s, one at a time. The first round takes the recordings as they are;
-later ones play them faster or slower, so that pitch and vocal tract change with the speed, and softer, as the
-recipe of the nano bundle makes voices of a few. The same arguments give the same prompts.
+In: WAV files, lines of text. Out: `CalibrationPrompt`s, one at a time. The first round uses the recordings
+unchanged; later ones resample them (which changes speed, pitch and formants) and attenuate them, like the
+recipe of the nano bundle. Deterministic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from app.audio.resample import Resampler
 from app.commands.questions import read_question
 from engine_runtime.errors import AudioInputError
-from engine_runtime.trtllm.calibrate import Prompt
+from engine_runtime.trtllm.calibrate import CalibrationPrompt
 from engine_runtime.types import Modality, Pcm
 
 SPEEDS = (0.84, 1.19)
@@ -25,7 +25,7 @@ _TEXT_EVERY, _TEXT_REPLY_EVERY = 3, 4
 
 
 def read_texts(file: Path) -> list[str]:
-    """The lines of a file that say something. AudioInputError where there are none."""
+    """The non-empty lines of a file. AudioInputError if there are none."""
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -37,19 +37,21 @@ def read_texts(file: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def prompts(files: Sequence[Path], texts: Sequence[str], rate: int, count: int) -> Iterator[Prompt]:
+def prompts(
+    files: Sequence[Path], texts: Sequence[str], rate: int, count: int
+) -> Iterator[CalibrationPrompt]:
     """`count` prompts at `rate` Hz. Raises AudioInputError for a file that cannot be used."""
     generator = np.random.default_rng(0)
     spoken = typed = 0
     for index in range(count):
         reply = Modality.TEXT if index % _TEXT_REPLY_EVERY == _TEXT_REPLY_EVERY - 1 else Modality.SPEECH
         if texts and index % _TEXT_EVERY == _TEXT_EVERY - 1:
-            yield Prompt(texts[typed % len(texts)], reply)
+            yield CalibrationPrompt(texts[typed % len(texts)], reply)
             typed += 1
             continue
         round_, place = divmod(spoken, len(files))
         pcm = read_question(files[place], rate)
-        yield Prompt(_varied(pcm, rate, generator) if round_ else pcm, reply)
+        yield CalibrationPrompt(_varied(pcm, rate, generator) if round_ else pcm, reply)
         spoken += 1
 
 

@@ -1,5 +1,4 @@
-"""A conversation out of the shipped sample questions, headless: for the demo and for the real-time
-measurement."""
+"""A headless conversation of the shipped sample questions, for the demo and the real-time measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import numpy as np
 from app import paths
 from app.audio.resample import Resampler
 from app.audio.wav import WavWriter, read_wav
-from app.main import engine_factory
+from app.main import engine_factory, load_smart_turn
 from app.progress import progress_bar
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
@@ -25,8 +24,8 @@ from engine_runtime.errors import AudioInputError
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
 
-_PAUSE_S = 1.5
-"""Silence after each question: longer than the endpointing, so that every question is a turn."""
+_PAUSE_S = 3.0
+"""Silence after each question: longer than any endpointing, so that every question is a turn."""
 _SHARE_OF_QUESTIONS = 0.6
 """Of a conversation, about. The rest of the time the file waits while a reply is made and played."""
 
@@ -57,7 +56,8 @@ def hold_sample_conversation(
         return run_file(
             load,
             wav_in=questions,
-            settings=SessionSettings(seed=settings.seed),
+            settings=SessionSettings.of(settings),
+            end_of_turn=load_smart_turn,
             out=folder / "reply.wav",
             record=folder / "session.wav",
             trace=folder / "trace.json",
@@ -67,7 +67,7 @@ def hold_sample_conversation(
 
 
 def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
-    """Talk for about so many minutes at the pace of real time and count what was late."""
+    """Talk for about this many minutes in real time and count late audio."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="moss-voice-") as folder:
         result = hold_sample_conversation(
@@ -80,6 +80,7 @@ def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
         "turns": len(result["turns"]),
         "reply_s": sum(turn["reply"]["audio_s"] for turn in spoken),
         "underruns": result["underruns"],
+        "endpointing_ms": asdict(summarize([timing["endpointing_ms"] for timing in timings])),
         "voice_to_voice_ms": asdict(summarize([timing["voice_to_voice_ms"] for timing in timings])),
         "playback_hold_ms": asdict(summarize([timing["playback_hold_ms"] for timing in timings])),
         "playback_hold_reasons": dict(Counter(timing["playback_hold_reason"] for timing in timings)),
@@ -87,12 +88,14 @@ def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
 
 
 def realtime_line(realtime: dict[str, Any]) -> str:
-    """What `converse` found, as one line."""
+    """Result of `converse`, as one line."""
     late, hold = realtime["voice_to_voice_ms"], realtime["playback_hold_ms"]
+    silence = realtime["endpointing_ms"]
     reasons = ", ".join(f"{reason} {count}" for reason, count in realtime["playback_hold_reasons"].items())
     return (
         f"conversation in real time: {realtime['minutes']:.1f} minutes, {realtime['turns']} turns, "
         f"{realtime['reply_s']:.0f} s of replies, {realtime['underruns']} under-runs, "
+        f"endpointing p50 {silence['p50']:.0f} ms, p95 {silence['p95']:.0f} ms, "
         f"voice-to-voice p50 {late['p50']:.0f} ms, p95 {late['p95']:.0f} ms, "
         f"playback hold p50 {hold['p50']:.0f} ms, p95 {hold['p95']:.0f} ms ({reasons})"
     )
@@ -102,7 +105,7 @@ def write_questions(file: Path, at_least_s: float = 0.0) -> None:
     """The sample questions with pauses between them, repeated until the file is long enough."""
     samples = paths.sample_questions()
     if not samples:
-        raise AudioInputError(f"There is no sample question in {paths.assets_dir() / 'samples'}.")
+        raise AudioInputError(f"There are no sample questions in {paths.assets_dir() / 'samples'}.")
     rate = read_wav(samples[0])[1]
     spoken = [_at_rate(sample, rate) for sample in samples]
     pause: Pcm = np.zeros(round(_PAUSE_S * rate), np.float32)

@@ -1,7 +1,7 @@
-"""moss-voice demo: hold a conversation of the sample questions, without window and sound card.
+"""moss-voice demo: run a conversation of the sample questions, without window and sound card.
 
 Writes questions.wav, reply.wav (the replies alone), session.wav (both sides, stereo), trace.json and
-latency.png, the latency view as the window would show it.
+latency.png, the latency view of the window.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from app import paths
-from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.engine_options import add_eagerness_option, add_engine_options, start_settings
 from app.commands.talk import print_conversation
 from engine_runtime.errors import ExportError
 from engine_runtime.timing import TimingEvent
@@ -22,24 +22,25 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "demo", help="hold a sample conversation without a window", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
+    add_eagerness_option(parser)
     parser.add_argument(
         "--out-dir",
         type=paths.user_path,
         metavar="DIR",
         default=Path("moss-voice-demo"),
-        help="where to put what it made (default: %(default)s)",
+        help="folder for the files (default: %(default)s)",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Talk, draw, tell where the files are."""
+    """Run the conversation, draw the latency view, print the file names."""
     folder: Path = arguments.out_dir
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(
-            f"The folder {folder} cannot be made: {error.strerror}. Choose another one with --out-dir."
+            f"The folder {folder} cannot be created: {error.strerror}. Choose another one with --out-dir."
         ) from error
     from app.commands.conversation import hold_sample_conversation
     from app.gui.sample_questions import load_samples

@@ -29,9 +29,11 @@ from engine_runtime.options import EngineOptions
 
 Status = Literal["ok", "note", "missing"]
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
+_ECHO_CANCELLER = "pywebrtc-audio"
+"""The only library below that the program runs without."""
 _LIBRARIES = (
     "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "huggingface-hub", "onnxruntime", "silero-vad",
-    "sounddevice", "soxr", "PySide6-Essentials", "pyqtgraph",
+    "sounddevice", "soxr", _ECHO_CANCELLER, "PySide6-Essentials", "pyqtgraph",
 )  # fmt: skip
 _WIDTH = max(map(len, _LIBRARIES))
 _DISPLAY_TIMEOUT_S = 20
@@ -54,14 +56,14 @@ class Finding:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "doctor", help="check the installation and say how to fix what is missing", description=__doc__
+        "doctor", help="check the installation and show remedies", description=__doc__
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--report",
         type=paths.user_path,
         metavar="FILE",
-        help="also write a report for troubleshooting; its first lines say what it holds",
+        help="also write a report for troubleshooting; its first lines list its contents",
     )
     parser.add_argument(
         "--about",
@@ -82,9 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     lines = [*_lines(findings), _summary(missing)]
     if arguments.report is not None:
         write_report(arguments.report, lines, arguments.about)
-        lines.append(
-            f"The report is in {arguments.report}. Its first lines say what it holds: read it first."
-        )
+        lines.append(f"The report is in {arguments.report}. It lists its contents at the top: read it first.")
     if arguments.json:
         lines = [json.dumps({"findings": [asdict(finding) for finding in findings], "missing": len(missing)})]
     print("\n".join(lines))
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_report(file: Path | None, folders: Sequence[Path]) -> None:
-    """Refuse at once what would be missing in the report."""
+    """Raise UsageError early for a report that could not be written or would be incomplete."""
     if file is not None:
         check_target(file)
     elif folders:
@@ -111,7 +111,7 @@ def _lines(findings: Iterable[Finding]) -> Iterator[str]:
 
 def _summary(missing: Iterable[Finding]) -> str:
     names = ", ".join(finding.what for finding in missing)
-    return f"Missing: {names}." if names else "Everything needed is there."
+    return f"Missing: {names}." if names else "Everything required is installed."
 
 
 def examine() -> Iterator[Finding]:
@@ -119,6 +119,7 @@ def examine() -> Iterator[Finding]:
     checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("Python", _python),
         ("libraries", _libraries),
+        ("Smart Turn", _end_of_turn),
         ("bundles", _bundles),
         ("sound", _sound),
         ("display", _display),
@@ -143,11 +144,32 @@ def _python() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
+    from engine_runtime import hardware
+
     for name in _LIBRARIES:
         try:
-            yield Finding("ok", name, metadata.version(name))
+            version = metadata.version(name)
+            yield Finding("ok", name, hardware.torch_build() if name == "torch" else version)
         except metadata.PackageNotFoundError:
-            yield Finding("missing", name, "not installed", _SET_UP)
+            if name == _ECHO_CANCELLER:
+                detail = "not installed: echo is not cancelled, use headphones"
+                yield Finding("note", name, detail, _SET_UP)
+            else:
+                yield Finding("missing", name, "not installed", _SET_UP)
+
+
+def _end_of_turn() -> Iterator[Finding]:
+    from app.dialog.smart_turn import SmartTurn
+
+    name = "Smart Turn"
+    try:
+        SmartTurn()
+    except MossVoiceError as error:
+        yield Finding("note", name, error.what_is_wrong, error.what_to_do)
+    else:
+        yield Finding(
+            "ok", name, f"v3.2 of pipecat-ai {metadata.version('pipecat-ai')} detects the end of a turn"
+        )
 
 
 def _bundles() -> Iterator[Finding]:
@@ -168,7 +190,7 @@ def _bundles() -> Iterator[Finding]:
 
 
 def _speech_encoder(bundle: Bundle) -> Finding:
-    """What runs it on the CPU; a network is loaded only where that has to be tried."""
+    """The backend that runs it on the CPU; the network is loaded only if the graph has to be tried."""
     if bundle.speech_encoder.graph is None:
         return Finding("ok", "encoder", "torch (the bundle has no graph)")
     from engine_runtime.codec.loading import load_speech_encoder
@@ -224,7 +246,7 @@ def _display() -> Iterator[Finding]:
 
 
 def _why_no_window() -> MossVoiceError | None:
-    """What Qt says if it cannot open a window here. Asked in another process, which Qt may end."""
+    """The error of Qt if it cannot open a window. Tried in a subprocess, because Qt may abort."""
     try:
         probe = subprocess.run(
             [sys.executable, "-m", "app.gui.application"],
@@ -251,12 +273,12 @@ def _processor() -> Iterator[Finding]:
     found = hardware.environment()
     threads, waiting = found["torch_threads"], found["thread_waiting"]
     yield Finding("ok", "processor", f"{found['processor']}, {found['cores']} cores")
-    yield Finding("ok", "threads", f"torch uses {threads}, fewer beside other programs; {waiting}")
+    yield Finding("ok", "threads", f"torch uses {threads}, fewer while other programs run; {waiting}")
     if (load := hardware.load_of_others(_LOAD_WINDOW_S)) >= _BUSY_SHARE * int(found["cores"]):
         yield Finding(
             "note",
             "load",
-            f"other programs keep {load:.1f} of {found['cores']} cores busy; replies take longer beside them",
+            f"other programs keep {load:.1f} of {found['cores']} cores busy; replies take longer",
             "Close programs that are not needed while you talk.",
         )
 
@@ -264,7 +286,6 @@ def _processor() -> Iterator[Finding]:
 def _gpu() -> Iterator[Finding]:
     from engine_runtime import hardware
 
-    yield Finding("ok", "torch", hardware.torch_build())
     if devices := hardware.accelerators():
         for device in devices:
             yield Finding("ok", "GPU", device)
@@ -277,7 +298,7 @@ def _gpu() -> Iterator[Finding]:
 
 
 def _tensorrt_llm() -> Iterator[Finding]:
-    """Needed by nobody but those who run engines; then its own versions of much else are needed, too."""
+    """Only required for engines, in an environment with the versions of its dependencies."""
     from engine_runtime import hardware
     from engine_runtime.executors.trtllm import environment
 

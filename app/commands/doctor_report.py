@@ -1,8 +1,8 @@
-"""The file of `moss-voice doctor --report`: what someone needs who is to find out why a step failed.
+"""The file of `moss-voice doctor --report`, for troubleshooting by someone else.
 
-In: the findings of the doctor, and folders of engines or checkpoints. Out: one text file, which says itself
-what it holds. No sound, no words of a conversation (neither is ever logged); the home folder is written as ~
-and the user's name as USER. Every section stands alone: one that fails says so.
+In: the findings of the doctor, and folders of engines or checkpoints. Out: one text file, which lists its
+contents at the top. It contains no sound and no text of a conversation (neither is ever logged); the home
+folder is written as ~ and the name of the user as USER. A section that fails contains its error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine_runtime.errors import MossVoiceError, redact
 
 _LOG_LINES = 200
 _TEXT_FILES = ("config.json", "moss_voice.json")
-"""What an engine or a checkpoint of TensorRT-LLM tells of itself."""
+"""Files that describe an engine or a checkpoint of TensorRT-LLM."""
 _LARGEST_TEXT = 100_000
 _GPU_QUESTION = "name,driver_version,compute_cap,memory.total,memory.used,pstate,power.limit"
 _VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|PYTHONPATH|PYTORCH|TLLM|TRT)")
@@ -67,7 +67,7 @@ def write_report(file: Path, findings: Sequence[str], folders: Sequence[Path]) -
 def anonymous(text: str) -> str:
     """Text without the home folder and the user's name in paths."""
     for home in {Path.home(), Path.home().resolve()}:
-        if home.name:  # "/" stands for no home, as in some containers
+        if home.name:  # "/" means no home folder, as in some containers
             text = re.sub(rf"{re.escape(str(home))}(?!\w)", "~", text)
     try:
         user = getpass.getuser()

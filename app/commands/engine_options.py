@@ -1,4 +1,4 @@
-"""Options of every command that loads an engine: which bundle, where it runs, with which seed."""
+"""Options of all commands that load an engine: bundle, device, seed and others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 from typing import Any, get_args
 
 from app import paths
-from app.commands.option_types import LARGEST_SEED, number, whole
-from app.settings import StartSettings
+from app.commands.option_types import LARGEST_SEED, integer, number
+from app.settings import Eagerness, StartSettings
 from engine_runtime.options import (
     MOST_FLOW_STEPS,
     Backend,
@@ -18,13 +18,12 @@ from engine_runtime.options import (
     KVDtype,
     WeightFormat,
 )
+from engine_runtime.types import Modality
 
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
-    """Add them to a parser.
-
-    A subcommand leaves unset what is not given, so that `moss-voice --bundle DIR talk` works as well as
-    `moss-voice talk --bundle DIR`.
+    """Add them to a parser. In a subcommand absent options stay unset, so that both `moss-voice --bundle DIR
+    talk` and `moss-voice talk --bundle DIR` work.
     """
 
     def default(value: Any) -> Any:
@@ -43,7 +42,8 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         type=paths.user_path,
         metavar="WAV",
         default=default(None),
-        help="speak in the voice of this recording, 3 to 6 s of speech (bundles with a speaker encoder)",
+        help="speak in the voice of this recording: at least 3.2 s of speech, of which the first 6 s are "
+        "used (bundles with a speaker encoder)",
     )
     add_device_option(parser, of_subcommand)
     parser.add_argument(
@@ -54,7 +54,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--seed",
-        type=whole(0, LARGEST_SEED),
+        type=integer(0, LARGEST_SEED),
         metavar="SEED",
         default=default(None),
         help="seed of the sampling: the same conversation gets the same replies (default: the bundle's, or "
@@ -62,7 +62,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--flow-steps",
-        type=whole(1, MOST_FLOW_STEPS),
+        type=integer(1, MOST_FLOW_STEPS),
         metavar="N",
         default=default(None),
         help="steps of the flow per chunk (default: the bundle's; 10 is the released codec's reference, "
@@ -85,14 +85,14 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         action="store_true",
         default=default(False),
         help="run flow, vocoder and speech encoder on TensorRT engines, built at the first start (see "
-        "`moss-voice trt codec`); falls back to torch where they cannot be built",
+        "`moss-voice trt codec`); falls back to torch if they cannot be built",
     )
     parser.add_argument(
         "--exact-encoding",
         action="store_true",
         default=default(False),
         help="encode a spoken turn once more when it ends, normalized by its loudest part, and prefill what "
-        "changed (default: use the codes made while it was spoken)",
+        "changed (default: use the streamed codes)",
     )
     parser.add_argument(
         "--weights",
@@ -116,7 +116,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         "--kernels",
         default=default("auto"),
         choices=get_args(Kernels),
-        help="kernels of language model and codec on a GPU (default: auto, Triton where it works); with "
+        help="kernels of language model and codec on a GPU (default: auto, Triton if available); with "
         "torch, the speech encoder does not use onnxruntime on a CPU",
     )
     parser.add_argument(
@@ -143,28 +143,49 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         type=paths.user_path,
         metavar="DIR",
         default=default(None),
-        help="folder of that engine, made by `moss-voice trt build`",
+        help="folder of that engine, created by `moss-voice trt build`",
     )
     parser.add_argument(
         "--random-weights",
-        type=whole(0, LARGEST_SEED),
+        type=integer(0, LARGEST_SEED),
         metavar="SEED",
         default=default(None),
         help="random values in every network instead of the bundle's files, to measure speed and memory",
     )
 
 
+def add_eagerness_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+    """Add what conversations have besides; as in `add_engine_options`."""
+    parser.add_argument(
+        "--eagerness",
+        default=argparse.SUPPRESS if of_subcommand else None,
+        choices=get_args(Eagerness),
+        help="how soon a pause that sounds finished ends a turn; off goes by silence alone (default: the "
+        "window's setting, else balanced)",
+    )
+
+
+def add_reply_option(parser: argparse.ArgumentParser) -> None:
+    """Add the kind of reply."""
+    parser.add_argument(
+        "--reply",
+        choices=[modality.value for modality in Modality],
+        default=Modality.SPEECH.value,
+        help="kind of reply (default: speech)",
+    )
+
+
 def add_device_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
-    """Add the one of them that says where to run."""
+    """Add the option for the device."""
     default = argparse.SUPPRESS if of_subcommand else "cpu"
     parser.add_argument("--device", default=default, help="cpu, cuda or cuda:N (default: cpu)")
 
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
-    """What was read, as the value that main.py takes."""
+    """The parsed options, as the settings for main.py."""
     bundle = arguments.bundle or paths.default_bundle()
     return StartSettings(
-        # With random weights a name may stand for a model that was never fetched.
+        # With random weights a name may be that of a model that was never fetched.
         bundle=paths.find_bundle(bundle) if arguments.random_weights is None else bundle,
         engine=EngineOptions(
             device=arguments.device,
@@ -187,4 +208,5 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         ),
         seed=arguments.seed,
         voice=arguments.voice,
+        eagerness=arguments.eagerness,
     )

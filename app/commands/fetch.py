@@ -1,7 +1,7 @@
-"""moss-voice fetch: download a released model and make a bundle of it.
+"""moss-voice fetch: download a released model and create a bundle from it.
 
-Downloads the checkpoints, or uses folders that are there already, and writes the bundle.toml that all other
-commands read. Notes and progress go to stderr, the bundle's folder to stdout.
+Downloads the checkpoints, or uses existing folders, and writes the bundle.toml that all other commands read.
+Notes and progress go to stderr, the bundle's folder to stdout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODELS = ("moss-speech",)
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "fetch", help="download a released model, or use one that is there", description=__doc__
+        "fetch", help="download a released model, or use existing files", description=__doc__
     )
     parser.add_argument("model", choices=MODELS, metavar="MODEL", help=f"one of: {', '.join(MODELS)}")
     parser.add_argument(
@@ -39,16 +39,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--codec-from",
         type=paths.user_path,
         metavar="DIR",
-        help="the codec's folder, if not beside that of --from",
+        help="the codec's folder, if it is not next to that of --from",
     )
     parser.add_argument(
-        "--offline", action="store_true", help="use what was downloaded before; send nothing (HF_HUB_OFFLINE)"
+        "--offline", action="store_true", help="use earlier downloads and send nothing (HF_HUB_OFFLINE)"
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Get the files, make the bundle, tell where it is."""
+    """Get the files, create the bundle, print its folder."""
     if arguments.codec_from is not None and arguments.source is None:
         raise UsageError("--codec-from goes with --from. Give both, or neither to download.")
     from engine_runtime.bundle.released import assembly, download, layout

@@ -1,4 +1,4 @@
-"""moss-voice inspect: show what a bundle holds and verify its files. Builds no network."""
+"""moss-voice inspect: show the contents of a bundle and verify its files. Builds no network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine_runtime.errors import BundleError
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "inspect", help="show what a model bundle holds and check its files", description=__doc__
+        "inspect", help="show the contents of a model bundle and verify its files", description=__doc__
     )
     parser.add_argument(
         "bundle", metavar="BUNDLE", nargs="?", type=paths.user_path, help="folder (default: the shipped one)"
@@ -44,7 +44,7 @@ def _folder(named: Path | None) -> Path:
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
-    """Everything worth knowing about a bundle, as plain values."""
+    """Description of a bundle, as plain values."""
     networks = {
         "lm": bundle.lm.weights,
         "speech_encoder": bundle.speech_encoder.weights,
@@ -74,7 +74,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
 
 
 def count_parameters(file: Path) -> int:
-    """Elements of all tensors of a file of weights, from its header where it has one."""
+    """Elements of all tensors of a weight file, from its header if it has one."""
     if file.suffix != ".safetensors":
         from engine_runtime.bundle.weights import stored_tensors
 

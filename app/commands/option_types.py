@@ -1,6 +1,6 @@
-"""Types of the options that take a number: what is out of range is wrong usage, not an error hours later.
+"""Argument types of numeric options, which reject values out of range.
 
-In: the text of an option. Out: a number, or the ArgumentTypeError that argparse puts into words. Main thread.
+In: the text of an option. Out: a number, or an ArgumentTypeError, which argparse reports. Main thread.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ LARGEST_SEED = 2**63 - 1
 """Generators of torch take no larger one."""
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number from `least` to `most`."""
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes an integer from `least` to `most`."""
 
     def read(text: str) -> int:
         try:
@@ -23,7 +23,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
             value = least - 1
         if least <= value <= most:
             return value
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not an integer from {least} to {most}")
 
     return read
 

@@ -27,9 +27,8 @@ def read_question(path: Path, rate: int) -> Pcm:
 
 
 def question_paths(folder: Path | None) -> list[Path]:
-    """The recordings of a folder, or the shipped questions.
-
-    Raises AudioInputError where there are none, or where one cannot be used.
+    """The recordings of a folder, or the shipped questions. Raises AudioInputError if there are none, or if
+    one cannot be used.
     """
     found = sample_paths() if folder is None else _folder_paths(folder)
     for path in found:
@@ -38,23 +37,21 @@ def question_paths(folder: Path | None) -> list[Path]:
 
 
 def read_questions(folder: Path | None, rate: int) -> dict[str, Pcm]:
-    """The same by name, as `read_question` gives them."""
+    """The same by name, as returned by `read_question`."""
     return {path.name: read_question(path, rate) for path in question_paths(folder)}
 
 
 def sample_paths() -> list[Path]:
-    """The shipped questions. Raises AudioInputError where there are none."""
+    """The shipped questions. Raises AudioInputError if there are none."""
     samples = paths.sample_questions()
     if not samples:
-        raise AudioInputError(
-            f"There is no sample question in {paths.assets_dir()}. Give a recording of your own."
-        )
+        raise AudioInputError(f"There are no sample questions in {paths.assets_dir()}. Specify a recording.")
     return samples
 
 
 def _folder_paths(folder: Path) -> list[Path]:
-    """The WAV files of a folder, by name. Raises AudioInputError where there are none."""
+    """The WAV files of a folder, by name. Raises AudioInputError if there are none."""
     found = sorted(path for path in folder.glob("*") if path.suffix.lower() == ".wav")
     if not found:
-        raise AudioInputError(f"There is no WAV file in {folder}. Give a folder that holds recordings.")
+        raise AudioInputError(f"There is no WAV file in {folder}. Specify a folder with recordings.")
     return found

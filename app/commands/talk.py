@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from app import paths
-from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.engine_options import (
+    add_eagerness_option,
+    add_engine_options,
+    add_reply_option,
+    start_settings,
+)
 from app.export import check_names
 from app.progress import progress_bar
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality
 
 _SHOWN = (
+    ("endpointing", "endpointing_ms", 0, " ms"),
     ("TTFA", "ttfa_ms", 0, " ms"),
     ("playback hold", "playback_hold_ms", 0, " ms"),
     ("voice-to-voice", "voice_to_voice_ms", 0, " ms"),
@@ -36,17 +42,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "talk", help="answer a recording or a typed question", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
+    add_eagerness_option(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="recording with questions"
     )
     parser.add_argument("--text", help="a typed question instead of a recording")
     parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the replies alone")
-    parser.add_argument(
-        "--reply",
-        choices=[m.value for m in Modality],
-        default="speech",
-        help="kind of reply (default: speech)",
-    )
+    add_reply_option(parser)
     parser.add_argument(
         "--record", type=paths.user_path, metavar="WAV", help="write both sides, time-aligned, as stereo"
     )
@@ -66,14 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--out writes reply speech, and --reply text has none. Leave out one of them.")
     if arguments.text is not None and not _is_unicode(arguments.text):
         raise UsageError(
-            "The question has bytes that are not valid UTF-8. Type it anew, or check the locale."
+            "The question has bytes that are not valid UTF-8. Type it again, or check the locale."
         )
     settings = start_settings(arguments)
     check_names(
         {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},
         {"--in": arguments.question, "--voice": settings.voice},
     )
-    from app.main import engine_factory
+    from app.main import engine_factory, load_smart_turn
     from app.session.headless import run_file
     from app.session.session_settings import SessionSettings
 
@@ -82,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
             engine_factory(settings),
             wav_in=arguments.question,
             text=arguments.text,
-            settings=SessionSettings(reply=Modality(arguments.reply), seed=settings.seed),
+            settings=SessionSettings.of(settings, reply=Modality(arguments.reply)),
+            end_of_turn=load_smart_turn,
             out=arguments.out,
             record=arguments.record,
             trace=arguments.trace,
@@ -96,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_unicode(text: str) -> bool:
-    """False for what came from bytes of the command line in no known encoding."""
+    """False for text with bytes that could not be decoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -125,7 +128,7 @@ def print_conversation(result: dict[str, Any], questions: Sequence[str]) -> None
 
 
 def _how_much(reply: dict[str, Any]) -> str:
-    """What the reply is, how long, and how it ended."""
+    """One line on the reply: kind, length, finish reason."""
     cut = reply["cut"]
     if cut is None:
         spoken = f", {reply['audio_s']:.2f} s" if reply["modality"] == Modality.SPEECH.value else ""

@@ -1,8 +1,8 @@
 """moss-voice trt: from a model to a TensorRT-LLM engine, step by step.
 
-`convert` makes a TensorRT-LLM checkpoint of a bundle, `quantize` an 8-bit or 4-bit checkpoint of that,
-`build` an engine of either, on the GPU that will run it and with TensorRT-LLM installed; `inspect` and
-`verify` examine an engine. `convert` and `quantize` need nothing from NVIDIA. `codec` builds engines of the
+`convert` creates a TensorRT-LLM checkpoint from a bundle, `quantize` an 8-bit or 4-bit checkpoint from that,
+`build` an engine from either, on the GPU that will run it and with TensorRT-LLM installed; `inspect` and
+`verify` examine an engine. `convert` and `quantize` need no library of NVIDIA. `codec` builds engines of the
 other networks.
 """
 
@@ -16,7 +16,7 @@ STEPS = {
     "convert": "make a TensorRT-LLM checkpoint of a bundle",
     "quantize": "make an 8-bit or 4-bit checkpoint of a converted one",
     "build": "build an engine of a checkpoint",
-    "inspect": "show what an engine is",
+    "inspect": "describe an engine",
     "verify": "compare an engine with the torch executor",
     "codec": "build flow, vocoder and speech encoder ahead of time",
 }
@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _module(name: str) -> ModuleType | None:
-    """What carries the step out; None where this copy of the program has it not."""
+    """The module of the step; None if this copy of the program lacks it."""
     path = f"app.commands.trt_{name}"
     try:
         return importlib.import_module(path)

@@ -1,4 +1,4 @@
-"""moss-voice trt build: build an engine of a TensorRT-LLM checkpoint.
+"""moss-voice trt build: build an engine from a TensorRT-LLM checkpoint.
 
 Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: the length of a
 conversation, and the rows of one call. The engine appears in its folder when it is complete. Notes and the
@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING
 
 from app import paths
-from app.commands.option_types import LARGEST_COUNT, whole
+from app.commands.option_types import LARGEST_COUNT, integer
 from app.progress import say
 
 if TYPE_CHECKING:
@@ -27,33 +27,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         metavar="CHECKPOINT",
         type=paths.user_path,
-        help="folder that `trt convert` or `trt quantize` made",
+        help="folder created by `trt convert` or `trt quantize`",
     )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--to", type=paths.user_path, metavar="DIR", help="folder of the engine")
-    target.add_argument("--check", action="store_true", help="only show what would be built")
+    target.add_argument("--check", action="store_true", help="check and show the settings, build nothing")
     parser.add_argument(
         "--max-seq-len",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         metavar="N",
         help="rows of the longest conversation (default: that of the model, at most 8192)",
     )
     parser.add_argument(
         "--max-num-tokens",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         metavar="N",
         help="rows of the longest call (default: 2048, at most --max-seq-len)",
     )
     parser.add_argument(
         "--opt-num-tokens",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         default=1,
         metavar="N",
         help="rows of the call that kernels are chosen for (default: 1, a step of a reply)",
     )
     parser.add_argument(
         "--tokens-per-block",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         default=32,
         metavar="N",
         help="rows of a block of the KV cache, a power of two (default: 32)",
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timing-cache",
         type=paths.user_path,
         metavar="FILE",
-        help="timings of earlier builds, read and written; makes the next build shorter",
+        help="timings of earlier builds, read and written; shortens the next build",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
 

@@ -1,9 +1,9 @@
 """moss-voice trt codec: build the codec's TensorRT engines ahead of time, for `--trt-codec`.
 
 Exports flow estimator, speech encoder and vocoder to ONNX, compares each file with torch, builds an engine
-and keeps it in the user's cache, where the next start finds it. TensorRT for RTX builds for the GPU of
-another machine as well (--compute-capability); TensorRT builds for the local GPU. --onnx writes the ONNX
-files to a folder, times them on the CPU beside torch, and builds nothing.
+and stores it in the user's cache for the next start. TensorRT for RTX builds for the GPU of another machine
+as well (--compute-capability); TensorRT builds for the local GPU. --onnx writes the ONNX files to a folder,
+compares their CPU times with torch, and builds nothing.
 """
 
 from __future__ import annotations
@@ -115,13 +115,12 @@ def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, An
 
 
 def _capability(chosen: str | None, device: str) -> str:
-    """The compute capability to build for. Raises MossVoiceError where nothing says which."""
+    """The compute capability to build for. Raises MossVoiceError if it is unknown."""
     if chosen is not None:
         return chosen
     if device == "cpu":
         raise MossVoiceError(
-            "There is no telling which GPU to build for. Add --device cuda, or --compute-capability 8.9 for "
-            "an RTX 4090."
+            "The GPU to build for is unknown. Add --device cuda, or --compute-capability 8.9 for an RTX 4090."
         )
     from engine_runtime.codec.tensorrt.engines import compute_capability
     from engine_runtime.hardware import usable_device

@@ -1,9 +1,9 @@
-"""moss-voice trt convert: make a TensorRT-LLM checkpoint of a language model.
+"""moss-voice trt convert: create a TensorRT-LLM checkpoint from a language model.
 
-Takes a bundle, or the folder that the released model was downloaded to. The weights are joined in the layout
-of TensorRT-LLM and keep their values; they are streamed through memory. An interrupted run resumes where it
-stopped, and the result is compared with the model before the folder counts as a checkpoint. Notes and
-progress go to stderr, the checkpoint's folder to stdout.
+Takes a bundle, or the folder that the released model was downloaded to. The weights are fused into the layout
+of TensorRT-LLM without changing values, and streamed through memory. An interrupted run is resumed, and the
+result is compared with the model before the folder counts as a checkpoint. Notes and progress go to stderr,
+the checkpoint's folder to stdout.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, write, compare, tell where it is."""
+    """Check, write, compare, print the folder."""
     from engine_runtime.bundle.released.download import size_in_words
     from engine_runtime.bundle.trtllm_checkpoint.checkpoint_bundle import make_bundle, require_bundle
     from engine_runtime.trtllm.convert import Conversion, find_language_model

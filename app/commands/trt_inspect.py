@@ -1,7 +1,7 @@
 """moss-voice trt inspect: show an engine's precision, limits, load time and tensors.
 
-Loads the engine, since only the engine lists its tensors; --files reads the configuration beside it, without
-a GPU.
+Loads the engine, since only the engine lists its tensors; --files only reads its configuration, without a
+GPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from app import paths
 from app.commands.engine_options import add_device_option
 
 if TYPE_CHECKING:
-    from engine_runtime.executors.trtllm.contract import EngineTensor, Shape
-    from engine_runtime.executors.trtllm.engine import Session
+    from engine_runtime.cuda.tensorrt_engine import EngineTensor, Shape
+    from engine_runtime.executors.trtllm.engine import EngineSession
     from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 
 _COLUMNS = ("tensor", "direction", "number", "shape", "least", "best", "most")
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the files say, then what the engine says."""
+    """Print the description from the files, then that of the loaded engine."""
     from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 
     engine = EngineDirectory.open(arguments.folder)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_files(engine: EngineDirectory) -> dict[str, Any]:
-    """What is known without loading it."""
+    """The description that needs no loading."""
     from engine_runtime.executors.trtllm.loading import block_bytes
 
     model = engine.model
@@ -79,15 +79,15 @@ def _of_files(engine: EngineDirectory) -> dict[str, Any]:
     }
 
 
-def _of_session(session: Session) -> dict[str, Any]:
-    """What only the engine tells."""
+def _of_session(session: EngineSession) -> dict[str, Any]:
+    """Properties that only a loaded engine has."""
     from engine_runtime.executors.trtllm.contract import choose_contract
 
     return {
         "load_seconds": round(session.load_s, 2),
-        "activation_bytes": session.activation_bytes,
-        "fused_layers": session.num_layers,
-        "profiles": session.num_profiles,
+        "activation_bytes": session.engine.activation_bytes,
+        "fused_layers": session.engine.num_layers,
+        "profiles": session.engine.num_profiles,
         "contract": choose_contract(session.tensors).name,
         "inputs": sum(tensor.is_input for tensor in session.tensors),
         "outputs": sum(not tensor.is_input for tensor in session.tensors),

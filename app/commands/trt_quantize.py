@@ -1,8 +1,8 @@
-"""moss-voice trt quantize: make an fp8, int8 or int4 checkpoint of a converted one, and report what it loses.
+"""moss-voice trt quantize: quantize a converted checkpoint to fp8, int8 or int4, and report the accuracy.
 
-fp8 stores the shared layers in 8 bits with calibrated scales and leaves tails, heads, embeddings, keys and
-values as they are; int8 and int4 (AWQ) store weights alone. Calibration runs the model on prompts once and
-saves its statistics in a file, so that another format needs no second calibration.
+fp8 quantizes weights and inputs of the shared layers with calibrated scales, but not tails, heads,
+embeddings, keys and values; int8 and int4 (AWQ) quantize weights only. Calibration runs the model on prompts
+and saves its statistics in a file, which other formats reuse.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import paths
-from app.commands.option_types import LARGEST_COUNT, whole
+from app.commands.option_types import LARGEST_COUNT, integer
 from app.commands.questions import question_paths, read_questions
 from app.progress import progress_bar, say
 
@@ -32,7 +32,7 @@ REPORT = "quantization_report.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", type=paths.user_path, help="what `trt convert` made"
+        "checkpoint", metavar="CHECKPOINT", type=paths.user_path, help="folder created by `trt convert`"
     )
     parser.add_argument(
         "--to", metavar="DIR", type=paths.user_path, required=True, help="folder of the new checkpoint"
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=paths.user_path,
         metavar="DIR",
         default=argparse.SUPPRESS,
-        help="bundle that the checkpoint was made of (default: as for every command)",
+        help="bundle that the checkpoint was converted from (default: as for every command)",
     )
     parser.add_argument("--device", default=argparse.SUPPRESS, help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
@@ -65,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--prompts",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         metavar="N",
         default=500,
         help="prompts to calibrate with (default: 500)",
     )
     parser.add_argument(
         "--reply-rows",
-        type=whole(0, LARGEST_COUNT),
+        type=integer(0, LARGEST_COUNT),
         metavar="N",
         default=32,
         help="rows of each reply (default: 32)",
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Calibrate if need be, quantize, measure; the status says whether the heads are aligned."""
+    """Calibrate if required, quantize, measure. Exit status 0 if the heads are aligned."""
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.hardware import usable_device
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = EngineOptions(device=arguments.device)
     plain = Checkpoint.open(arguments.checkpoint)
     require_bundle(plain, bundle)
-    # What can be refused is refused before the long part.
+    # Check all arguments before the long part.
     usable_device(options.device)
     rate = bundle.speech_encoder.sample_rate
     questions = None if arguments.no_report else read_questions(arguments.questions, rate)

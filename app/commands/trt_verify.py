@@ -1,7 +1,8 @@
 """moss-voice trt verify: compare an engine with the torch executor.
 
-Leads both through the same conversations of two turns and compares the logits of both heads after each call,
-in prefill and in decode. Exit status 0 if they are aligned; otherwise the first row that differs is named.
+Runs both over the same conversations of two turns (teacher forcing) and compares the logits of both heads
+after each call, in prefill and decode. Exit status 0 if they are aligned; otherwise the first different row
+is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import get_args
 
 from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.option_types import LARGEST_COUNT, whole
+from app.commands.option_types import LARGEST_COUNT, integer
 from app.commands.questions import read_questions
 from engine_runtime.options import Dtype
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows",
-        type=whole(1, LARGEST_COUNT),
+        type=integer(1, LARGEST_COUNT),
         metavar="N",
         help="maximum rows of a reply to compare (default: 48)",
     )
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, print, and say it with the exit status."""
+    """Compare and print. Exit status 0 if aligned."""
     arguments.backend, arguments.engine = "trtllm", arguments.folder
     settings = start_settings(arguments)
     native = replace(settings.engine, backend="torch", engine=None, dtype=arguments.reference_dtype)

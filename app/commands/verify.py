@@ -1,7 +1,8 @@
 """moss-voice verify: compare a weight format, or an engine, with the native weights of the same bundle.
 
-Leads both through the same conversation and compares their logits; compares the flow at few steps with many,
-and streamed speech codes with those of whole recordings. Exit status 0 if all of it is aligned.
+Runs both over the same conversation (teacher forcing) and compares their logits; compares the flow at few
+steps with many, and streamed speech codes with those of complete recordings. Exit status 0 if everything is
+aligned.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, print, and say it with the exit status."""
+    """Compare and print. Exit status 0 if aligned."""
     settings = start_settings(arguments)
     if arguments.folder is not None:
         settings = replace(settings, bundle=paths.find_bundle(arguments.folder))

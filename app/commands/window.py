@@ -11,7 +11,7 @@ from engine_runtime.errors import MossVoiceError
 
 
 class NoDisplayError(MossVoiceError):
-    """There is no screen to open a window on, or it cannot be used."""
+    """There is no display, or it cannot be used."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 def find_display() -> str | None:
     """The display a window would open on, or None.
 
-    Asked before Qt is started, because Qt ends the process where it finds none.
+    Asked before Qt is started, because Qt aborts the process if it finds none.
     """
     if platform := os.environ.get("QT_QPA_PLATFORM"):
         return platform

@@ -1,6 +1,7 @@
-"""Starts Qt on the display of the environment, or ends the process with a sentence that says why it cannot.
+"""Starts Qt on the display of the environment, or exits with the reason why it cannot.
 
-In: DISPLAY, WAYLAND_DISPLAY, QT_QPA_PLATFORM. Out: the application. Main thread; as a module it only tries.
+In: DISPLAY, WAYLAND_DISPLAY, QT_QPA_PLATFORM. Out: the application. Main thread. Run as a module it only
+checks that Qt starts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NO_WINDOW = (
 
 
 def make_application() -> QApplication:
-    """Qt aborts the process where it cannot use the display; here that ends with a sentence and status 1."""
+    """Qt aborts the process if it cannot use the display; report that and exit with status 1."""
     said: list[str] = []
 
     def listen(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:

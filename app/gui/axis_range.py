@@ -1,4 +1,4 @@
-"""Y ranges of live plots: round upper bounds that grow at once and shrink late, so that a plot stays calm."""
+"""Y ranges of live plots: round upper bounds that grow immediately and shrink with hysteresis."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Carries a session's events into Qt: a timer polls the session, each kind of event becomes a signal.
 
-In: `Session.poll()` on the GUI thread, twenty times a second. Out: Qt signals, timing events as one list a
-tick. Nothing here blocks, and no thread of the session ever touches Qt.
+In: `Session.poll()` on the GUI thread, twenty times a second. Out: Qt signals, timing events as one list per
+tick. Nothing here blocks, and the threads of the session never use Qt.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from app.session.messages import (
     Command,
     Counters,
     DevicesChanged,
+    EchoMeasured,
     EngineReady,
     ErrorRaised,
     Levels,
@@ -66,6 +67,7 @@ class SessionBridge(QObject):
     playback_finished = Signal(object)
     playback_level = Signal(object)
     counters = Signal(object)
+    echo_measured = Signal(object)
     error_raised = Signal(object)
     devices_changed = Signal(object)
     sample_started = Signal(object)
@@ -92,6 +94,7 @@ class SessionBridge(QObject):
             PlaybackFinished: self.playback_finished,
             PlaybackLevel: self.playback_level,
             Counters: self.counters,
+            EchoMeasured: self.echo_measured,
             ErrorRaised: self.error_raised,
             DevicesChanged: self.devices_changed,
             SampleStarted: self.sample_started,
@@ -107,7 +110,7 @@ class SessionBridge(QObject):
         self._timer.start()
 
     def stop(self) -> None:
-        """Poll no more; events that are still there are not fetched."""
+        """Stop polling; pending events are not fetched."""
         self._timer.stop()
 
     def send(self, command: Command) -> None:
@@ -115,7 +118,7 @@ class SessionBridge(QObject):
         self.session.send(command)
 
     def poll(self) -> None:
-        """Fetch what happened and emit it in order; the timings of the batch come last."""
+        """Poll and emit the events in order; the timings of the batch come last."""
         try:
             events = self.session.poll()
         except (

@@ -1,4 +1,4 @@
-"""Chat bubbles: one for what the user said or typed, one for what was answered."""
+"""Chat bubbles of a question and of a reply."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Bubble(QFrame):
         self.setFixedWidth(min(max(wanted + 2 * (_MARGIN + _BORDER), _NARROWEST), self._widest))
 
     def tail_width(self) -> int:
-        """Width that what stands below the text needs."""
+        """Width required by the widgets below the text."""
         return self.strip.sizeHint().width() if self.strip.isVisibleTo(self) else 0
 
     def add_level(self, dbfs: float) -> None:
@@ -97,7 +97,7 @@ class Bubble(QFrame):
 
 
 def set_up_text(label: QLabel) -> None:
-    """A label for text that can be selected and copied; hidden until there is some."""
+    """A label for selectable text; hidden while it is empty."""
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setWordWrap(True)
     label.setTextInteractionFlags(
@@ -108,7 +108,7 @@ def set_up_text(label: QLabel) -> None:
 
 
 class UserBubble(Bubble):
-    """What the user said (with its length) or typed. `label` is the question of a sample."""
+    """A spoken question (with its length) or a typed one. `label` is the text of a sample question."""
 
     def __init__(
         self,
@@ -173,9 +173,8 @@ class UserBubble(Bubble):
 
 
 class ReplyBubble(Bubble):
-    """The answer: text or subtitle, length, figures, and a button that plays it again.
-
-    Of a reply that was cut, what was heard stands above a mark and the rest, dimmed, below it.
+    """The reply: text or subtitle, length, latencies, and a button that plays it again. If the reply was cut,
+    the heard part is above a mark and the rest, dimmed, below it.
 
     Signals:
         play_again: the button was pressed; the turn's id.
@@ -236,7 +235,7 @@ class ReplyBubble(Bubble):
         return self._is_playing
 
     def finish(self, modality: Modality, seconds: float, text: str, reason: FinishReason) -> None:
-        """The reply is made."""
+        """The reply is complete."""
         self._modality, self.seconds, self._finish = modality, seconds, reason
         if text:
             self.set_body(text)
@@ -250,7 +249,7 @@ class ReplyBubble(Bubble):
         self.retranslate()
 
     def cut(self, modality: Modality, heard_text: str, unheard_text: str, heard_s: float) -> None:
-        """The reply was stopped; only what was heard of it counts."""
+        """The reply was stopped; show the part that was heard."""
         self._modality, self._heard_s = modality, heard_s
         self.set_body(heard_text.strip())
         self.rest.setText(unheard_text.strip())
@@ -260,7 +259,7 @@ class ReplyBubble(Bubble):
         self.retranslate()
 
     def show_times(self, times: TurnTimes) -> None:
-        """Show what is known of the turn's latency."""
+        """Show the latencies of the turn."""
         self._times = times
         self.retranslate()
 
@@ -299,11 +298,11 @@ class ReplyBubble(Bubble):
 
     def _length(self) -> list[str]:
         """How long the reply is, and how much of it was heard if it was cut."""
-        heard_s, whole_s = self._heard_s, self.seconds
-        if heard_s is not None and whole_s > 0:
+        heard_s, total_s = self._heard_s, self.seconds
+        if heard_s is not None and total_s > 0:
             text = self.tr("%1 of %2 s")
-            return [text.replace("%1", f"{heard_s:.1f}").replace("%2", f"{whole_s:.1f}")]
-        shown_s = whole_s if heard_s is None else heard_s
+            return [text.replace("%1", f"{heard_s:.1f}").replace("%2", f"{total_s:.1f}")]
+        shown_s = total_s if heard_s is None else heard_s
         return [self.tr("%1 s").replace("%1", f"{shown_s:.1f}")] if shown_s > 0 else []
 
     def _write_mark(self, heard_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Where a question is typed: a field that grows with its text, and a send button."""
+"""Input of typed questions: a field that grows with its text, and a button that sends it or stops a reply."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ class Composer(QFrame):
 
     Signals:
         asked: a question was sent; its text without the space around it.
+        stopped: the reply is to be stopped.
     """
 
     asked = Signal(str)
+    stopped = Signal()
 
     def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("role", "composer")
-        self._icons = icons
-        self._is_ready = False
+        self._icons, self._theme = icons, theme
+        self._is_ready = self._is_replying = False
         self.edit = _QuestionEdit()
         self.edit.setProperty("role", "composer")
         self.edit.setTabChangesFocus(True)
@@ -62,7 +64,7 @@ class Composer(QFrame):
         self.button = QToolButton()
         self.button.setProperty("role", "send")
         self.button.setIconSize(QSize(18, 18))
-        self.button.clicked.connect(self.send)
+        self.button.clicked.connect(self._press)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 6, 8, 6)
         layout.addWidget(self.edit, 1)
@@ -77,8 +79,13 @@ class Composer(QFrame):
         self._is_ready = is_ready
         self._follow_text()
 
+    def set_replying(self, is_replying: bool) -> None:
+        """Whether there is a reply that the button can stop; a typed question takes precedence."""
+        self._is_replying = is_replying
+        self._follow_text()
+
     def send(self) -> None:
-        """Ask what is typed; nothing happens if there is nothing or the session is not ready."""
+        """Ask the typed question; does nothing if it is empty or the session is not ready."""
         text = self.edit.toPlainText().strip()
         if text and self._is_ready:
             self.edit.clear()
@@ -86,15 +93,15 @@ class Composer(QFrame):
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
-        self.button.setIcon(self._icons.icon("send", theme.on_accent, theme.muted))
+        self._theme = theme
+        self._show_button()
 
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.edit.setPlaceholderText(self.tr("Type a question …"))
         self.edit.setAccessibleName(self.tr("Question"))
         self.edit.setAccessibleDescription(self.tr("Enter sends, Shift+Enter starts a new line."))
-        self.button.setToolTip(self.tr("Ask (Enter)"))
-        self.button.setAccessibleName(self.tr("Ask the question"))
+        self._show_button()
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of language or font."""
@@ -104,8 +111,29 @@ class Composer(QFrame):
             self._follow_text()
         super().changeEvent(event)
 
+    @property
+    def _stops(self) -> bool:
+        """Whether the button stops the reply now."""
+        return self._is_replying and not self.edit.toPlainText().strip()
+
+    def _press(self) -> None:
+        if self._stops:
+            self.stopped.emit()
+        else:
+            self.send()
+
+    def _show_button(self) -> None:
+        if self._stops:
+            icon, tip, name = "stop", self.tr("Stop the reply (Esc)"), self.tr("Stop the reply")
+        else:
+            icon, tip, name = "send", self.tr("Ask (Enter)"), self.tr("Ask the question")
+        self.button.setIcon(self._icons.icon(icon, self._theme.on_accent, self._theme.muted))
+        self.button.setToolTip(tip)
+        self.button.setAccessibleName(name)
+
     def _follow_text(self) -> None:
-        self.button.setEnabled(self._is_ready and bool(self.edit.toPlainText().strip()))
+        self.button.setEnabled(self._stops or (self._is_ready and bool(self.edit.toPlainText().strip())))
+        self._show_button()
         lines = min(_MOST_LINES, max(1, int(self.edit.document().size().height())))
         spacing = QFontMetricsF(self.edit.font()).lineSpacing()
         self.edit.setFixedHeight(int(lines * spacing) + 10)

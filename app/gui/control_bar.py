@@ -14,11 +14,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.audio.echo_cancellation import EchoMeasurement
 from app.gui.device_box import DeviceBox
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.themes import Theme
-from app.session.messages import Counters, DevicesChanged, Levels, SessionState
+from app.session.messages import Counters, DevicesChanged, EchoMeasured, Levels, SessionState
 from engine_runtime.types import Modality
 
 _SPEECH_PROBABILITY = 0.5
@@ -26,11 +27,11 @@ _RUNNING = (SessionState.LISTENING, SessionState.HEARING, SessionState.THINKING,
 
 
 class ControlBar(QFrame):
-    """Controls of the session. It reports what the user wants and shows what the session says.
+    """Controls of the session: reports the input of the user and shows the state of the session.
 
     Signals:
         started, stopped, rescanned: a button was pressed.
-        muted: the microphone shall be mute (bool).
+        muted: the microphone was muted or unmuted (bool).
         devices_chosen: names of input and output, "" for the default.
         reply_chosen: a `Modality`.
     """
@@ -48,6 +49,7 @@ class ControlBar(QFrame):
         self._theme, self._icons = theme, icons
         self._state = SessionState.LOADING
         self._counters = Counters(0, 0)
+        self._echo = EchoMeasurement()
         self._wants_run = False
         self.start_button = QPushButton()
         self.start_button.setProperty("role", "primary")
@@ -74,7 +76,8 @@ class ControlBar(QFrame):
             self._replies.addButton(choice)
             choice.clicked.connect(lambda _checked, chosen=modality: self.reply_chosen.emit(chosen))
         self.speech_button.setChecked(True)
-        self._reply_label, self.underruns, self.dropped = QLabel(), QLabel(), QLabel()
+        self._reply_label = QLabel()
+        self.echo, self.underruns, self.dropped = QLabel(), QLabel(), QLabel()
         self._lay_out()
         self.set_theme(theme)
         self.retranslate()
@@ -99,11 +102,11 @@ class ControlBar(QFrame):
             self._start_or_stop()
 
     def show_reply(self, modality: Modality) -> None:
-        """Show what replies are made of, without reporting it as a choice."""
+        """Show the kind of reply without emitting `reply_chosen`."""
         (self.speech_button if modality is Modality.SPEECH else self.text_button).setChecked(True)
 
     def show_devices(self, event: DevicesChanged, wanted_input: str, wanted_output: str) -> None:
-        """List the devices; a wanted one that is not there stays listed, so that the choice is not lost."""
+        """List the devices; a chosen one that is absent stays listed, so that the choice is kept."""
         for box, names, wanted in (
             (self.input_box, event.inputs, wanted_input),
             (self.output_box, event.outputs, wanted_output),
@@ -120,7 +123,7 @@ class ControlBar(QFrame):
         self.retranslate()
 
     def show_levels(self, event: Levels) -> None:
-        """Move the meters."""
+        """Update the meters."""
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
         self.output_meter.show_level(event.output_dbfs)
 
@@ -128,6 +131,11 @@ class ControlBar(QFrame):
         """Show how often playback starved and how much input was lost."""
         self._counters = event
         self._write_counters()
+
+    def show_echo(self, event: EchoMeasured) -> None:
+        """Show how loud the echo is and by how much it is cancelled."""
+        self._echo = event.echo
+        self._write_echo()
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
@@ -174,6 +182,7 @@ class ControlBar(QFrame):
         self.speech_button.setToolTip(self.tr("Replies are spoken"))
         self.text_button.setToolTip(self.tr("Replies are written"))
         self._write_counters()
+        self._write_echo()
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of the language."""
@@ -216,6 +225,29 @@ class ControlBar(QFrame):
                 label.style().unpolish(label)
                 label.style().polish(label)
 
+    def _write_echo(self) -> None:
+        echo = self._echo
+        if echo.state == "off":
+            text = self.tr("echo not cancelled")
+        elif echo.state == "unavailable":
+            text = "⚠ " + self.tr("echo not cancelled")
+        elif echo.state == "no_echo":
+            text = self.tr("no echo")
+        elif echo.erl_db is None or echo.erle_db is None:
+            text = self.tr("echo not measured")
+        else:
+            text = self.tr("echo %1 → %2 dB")
+            before, after = -echo.erl_db, -echo.erl_db - echo.erle_db
+            text = text.replace("%1", f"{before:.0f}").replace("%2", f"{after:.0f}")
+        definition = self.tr(
+            "Level of a reply in the microphone against its level as played, before and after echo "
+            "cancellation: the negative echo return loss, and that less its enhancement. Medians of the "
+            "latest moments with an echo."
+        )
+        self.echo.setText(text)
+        self.echo.setToolTip(definition)
+        self.echo.setAccessibleDescription(definition)
+
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 10, 16, 10)
@@ -244,7 +276,7 @@ class ControlBar(QFrame):
         layout.addStretch(1)
         counters = QVBoxLayout()
         counters.setSpacing(1)
-        for label in (self.underruns, self.dropped):
+        for label in (self.echo, self.underruns, self.dropped):
             label.setProperty("role", "counter")
             label.setAlignment(Qt.AlignmentFlag.AlignRight)
             counters.addWidget(label)

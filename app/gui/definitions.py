@@ -1,6 +1,6 @@
-"""What each figure is called and how exactly it is measured, in words of the chosen language.
+"""Names and definitions of all metrics, in the language of the window.
 
-The one place of these texts: tiles, plots and waterfall show the same definition in their tooltips.
+Tiles, plots and waterfall show the same definition in their tooltips.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication
 
-from app.gui.metrics import MAX_POINTS, Metric, Stage, Summary
+from app.gui.metrics import MAX_POINTS, LatencyStage, Metric, Rating, SeriesSummary
 
 translate = QCoreApplication.translate
 
@@ -29,43 +29,68 @@ def define(metric: Metric) -> Definition:
 
 
 def unit_name(unit: str) -> str:
-    """A unit as it is written in the current language."""
+    """A unit in the current language."""
     return translate("Definitions", "rows") if unit == "rows" else unit
 
 
-def stage_name(stage: Stage) -> str:
+def stage_name(stage: LatencyStage) -> str:
     """The name of a stage in the current language."""
     names = {
-        Stage.ENDPOINTING: translate("Definitions", "Endpointing"),
-        Stage.PREFILL: translate("Definitions", "Prefill"),
-        Stage.STEP: translate("Definitions", "Decode steps"),
-        Stage.TOKEN2MEL: translate("Definitions", "token2mel"),
-        Stage.VOCODER: translate("Definitions", "Vocoder"),
-        Stage.DEVICE: translate("Definitions", "Device"),
+        LatencyStage.ENDPOINTING: translate("Definitions", "Endpointing"),
+        LatencyStage.PREFILL: translate("Definitions", "Prefill"),
+        LatencyStage.STEP: translate("Definitions", "Decode steps"),
+        LatencyStage.TOKEN2MEL: translate("Definitions", "token2mel"),
+        LatencyStage.VOCODER: translate("Definitions", "Vocoder"),
+        LatencyStage.DEVICE: translate("Definitions", "Device"),
     }
     return names[stage]
 
 
-def stage_text(stage: Stage) -> str:
-    """What a stage does on the way to the first sound."""
+def stage_text(stage: LatencyStage) -> str:
+    """Description of a stage between question and first sound."""
     texts = {
-        Stage.ENDPOINTING: _text(Metric.ENDPOINTING),
-        Stage.PREFILL: translate(
+        LatencyStage.ENDPOINTING: _text(Metric.ENDPOINTING),
+        LatencyStage.PREFILL: translate(
             "Definitions", "Rows that were still to be prefilled when the turn was committed."
         ),
-        Stage.STEP: translate(
+        LatencyStage.STEP: translate(
             "Definitions", "Decode steps until the first packet of speech codes is complete."
         ),
-        Stage.TOKEN2MEL: translate(
+        LatencyStage.TOKEN2MEL: translate(
             "Definitions", "Flow matching: speech codes of the first packet to mel frames."
         ),
-        Stage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
-        Stage.DEVICE: translate(
+        LatencyStage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
+        LatencyStage.DEVICE: translate(
             "Definitions",
             "First sample ready → first sample at the loudspeaker: buffering and device latency.",
         ),
     }
     return texts[stage]
+
+
+def rating_name() -> str:
+    """The name of an answer of the end-of-turn detector."""
+    return translate("Definitions", "End of turn")
+
+
+def rating_definition() -> str:
+    """What such an answer is."""
+    return translate(
+        "Definitions",
+        "Probability that you have finished, from Smart Turn at a pause. It decides after how much silence "
+        "the turn is committed.",
+    )
+
+
+def rating_text(rating: Rating) -> str:
+    """Probability, time and consequence of an answer."""
+    texts = {
+        "likely": translate("Definitions", "%1 after %2 ms: finished"),
+        "possible": translate("Definitions", "%1 after %2 ms: perhaps finished"),
+        "unlikely": translate("Definitions", "%1 after %2 ms: not finished"),
+    }
+    values = (f"{rating.probability:.2f}", f"{rating.answered_ms:.0f}")
+    return texts[rating.stage].replace("%1", values[0]).replace("%2", values[1])
 
 
 def number(value: float, unit: str) -> str:
@@ -75,12 +100,12 @@ def number(value: float, unit: str) -> str:
     return f"{value:.0f}" if unit == "rows" else f"{value:.2f}"
 
 
-def percentiles(summary: Summary, unit: str) -> str:
+def percentiles(summary: SeriesSummary, unit: str) -> str:
     """Both percentiles in short."""
     return f"p50 {number(summary.p50, unit)}   p95 {number(summary.p95, unit)}"
 
 
-def tooltip(metric: Metric, summary: Summary | None) -> str:
+def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:
     """Definition and statistics of a figure, as rich text."""
     definition = define(metric)
     lines = [f"<b>{definition.name}</b>", definition.text]
@@ -146,7 +171,7 @@ def _text(metric: Metric) -> str:
         ),
         Metric.TOKEN2MEL: translate("Definitions", "Flow matching, speech codes to mel frames, per chunk."),
         Metric.VOCODER: translate("Definitions", "Mel frames to samples, per chunk."),
-        Metric.CHUNK_AUDIO: translate("Definitions", "Length of the audio that a chunk makes."),
+        Metric.CHUNK_AUDIO: translate("Definitions", "Length of the audio of a chunk."),
         Metric.TTFA: translate(
             "Definitions", "Time to first audio: commit of the turn → first sample of the reply is ready."
         ),
@@ -157,7 +182,8 @@ def _text(metric: Metric) -> str:
         ),
         Metric.RTF_TOTAL: translate(
             "Definitions",
-            "Real-time factor of a whole reply: its wall time / its audio. Below 1 is faster than real time.",
+            "Real-time factor of a complete reply: its wall time / its audio. "
+            "Below 1 is faster than real time.",
         ),
         Metric.RTF_STEADY: translate(
             "Definitions",
@@ -167,6 +193,6 @@ def _text(metric: Metric) -> str:
             "Definitions",
             "TTFA / audio of the first chunk. Not a real-time factor: it holds the wait for that chunk.",
         ),
-        Metric.PLAYBACK: translate("Definitions", "Reply audio that is made but not yet played."),
+        Metric.PLAYBACK: translate("Definitions", "Generated reply audio that is not yet played."),
     }
     return texts[metric]

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
 
 
 class DeviceBox(QComboBox):
-    """As wide as the layout lets it; a name that does not fit ends in dots."""
+    """As wide as the layout permits; a name that does not fit is elided."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -22,7 +22,7 @@ class DeviceBox(QComboBox):
         self.setMinimumContentsLength(10)
 
     def shown_text(self) -> str:
-        """The current name, shortened to the room that there is."""
+        """The current name, elided to the available width."""
         option = QStyleOptionComboBox()
         self.initStyleOption(option)
         part = QStyle.SubControl.SC_ComboBoxEditField
@@ -33,7 +33,7 @@ class DeviceBox(QComboBox):
         )
 
     def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw what Qt would draw, with the shortened text."""
+        """Draw the box as Qt does, with the elided text."""
         option = QStyleOptionComboBox()
         self.initStyleOption(option)
         option.currentText = self.shown_text()

@@ -1,16 +1,22 @@
-"""The banner of an error: what happened, what to do, and a button that takes it away."""
+"""The error banner: cause, remedy, a button for the remedy if there is one, and a button that closes it."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 
 
 class ErrorBanner(QFrame):
-    """Hidden until `show_error`; an equal message is counted, a new one replaces the old."""
+    """Hidden until `show_error`; an equal message is counted, a new one replaces the old.
+
+    Signals:
+        remedied: the button for the remedy was pressed.
+    """
+
+    remedied = Signal()
 
     def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -24,6 +30,8 @@ class ErrorBanner(QFrame):
             label.setTextFormat(Qt.TextFormat.PlainText)
             label.setWordWrap(True)
             label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.remedy_button = QPushButton()
+        self.remedy_button.clicked.connect(self.remedied)
         self.close_button = QToolButton()
         self.close_button.setIconSize(QSize(16, 16))
         self.close_button.clicked.connect(self.dismiss)
@@ -31,6 +39,7 @@ class ErrorBanner(QFrame):
         words.setSpacing(2)
         words.addWidget(self._message)
         words.addWidget(self._advice)
+        words.addWidget(self.remedy_button, 0, Qt.AlignmentFlag.AlignLeft)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 8, 8, 8)
         layout.setSpacing(10)
@@ -43,21 +52,23 @@ class ErrorBanner(QFrame):
 
     @property
     def message(self) -> str:
-        """The message on show, without what to do; empty when there is none."""
+        """The shown message without the remedy; empty if there is none."""
         return self._shown
 
     @property
     def advice(self) -> str:
-        """What to do, as shown."""
+        """The shown remedy."""
         return self._advice.text()
 
-    def show_error(self, message: str, what_to_do: str) -> None:
-        """Show an error."""
+    def show_error(self, message: str, what_to_do: str, remedy: str = "") -> None:
+        """Show an error; `remedy` is the text of a button, empty for none."""
         self._count = self._count + 1 if message == self._shown else 1
         self._shown = message
         self._message.setText(message if self._count == 1 else f"{message}  (×{self._count})")
         self._advice.setText(what_to_do)
         self._advice.setVisible(bool(what_to_do))
+        self.remedy_button.setText(remedy)
+        self.remedy_button.setVisible(bool(remedy))
         self.setAccessibleDescription(f"{message} {what_to_do}")
         self.show()
 

@@ -1,8 +1,8 @@
 """Errors of the session in the language of the window.
 
-Session and engine word their errors in English, once, for window, command line and log. Those that a user of
-the window meets are listed here as templates; a text that fits one is translated with its values put in, any
-other is shown as it is.
+Session and engine report errors in English, for window, command line and log. Those that can appear in the
+window are listed here as templates; a matching text is translated with its values inserted, any other is
+shown unchanged.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Check that it runs."),
     QT_TRANSLATE_NOOP("Errors", "The sound system does not respond and cannot be closed."),
     QT_TRANSLATE_NOOP("Errors", "Restart this program to use sound again."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "Echo cancellation needs the package pywebrtc-audio, which is not installed."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "Echo cancellation needs sound at %1 Hz; it is captured at %2."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "The loudspeaker does not say when it plays, so its echo cannot be cancelled."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "Use headphones, so that a reply does not interrupt itself."),
     QT_TRANSLATE_NOOP("Errors", "Sound cannot be used: the PortAudio library is missing."),
     QT_TRANSLATE_NOOP("Errors", "There is no file %1."),
     QT_TRANSLATE_NOOP("Errors", "Check the name."),
@@ -67,7 +75,7 @@ TEMPLATES: tuple[str, ...] = tuple(map(str, _LISTED))
 
 
 def in_words(text: str) -> str:
-    """The text in the language of the window; unchanged where no template fits."""
+    """The text in the language of the window; unchanged if no template matches."""
     for template, pattern in _patterns():
         if (match := pattern.fullmatch(text)) is not None:
             translated = QCoreApplication.translate(_CONTEXT, template)
@@ -81,5 +89,5 @@ def in_words(text: str) -> str:
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     parts = ((template, re.split(r"%\d", template)) for template in TEMPLATES)
     return tuple(
-        (template, re.compile("(.+)".join(map(re.escape, pieces)), re.S)) for template, pieces in parts
+        (template, re.compile("(.+)".join(map(re.escape, fixed)), re.S)) for template, fixed in parts
     )

@@ -1,4 +1,4 @@
-"""Export of what the window has measured: asks for a file, writes it, and puts failures into words."""
+"""Export of the measurements in the window: asks for a file, writes it, and reports errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Export(QObject):
     """The timing events of a session, and the three ways to save them.
 
     Attributes:
-        events: what was measured, the newest `MOST_EVENTS`.
+        events: the newest `MOST_EVENTS` timing events.
     """
 
     def __init__(self, window: QWidget, view: QWidget, banner: ErrorBanner) -> None:

@@ -1,4 +1,4 @@
-"""A path to type or to browse for, with one line below that says how it is used or why it cannot be."""
+"""A path field with a browse button, and a line below for a note or an error."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QPushButton, QVBox
 
 
 class FileField(QWidget):
-    """`browse` opens a dialog at a path and gives the one chosen there, "" for none.
+    """`browse` opens a dialog at a path and returns the chosen one, "" for none.
 
     Signals:
-        changed: another path stands there; whoever knows what it is for calls `say`.
+        changed: the path has changed; the receiver validates it and calls `say`.
     """
 
     changed = Signal()
@@ -42,7 +42,7 @@ class FileField(QWidget):
 
     @property
     def path(self) -> str:
-        """The path that stands there, "" for none."""
+        """The path in the field, "" for none."""
         return self.line.text().strip()
 
     @path.setter

@@ -15,7 +15,7 @@ _PRODUCT = "MOSS Voice"
 
 
 class HeaderBar(QFrame):
-    """Buttons that act on the whole window.
+    """Buttons for the complete window.
 
     Signals:
         new_conversation, theme_toggled, language_toggled, settings_wanted, help_wanted: a button was pressed.

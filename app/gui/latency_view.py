@@ -1,7 +1,7 @@
 """The live latency view: tiles, waterfall of the last turn, six plots. Takes timing events, draws on a timer.
 
-Events are collected as they come (`add_events`) and drawn at most ten times a second, and only while the view
-can be seen. Everything shown comes from one `LatencyMetrics`.
+Events are collected as they arrive (`add_events`) and drawn at most ten times a second, and only while the
+view is visible. All shown values come from one `LatencyMetrics`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.gui.definitions import number
-from app.gui.metrics import LatencyMetrics, Metric, Stage
+from app.gui.metrics import LatencyMetrics, LatencyStage, Metric
 from app.gui.plots import CurveStyle, LivePlot, PlotStyle
 from app.gui.themes import Ink, Theme, Tone
 from app.gui.tiles import FigureTile
@@ -38,11 +38,11 @@ _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.RTF_TOTAL, Tone.ACCENT),
     (Metric.RTF_STEADY, Tone.TEXT),
     (Metric.FIRST_CHUNK_RATIO, Tone.MUTED),
-    (Metric.ENDPOINTING, Stage.ENDPOINTING),
-    (Metric.PREFILL, Stage.PREFILL),
-    (Metric.STEP, Stage.STEP),
-    (Metric.TOKEN2MEL, Stage.TOKEN2MEL),
-    (Metric.VOCODER, Stage.VOCODER),
+    (Metric.ENDPOINTING, LatencyStage.ENDPOINTING),
+    (Metric.PREFILL, LatencyStage.PREFILL),
+    (Metric.STEP, LatencyStage.STEP),
+    (Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL),
+    (Metric.VOCODER, LatencyStage.VOCODER),
 )
 _WIDE = 840
 _WIDE_COLUMNS, _NARROW_COLUMNS = (5, 3), (3, 2)
@@ -66,23 +66,23 @@ _PLOTS: dict[str, PlotStyle] = {
         most=40,
     ),
     "playback": PlotStyle(
-        (CurveStyle(Metric.PLAYBACK, Stage.DEVICE, None, filled=True),), smallest=200.0, seconds=30.0
+        (CurveStyle(Metric.PLAYBACK, LatencyStage.DEVICE, None, filled=True),), smallest=200.0, seconds=30.0
     ),
     "prefill": PlotStyle(
         (
-            CurveStyle(Metric.PREFILL, Stage.PREFILL, "o"),
+            CurveStyle(Metric.PREFILL, LatencyStage.PREFILL, "o"),
             CurveStyle(Metric.PREFILL_ROWS, Tone.MUTED, "s", dashed=True, on_right=True),
         ),
         smallest=10.0,
     ),
     "chunks": PlotStyle(
         (
-            CurveStyle(Metric.TOKEN2MEL, Stage.TOKEN2MEL, "o"),
-            CurveStyle(Metric.VOCODER, Stage.VOCODER, "s", dashed=True),
+            CurveStyle(Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL, "o"),
+            CurveStyle(Metric.VOCODER, LatencyStage.VOCODER, "s", dashed=True),
         ),
         smallest=20.0,
     ),
-    "steps": PlotStyle((CurveStyle(Metric.STEP, Stage.STEP, "o"),), smallest=5.0, most=320),
+    "steps": PlotStyle((CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),), smallest=5.0, most=320),
 }
 
 
@@ -118,7 +118,7 @@ class LatencyView(QScrollArea):
         self.metrics.extend(events)
 
     def redraw(self) -> None:
-        """Draw what is new. Called by the timer; costs nothing when nothing came."""
+        """Draw new values. Called by the timer; returns immediately if there are none."""
         if self.metrics.version == self._seen:
             return
         started = time.perf_counter()
@@ -156,11 +156,13 @@ class LatencyView(QScrollArea):
             "response": (self.tr("Response"), self.tr("Per turn, in ms; dashed p50, dotted p95.")),
             "rtf": (
                 self.tr("Real-time factor"),
-                self.tr("Per reply. Dashed line: real time; below it a reply is made faster than played."),
+                self.tr(
+                    "Per reply. Dashed line: real time; below it a reply is generated faster than played."
+                ),
             ),
             "playback": (
                 self.tr("Playback"),
-                self.tr("Audio made but not yet played, in ms, over the last 30 seconds."),
+                self.tr("Generated audio not yet played, in ms, over the last 30 seconds."),
             ),
             "prefill": (self.tr("Prefill"), self.tr("Per call: ms at the left, rows at the right.")),
             "chunks": (self.tr("Chunks"), self.tr("token2mel and vocoder, ms per chunk.")),
@@ -192,7 +194,7 @@ class LatencyView(QScrollArea):
         super().hideEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Use fewer columns where the view is narrow."""
+        """Use fewer columns if the view is narrow."""
         super().resizeEvent(event)
         self._place(_WIDE_COLUMNS if self.width() >= _WIDE else _NARROW_COLUMNS)
 
@@ -200,7 +202,7 @@ class LatencyView(QScrollArea):
         if columns == self._columns:
             return
         self._columns = columns
-        # The sum stands beside the title, or below it where both together are too wide.
+        # The sum is beside the title, or below it if both together are too wide.
         self._caption.addWidget(self._waterfall_sum, *((0, 1) if columns == _WIDE_COLUMNS else (1, 0)))
         grids = ((self._tile_grid, self.tiles), (self._plot_grid, self.plots.values()))
         for count, (grid, widgets) in zip(columns, grids, strict=True):

@@ -1,7 +1,7 @@
 """The main window: conversation at the left, live latency view at the right, controls above and below.
 
 In: events of the session through the bridge. Out: commands to the session. GUI thread; nothing here blocks.
-The window keeps no state of the conversation that the session has not reported.
+The window shows only conversation state that the session has reported.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class MainWindow(QMainWindow):
         self._samples = load_samples(assets / "samples")
         self.header = HeaderBar(self.theme, self._icons)
         self.banner = ErrorBanner(self.theme, self._icons)
+        self._sound_error = ""
+        """The error of a device that the banner shows; it ends when the device is back."""
         self.transcript = Transcript(self.theme, self._icons)
         self.sample_row = SampleRow(self._samples, self.theme, self._icons)
         self.composer = Composer(self.theme, self._icons)
@@ -103,7 +105,7 @@ class MainWindow(QMainWindow):
         return self.preferences.session_settings(self._base_settings)
 
     def apply_preferences(self, preferences: Preferences) -> None:
-        """Take new preferences: keep them, show them, and tell the session what concerns it."""
+        """Apply new preferences: save and show them, and send the settings to the session."""
         before = self.session_settings()
         if preferences.seed != self.preferences.seed:
             # Chosen later than the one of the command line.
@@ -160,7 +162,7 @@ class MainWindow(QMainWindow):
         self.bridge.send(messages.AskText(text))
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Keep the geometry, stop the session, and leave nothing running."""
+        """Save the geometry and stop the session."""
         self._store.keep_bytes("geometry", self.saveGeometry())
         self._store.keep_bytes("splitter", self.splitter.saveState())
         self._store.save(self.preferences)
@@ -185,6 +187,7 @@ class MainWindow(QMainWindow):
         bridge.levels.connect(controls.show_levels)
         bridge.levels.connect(transcript.show_levels)
         bridge.counters.connect(controls.show_counters)
+        bridge.echo_measured.connect(controls.show_echo)
         bridge.turn_opened.connect(transcript.open_turn)
         bridge.turn_extended.connect(transcript.extend_turn)
         bridge.turn_committed.connect(transcript.commit_turn)
@@ -205,7 +208,9 @@ class MainWindow(QMainWindow):
     def _show_state(self, state: SessionState) -> None:
         self.header.badge.show_state(state)
         self.controls.show_state(state)
+        self.transcript.show_state(state)
         self.composer.set_ready(state in _ANSWERABLE)
+        self.composer.set_replying(state in (SessionState.THINKING, SessionState.SPEAKING))
         self.sample_row.set_ready(state in _ANSWERABLE)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:
@@ -217,25 +222,41 @@ class MainWindow(QMainWindow):
 
     def _take_devices(self, event: messages.DevicesChanged) -> None:
         self._devices = event
+        if event.input and event.output and self.banner.message == self._sound_error:
+            self.banner.dismiss()
         self._show_devices()
+        self._show_input()
 
     def _show_devices(self) -> None:
         if self._devices is not None:
             wanted = self.preferences
             self.controls.show_devices(self._devices, wanted.input_device, wanted.output_device)
 
+    def _show_input(self) -> None:
+        """Show whether the session hears anything; a sample counts as input, even without a microphone."""
+        if self.sample_row.running is not None:
+            self.header.badge.show_input("open")
+        elif self._devices is not None and not self._devices.input:
+            self.header.badge.show_input("no_input")
+        else:
+            self.header.badge.show_input("muted" if self.controls.mute_button.isChecked() else "open")
+
     def _announce_sample(self, event: messages.SampleStarted) -> None:
         labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}
         label = labels.get(event.path, event.path.stem)
         self.transcript.announce_sample(label, event.seconds)
         self.sample_row.show_running(event.path)
+        self._show_input()
 
     def _finish_sample(self, _event: messages.SampleFinished) -> None:
         self.transcript.announce_sample("", 0.0)
         self.sample_row.show_running(None)
+        self._show_input()
 
     def _show_error(self, event: messages.ErrorRaised) -> None:
-        self.banner.show_error(in_words(event.message), in_words(event.what_to_do))
+        remedy = self.tr("Look for devices again") if event.is_about_sound else ""
+        self.banner.show_error(in_words(event.message), in_words(event.what_to_do), remedy)
+        self._sound_error = self.banner.message if event.is_about_sound else ""
         # A start that failed brings no new state: show the one that still holds.
         self.controls.show_state(self.header.badge.state)
 
@@ -252,11 +273,13 @@ class MainWindow(QMainWindow):
         send, controls, header = self.bridge.send, self.controls, self.header
         controls.started.connect(lambda: send(messages.Start()))
         controls.stopped.connect(lambda: send(messages.Stop()))
-        controls.muted.connect(lambda on: send(messages.Mute(on)))
+        controls.muted.connect(self._mute)
         controls.rescanned.connect(lambda: send(messages.RescanDevices()))
         controls.devices_chosen.connect(self._choose_devices)
         controls.reply_chosen.connect(self._choose_reply)
         self.composer.asked.connect(self.ask)
+        self.composer.stopped.connect(lambda: send(messages.CancelTurn()))
+        self.banner.remedied.connect(lambda: send(messages.RescanDevices()))
         self.sample_row.chosen.connect(self._play_sample)
         self.transcript.play_again.connect(lambda turn_id: send(messages.PlayAgain(turn_id)))
         header.new_conversation.connect(self.start_new_conversation)
@@ -267,6 +290,10 @@ class MainWindow(QMainWindow):
         header.csv_wanted.connect(self.export.save_csv)
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)
+
+    def _mute(self, on: bool) -> None:
+        self.bridge.send(messages.Mute(on))
+        self._show_input()
 
     def _choose_devices(self, input_device: str, output_device: str) -> None:
         self.preferences = dataclasses.replace(

@@ -19,7 +19,7 @@ def fraction(dbfs: float) -> float:
 
 
 class LevelMeter(QWidget):
-    """A horizontal bar. Loud input changes its colour; the tooltip says the number."""
+    """A horizontal bar. Loud input changes its colour; the tooltip shows the value."""
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -57,7 +57,7 @@ class LevelMeter(QWidget):
         self.update()
 
     def reset(self) -> None:
-        """Nothing is measured any more."""
+        """Clear the meter."""
         self._peak = LOWEST_DBFS
         self.show_level(LOWEST_DBFS)
         self.update()

@@ -1,7 +1,7 @@
 """Model behind the latency view: timing events in; series, percentiles and the waterfall of a turn out.
 
 Qt-free and pure: no clock is read here, every time comes from the events. Fed and read by the GUI thread.
-How each figure is defined is worded for people in `definitions.py`.
+`definitions.py` has the definition of each metric for the user.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MAX_TURNS = 256
 _MAX_SPANS = 4096
 
 
-class Stage(str, Enum):
-    """What lies between the last word of a question and the first sound of its answer, in order."""
+class LatencyStage(str, Enum):
+    """The stages between the end of a question and the first sound of its reply, in order."""
 
     ENDPOINTING = "endpointing"
     PREFILL = "prefill"
@@ -68,15 +68,15 @@ _ATTRIBUTES = {
 }
 _REPLY_RATIOS = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO)
 _SPANS = {
-    "prefill": Stage.PREFILL,
-    "step": Stage.STEP,
-    "token2mel": Stage.TOKEN2MEL,
-    "vocoder": Stage.VOCODER,
+    "prefill": LatencyStage.PREFILL,
+    "step": LatencyStage.STEP,
+    "token2mel": LatencyStage.TOKEN2MEL,
+    "vocoder": LatencyStage.VOCODER,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SeriesSummary:
     """Statistics of the values that a series still holds."""
 
     count: int
@@ -93,13 +93,13 @@ class Series:
     def __init__(self, capacity: int = MAX_POINTS) -> None:
         self.capacity = capacity
         self.total = 0
-        self._summary: Summary | None = None
+        self._summary: SeriesSummary | None = None
         self._summarised = 0
         # Every value is written twice, a capacity apart, so that the newest `capacity` values are one slice.
         self._store: NDArray[np.float64] = np.zeros((2, 2 * capacity))
 
     def append(self, value: float, x: float | None = None) -> None:
-        """Add a value; x is the running number of the value unless it is given."""
+        """Add a value; x defaults to the index of the value."""
         slot = self.total % self.capacity
         self.total += 1
         column = (float(self.total) if x is None else x, value)
@@ -119,13 +119,13 @@ class Series:
         """Values, oldest first, [n]. A copy."""
         return self._window(1)
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> SeriesSummary | None:
         """Statistics over the values held (percentiles interpolate linearly); None when there are none."""
         if self.total and self._summarised != self.total:
             y = self.y
             p50, p95 = np.percentile(y, (50, 95))
             self._summarised = self.total
-            self._summary = Summary(
+            self._summary = SeriesSummary(
                 len(y), float(y[-1]), float(y.mean()), float(p50), float(p95), float(y.max())
             )
         return self._summary
@@ -139,9 +139,20 @@ class Series:
 class Bar:
     """One span of a waterfall, in ms after the last speech sample (after the commit for a typed question)."""
 
-    stage: Stage
+    stage: LatencyStage
     start_ms: float
     duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """An answer of the end-of-turn detector: the probability that the user has finished, what came of it
+    (`Stage` of app.dialog.end_of_turn), and the silence when it was asked and when it answered."""
+
+    probability: float
+    stage: str
+    asked_ms: float
+    answered_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +164,10 @@ class Waterfall:
     reaches_device: bool
     end_ms: float
     bars: tuple[Bar, ...]
+    ratings: tuple[Rating, ...] = ()
+    """Of the pause that ended the question."""
 
-    def total_ms(self, stage: Stage) -> float:
+    def total_ms(self, stage: LatencyStage) -> float:
         """Sum of the spans of one stage."""
         return sum(bar.duration_ms for bar in self.bars if bar.stage is stage)
 
@@ -171,7 +184,7 @@ class Waterfall:
 
 @dataclass(slots=True)
 class TurnTimes:
-    """What is known of one turn; None until its event came."""
+    """Times of one turn; None until their event has arrived."""
 
     turn_id: int
     ttfa_ms: float | None = None
@@ -181,7 +194,8 @@ class TurnTimes:
     endpointing: tuple[int, int] | None = None
     first_audio_ns: int | None = None
     voice_ns: int | None = None
-    spans: deque[tuple[Stage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
+    ratings: list[Rating] = field(default_factory=list)
+    spans: deque[tuple[LatencyStage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
 
 
 class LatencyMetrics:
@@ -226,24 +240,24 @@ class LatencyMetrics:
         else:
             self._note_turn(event)
 
-    def summary(self, metric: Metric) -> Summary | None:
+    def summary(self, metric: Metric) -> SeriesSummary | None:
         """Statistics of one figure, None while it has no value."""
         return self.series[metric].summary()
 
     def turn(self, turn_id: int) -> TurnTimes | None:
-        """What is known of a turn (the last few hundred are kept)."""
+        """Times of a turn (the last few hundred are kept)."""
         return self._turns.get(turn_id)
 
     def waterfall(self) -> Waterfall | None:
-        """The waterfall of the last turn that made a sound; None before there is one."""
+        """The waterfall of the last turn with a spoken reply; None if there is none yet."""
         turn = self._sounding
         if turn is None or turn.commit_ns is None or turn.first_audio_ns is None:
             return None
         origin = turn.commit_ns if turn.endpointing is None else turn.endpointing[0]
         end = turn.first_audio_ns
-        spans: list[tuple[Stage, int, int]] = []
+        spans: list[tuple[LatencyStage, int, int]] = []
         if turn.endpointing is not None:
-            spans.append((Stage.ENDPOINTING, *turn.endpointing))
+            spans.append((LatencyStage.ENDPOINTING, *turn.endpointing))
         spans += [
             (stage, start, min(stop, end))
             for stage, start, stop in turn.spans
@@ -251,11 +265,16 @@ class LatencyMetrics:
         ]
         reaches_device = turn.voice_ns is not None and turn.voice_ns >= end
         if turn.voice_ns is not None and reaches_device:
-            spans.append((Stage.DEVICE, end, turn.voice_ns))
+            spans.append((LatencyStage.DEVICE, end, turn.voice_ns))
             end = turn.voice_ns
         bars = tuple(Bar(stage, (start - origin) / 1e6, (stop - start) / 1e6) for stage, start, stop in spans)
         return Waterfall(
-            turn.turn_id, turn.endpointing is not None, reaches_device, (end - origin) / 1e6, bars
+            turn.turn_id,
+            turn.endpointing is not None,
+            reaches_device,
+            (end - origin) / 1e6,
+            bars,
+            tuple(turn.ratings),
         )
 
     def _append(self, metric: Metric, value: object, x: float | None = None) -> None:
@@ -273,8 +292,10 @@ class LatencyMetrics:
             if turn.first_audio_ns is None or event.start_ns < turn.first_audio_ns:
                 turn.spans.append((stage, event.start_ns, end_ns))
         elif event.name == "commit":
-            # A turn that went on after all is committed again: what followed the earlier commit is void.
+            # A reopened turn is committed again: discard the events after the earlier commit.
             turn.commit_ns, turn.first_audio_ns, turn.voice_ns = event.start_ns, None, None
+        elif event.name in ("pause", "end_of_turn"):
+            _note_pause(turn.ratings, event)
         elif event.name == "endpointing":
             turn.endpointing = (event.start_ns, end_ns)
         elif event.name == "first_audio":
@@ -292,6 +313,19 @@ class LatencyMetrics:
         total = event.attributes.get(Metric.RTF_TOTAL.value)
         if isinstance(total, (int, float)) and math.isfinite(total):
             turn.rtf_total = float(total)
+
+
+def _note_pause(ratings: list[Rating], event: TimingEvent) -> None:
+    """Keep the answers about the present pause: the silence of a new one is shorter than the one before."""
+    known = event.attributes
+    if event.name == "pause":
+        if ratings and float(known["silence_ms"]) <= ratings[-1].asked_ms:
+            ratings.clear()
+    elif known["stage"] != "late":
+        probability, asked_ms, answered_ms = (
+            float(known[name]) for name in ("probability", "asked_ms", "answered_ms")
+        )
+        ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms))
 
 
 def _count(event: TimingEvent) -> int:

@@ -1,4 +1,4 @@
-"""One live plot: a card with a legend that carries the figures, and the curves of some `Series`.
+"""One live plot: a card with the curves of some `Series`, and a legend with their statistics.
 
 Cheap to redraw: pens of width 1, no antialiasing, no auto-range, at most `MAX_POINTS` points.
 A curve differs from its neighbours by colour, by line style and by the shape of its points.
@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.gui.axis_range import AxisRange
 from app.gui.definitions import define, number, tooltip, unit_name
-from app.gui.metrics import MAX_POINTS, LatencyMetrics, Metric, Summary
+from app.gui.metrics import MAX_POINTS, LatencyMetrics, Metric, SeriesSummary
 from app.gui.themes import Ink, Theme
 
 Points = NDArray[np.float64]
@@ -29,7 +29,7 @@ _GLYPHS = {"o": "●", "s": "■", "t1": "▲", None: "▬"}
 
 @dataclass(frozen=True, slots=True)
 class CurveStyle:
-    """How one series is drawn. `on_right` puts it on an axis of its own at the right edge."""
+    """How one series is drawn. `on_right` puts it on a separate axis at the right edge."""
 
     metric: Metric
     ink: Ink
@@ -52,7 +52,7 @@ class PlotStyle:
 
 
 def with_gaps(x: Points, y: Points, gap: float = 0.5) -> tuple[Points, Points]:
-    """Drop to 0 where a series over seconds has no value for longer than `gap`. Only for drawing."""
+    """Insert 0 where a time series has no value for longer than `gap`. Only for drawing."""
     breaks = np.flatnonzero(np.diff(x) > gap) + 1
     if not len(breaks):
         return x, y
@@ -62,7 +62,7 @@ def with_gaps(x: Points, y: Points, gap: float = 0.5) -> tuple[Points, Points]:
 
 
 class LivePlot(QFrame):
-    """A plot card. `refresh` draws what has changed since the last call."""
+    """A plot card. `refresh` draws the changes since the last call."""
 
     def __init__(self, style: PlotStyle, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -71,7 +71,7 @@ class LivePlot(QFrame):
         self._theme = theme
         self._legends = {curve.metric: QLabel() for curve in style.curves}
         self._drawn: dict[Metric, int] = {}
-        self._summaries: dict[Metric, Summary | None] = {}
+        self._summaries: dict[Metric, SeriesSummary | None] = {}
         self._left = AxisRange(style.smallest)
         self._right_range = AxisRange(4.0)
         self.plot = pg.PlotWidget(background=None)
@@ -89,7 +89,7 @@ class LivePlot(QFrame):
         self.plot.setAccessibleDescription(description)
 
     def name_reference(self, text: str) -> None:
-        """Write this beside the reference line."""
+        """Label the reference line."""
         if (line := self._lines.get(None)) is not None:
             line.label.setFormat(text)
 

@@ -1,4 +1,4 @@
-"""What a user chooses in the window, kept between runs by QSettings in one INI file.
+"""Preferences of the window, stored by QSettings in an INI file.
 
 Values that cannot be read (an edited or damaged file) fall back to their default, one by one.
 """
@@ -11,15 +11,17 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import platformdirs
 from PySide6.QtCore import QByteArray, QSettings
 
 from app import paths
+from app.audio.echo_cancellation import AudioProcessing, EchoMode
+from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
-from app.settings import StartSettings
+from app.settings import Eagerness, StartSettings
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
@@ -30,19 +32,27 @@ Name = TypeVar("Name", bound=str)
 LATENCIES_MS = (20, 40, 80)
 """What may be asked of the sound devices."""
 ENDPOINTING_RANGE_MS = (200, 2000)
+Interruption = Literal["at_once", "half_second", "second", "never"]
+INTERRUPTION_MS: dict[Interruption, int | None] = {
+    "at_once": SessionSettings().turn_taking.barge_in_ms,
+    "half_second": 500,
+    "second": 1_000,
+    "never": None,
+}
+"""Speech without a gap that interrupts a reply; None: the user cannot interrupt by voice."""
 FLOW_STEPS_RANGE = (1, 20)
 LARGEST_SEED = 2**31 - 1
 _LARGEST_FILE = 1_000_000
 _INI_CHARACTER = re.compile(rb"\\(?:x([0-9a-fA-F]+)|([0-7]+))")
 """How QSettings writes a character as its number."""
 _INI_SYNTAX = re.compile(rb'["\s\\]')
-"""What may stand between the characters of a value without being part of it."""
+"""Characters between those of a value that are not part of it."""
 LANGUAGES = ("system", "en", "zh_CN")
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Choices of the user. None (or an empty text) means: as the program or the bundle says."""
+    """Choices of the user. None (or an empty text): the default of the program or the bundle."""
 
     theme: ThemeChoice = ThemeChoice.SYSTEM
     language: str = "system"
@@ -51,7 +61,11 @@ class Preferences:
     output_device: str = ""
     latency_ms: int = 40
     endpointing_ms: int = SessionSettings().turn_taking.end_ms
-    barge_in: bool = True
+    eagerness: Eagerness = DEFAULT_EAGERNESS
+    interruption: Interruption = "at_once"
+    echo_cancellation: EchoMode = "auto"
+    noise_suppression: bool = False
+    gain_control: bool = False
     seed: int | None = None
     flow_steps: int | None = None
     flow_schedule: FlowSchedule = "cosine"
@@ -61,10 +75,12 @@ class Preferences:
     voice: str = ""
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
-        """The settings of a session with these choices; all else, and a seed that is set, as in `base`."""
+        """The settings of a session with these choices; all else, and seed and eagerness that are set, as in
+        `base`."""
         base = SessionSettings() if base is None else base
         turns = base.turn_taking
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
+        interruption_ms = INTERRUPTION_MS[self.interruption]
         return dataclasses.replace(
             base,
             reply=self.reply,
@@ -72,12 +88,17 @@ class Preferences:
             output_device=self.output_device or None,
             device_latency_s=self.latency_ms / 1e3,
             seed=self.seed if base.seed is None else base.seed,
+            audio_processing=AudioProcessing(
+                self.echo_cancellation, self.noise_suppression, self.gain_control
+            ),
             turn_taking=dataclasses.replace(
                 turns,
                 end_ms=self.endpointing_ms,
+                eagerness=turns.eagerness or self.eagerness,
                 pause_ms=pause_ms,
                 tail_ms=min(turns.tail_ms, pause_ms),
-                barge_in=self.barge_in,
+                barge_in=interruption_ms is not None,
+                barge_in_ms=interruption_ms or turns.barge_in_ms,
             ),
         )
 
@@ -110,7 +131,7 @@ class PreferenceStore:
         self._settings = QSettings(str(readable), QSettings.Format.IniFormat)
 
     def load(self) -> Preferences:
-        """What was saved; defaults for what is missing or cannot be used."""
+        """The saved preferences, with defaults for missing or invalid values."""
         default = Preferences()
         return Preferences(
             theme=_one_of(ThemeChoice, self._text("theme"), default.theme),
@@ -120,7 +141,13 @@ class PreferenceStore:
             output_device=self._text("output_device"),
             latency_ms=self._number("latency_ms", min(LATENCIES_MS), max(LATENCIES_MS)) or default.latency_ms,
             endpointing_ms=self._number("endpointing_ms", *ENDPOINTING_RANGE_MS) or default.endpointing_ms,
-            barge_in=self._text("barge_in") != "false",
+            eagerness=_known(get_args(Eagerness), self._text("eagerness"), default.eagerness),
+            interruption=_known(get_args(Interruption), self._text("interruption"), default.interruption),
+            echo_cancellation=_known(
+                get_args(EchoMode), self._text("echo_cancellation"), default.echo_cancellation
+            ),
+            noise_suppression=self._text("noise_suppression") == "true",
+            gain_control=self._text("gain_control") == "true",
             seed=self._number("seed", 0, LARGEST_SEED),
             flow_steps=self._number("flow_steps", *FLOW_STEPS_RANGE),
             flow_schedule=_known(get_args(FlowSchedule), self._text("flow_schedule"), default.flow_schedule),
@@ -136,7 +163,7 @@ class PreferenceStore:
             self._settings.setValue(f"preferences/{field.name}", _as_text(getattr(preferences, field.name)))
         self._settings.sync()
         if self._settings.status() is QSettings.Status.FormatError:
-            # NOTE: this says how the file was when it was read, and stays, however the writing went.
+            # NOTE: the status of reading the file, which a later write does not reset.
             self._settings = QSettings(self._settings.fileName(), QSettings.Format.IniFormat)
         return self._settings.status() is QSettings.Status.NoError
 
@@ -145,7 +172,7 @@ class PreferenceStore:
         self._settings.setValue(f"window/{key}", value)
 
     def kept_bytes(self, key: str) -> QByteArray:
-        """What `keep_bytes` kept; empty if nothing."""
+        """The bytes stored by `keep_bytes`; empty if there are none."""
         value = self._settings.value(f"window/{key}")
         return value if isinstance(value, QByteArray) else QByteArray()
 
@@ -162,8 +189,8 @@ class PreferenceStore:
 
 
 def _holds_objects(file: Path) -> bool:
-    """Whether a file would have Qt make objects out of bytes. The program writes none, and Qt ends the
-    process where such bytes ask for more memory than there is."""
+    """Whether a file contains serialized Qt objects. The program writes none, and Qt aborts the process if
+    they request more memory than available."""
     try:
         with file.open("rb") as stream:
             content = stream.read(_LARGEST_FILE + 1)

@@ -1,10 +1,11 @@
-"""Runs the window: makes the Qt application, shows the window, and returns when it is closed."""
+"""Runs the window: creates the Qt application, shows the window, and returns when it is closed."""
 
 from __future__ import annotations
 
 import signal
 from typing import TYPE_CHECKING
 
+from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 
 from app import paths
@@ -30,7 +31,7 @@ def stored_start_settings(settings: StartSettings) -> StartSettings:
 def run_gui(session: Session, settings: SessionSettings | None = None) -> int:
     """Show the window of a session that is not started yet; returns the exit status when it was closed.
 
-    Starts the session once the window is there and has stopped it when this returns.
+    Starts the session after the window, and has stopped it when this returns.
     """
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
@@ -40,11 +41,13 @@ def run_gui(session: Session, settings: SessionSettings | None = None) -> int:
     window = MainWindow(session, settings)
     window.show()
     window.begin()
-    # The window's timers let Python see a signal soon; Qt itself would not end on one.
+    # The timers of the window let Python handle signals promptly; Qt itself does not.
     before = {number: signal.signal(number, lambda *_: application.quit()) for number in caught_signals()}
     status = application.exec()
     for number, handler in before.items():
         signal.signal(number, handler)
+    # Closing the last window posts a second Quit, which would end the next event loop of this process.
+    QCoreApplication.removePostedEvents(application, QEvent.Type.Quit.value)
     # A plot that is still open when the interpreter ends may crash it.
     window.close()
     window.deleteLater()

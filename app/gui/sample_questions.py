@@ -1,7 +1,7 @@
 """Spoken sample questions: the WAV files of assets/samples with their labels in both languages. Qt-free.
 
 samples.toml holds one `[[sample]]` table per question with `file`, `english` and `chinese`. A missing WAV or
-a table that makes no sense costs that sample alone; WAVs that no table names get their file name as label.
+an invalid table only removes that sample; WAVs without a table get their file name as label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SampleQuestion:
     chinese: str
 
     def label(self, language: str) -> str:
-        """What is asked, in Chinese for `zh...`, else in English."""
+        """The label, in Chinese for `zh...`, else in English."""
         return self.chinese if language.startswith("zh") else self.english
 
 

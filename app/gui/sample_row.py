@@ -1,4 +1,4 @@
-"""A row of sample questions. A press feeds the WAV through the capture path, as if it were spoken."""
+"""A row of sample questions. A click feeds the WAV through the capture path, as if it were spoken."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class SampleRow(QWidget):
         super().__init__(parent)
         self._samples, self._icons = samples, icons
         self.language = QLocale().name()
+        self.running: Path | None = None
+        """The running sample."""
         self._lead = QLabel()
         self._lead.setProperty("role", "small")
         self.buttons = [QPushButton() for _ in samples]
@@ -45,7 +47,8 @@ class SampleRow(QWidget):
             button.setEnabled(is_ready)
 
     def show_running(self, path: Path | None) -> None:
-        """Mark the sample that is fed now; None when there is none."""
+        """Mark the running sample; None if there is none."""
+        self.running = path
         for sample, button in zip(self._samples, self.buttons, strict=True):
             is_running = sample.path == path
             if bool(button.property("active")) != is_running:
@@ -90,12 +93,12 @@ class SampleRow(QWidget):
         super().changeEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Show the arrows where the row is too narrow."""
+        """Show the arrows if the row is too narrow."""
         super().resizeEvent(event)
         self._show_arrows()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
-        """Let the wheel move the row sideways."""
+        """Scroll the row sideways with the wheel."""
         turn = event.angleDelta()
         self._move(-(turn.y() or turn.x()))
         event.accept()

@@ -1,4 +1,4 @@
-"""The settings dialog: edits a `Preferences` value; whoever opens it applies and keeps the result."""
+"""The settings dialog: edits a `Preferences` value; the caller applies and saves the result."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from app import paths
 from app.audio.wav import read_beginning
+from app.dialog.smart_turn import installed_model
 from app.gui.device_box import DeviceBox
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
@@ -43,9 +44,9 @@ from engine_runtime.types import Modality
 
 
 class SettingsDialog(QDialog):
-    """All settings on three pages.
+    """All settings on four pages.
 
-    Spin boxes for seed and flow steps show "as the bundle says" at their lowest value, which stands for None.
+    Spin boxes for seed and flow steps show "as the bundle says" at their lowest value, which means None.
     """
 
     def __init__(
@@ -59,7 +60,11 @@ class SettingsDialog(QDialog):
         self.latency_box, self.reply_box = QComboBox(), QComboBox()
         self.theme_box, self.language_box = QComboBox(), QComboBox()
         self.endpointing = self._spin_box(*ENDPOINTING_RANGE_MS, step=20, suffix=self.tr(" ms"))
-        self.barge_in = QCheckBox(self.tr("Stop speaking when I start to speak"))
+        self.eagerness_box = QComboBox()
+        self.interruption_box = QComboBox()
+        self.echo_box = QComboBox()
+        self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
+        self.gain_control = QCheckBox(self.tr("Bring speech to one level"))
         self.seed = self._spin_box(-1, LARGEST_SEED, special=self.tr("as the bundle says"))
         self.flow_steps = self._spin_box(
             FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
@@ -99,6 +104,9 @@ class SettingsDialog(QDialog):
             (self.output_box, preferences.output_device),
             (self.latency_box, preferences.latency_ms),
             (self.reply_box, preferences.reply),
+            (self.echo_box, preferences.echo_cancellation),
+            (self.eagerness_box, preferences.eagerness),
+            (self.interruption_box, preferences.interruption),
             (self.theme_box, preferences.theme),
             (self.language_box, preferences.language),
             (self.schedule_box, preferences.flow_schedule),
@@ -108,7 +116,8 @@ class SettingsDialog(QDialog):
                 box.addItem(value, value)
             box.setCurrentIndex(max(0, box.findData(value)))
         self.endpointing.setValue(preferences.endpointing_ms)
-        self.barge_in.setChecked(preferences.barge_in)
+        self.noise_suppression.setChecked(preferences.noise_suppression)
+        self.gain_control.setChecked(preferences.gain_control)
         self.seed.setValue(-1 if preferences.seed is None else preferences.seed)
         self.flow_steps.setValue(
             self.flow_steps.minimum() if preferences.flow_steps is None else preferences.flow_steps
@@ -117,7 +126,7 @@ class SettingsDialog(QDialog):
         self.bundle.path, self.voice.path = preferences.bundle, preferences.voice
 
     def preferences(self) -> Preferences:
-        """What the dialog shows."""
+        """The preferences in the dialog."""
         steps, seed = self.flow_steps.value(), self.seed.value()
         return Preferences(
             theme=ThemeChoice(self.theme_box.currentData()),
@@ -127,7 +136,11 @@ class SettingsDialog(QDialog):
             output_device=str(self.output_box.currentData()),
             latency_ms=int(self.latency_box.currentData()),
             endpointing_ms=self.endpointing.value(),
-            barge_in=self.barge_in.isChecked(),
+            eagerness=self.eagerness_box.currentData(),
+            interruption=self.interruption_box.currentData(),
+            echo_cancellation=self.echo_box.currentData(),
+            noise_suppression=self.noise_suppression.isChecked(),
+            gain_control=self.gain_control.isChecked(),
             seed=None if seed == self.seed.minimum() else seed,
             flow_steps=None if steps == self.flow_steps.minimum() else steps,
             flow_schedule=self.schedule_box.currentData(),
@@ -138,7 +151,7 @@ class SettingsDialog(QDialog):
         )
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Give the pages the height that their text takes at this width."""
+        """Set the height of the pages to that of their text at this width."""
         super().resizeEvent(event)
         self._fit_pages()
 
@@ -150,8 +163,19 @@ class SettingsDialog(QDialog):
     def _fill_boxes(self) -> None:
         for latency in LATENCIES_MS:
             self.latency_box.addItem(self.tr("%1 ms").replace("%1", str(latency)), latency)
+        self.echo_box.addItem(self.tr("Automatic"), "auto")
+        self.echo_box.addItem(self.tr("On"), "on")
+        self.echo_box.addItem(self.tr("Off"), "off")
         self.reply_box.addItem(self.tr("Speech"), Modality.SPEECH)
         self.reply_box.addItem(self.tr("Text"), Modality.TEXT)
+        self.eagerness_box.addItem(self.tr("Patient"), "patient")
+        self.eagerness_box.addItem(self.tr("Balanced"), "balanced")
+        self.eagerness_box.addItem(self.tr("Eager"), "eager")
+        self.eagerness_box.addItem(self.tr("Silence alone"), "off")
+        self.interruption_box.addItem(self.tr("As soon as I speak"), "at_once")
+        self.interruption_box.addItem(self.tr("After half a second of speech"), "half_second")
+        self.interruption_box.addItem(self.tr("After a second of speech"), "second")
+        self.interruption_box.addItem(self.tr("Never"), "never")
         self.theme_box.addItem(self.tr("As the desktop"), ThemeChoice.SYSTEM)
         self.theme_box.addItem(self.tr("Light"), ThemeChoice.LIGHT)
         self.theme_box.addItem(self.tr("Dark"), ThemeChoice.DARK)
@@ -175,22 +199,50 @@ class SettingsDialog(QDialog):
                     self.latency_box,
                     self.tr("Lower is faster; raise it if the sound stutters."),
                 ),
+                (
+                    self.tr("&Echo cancellation"),
+                    self.echo_box,
+                    self.tr(
+                        "Takes the assistant's voice out of the microphone, so that a reply does not "
+                        "interrupt itself. Automatic turns it off while no echo is measured, as with "
+                        "headphones."
+                    ),
+                ),
+                (
+                    self.tr("&Noise suppression"),
+                    self.noise_suppression,
+                    self.tr("For fans and traffic, about 12 dB. The voice changes a little."),
+                ),
+                (
+                    self.tr("&Gain control"),
+                    self.gain_control,
+                    self.tr("For a microphone that is too quiet or far away."),
+                ),
             ),
             self.tr("Sound"),
         )
         tabs.addTab(
             SettingsPage(
                 (
+                    self.tr("End of t&urn"),
+                    self.eagerness_box,
+                    self._eagerness_help(),
+                ),
+                (
                     self.tr("&Endpointing"),
                     self.endpointing,
                     self.tr(
-                        "Silence that ends your turn. A shorter one answers sooner, but may cut you off."
+                        "Silence that ends your turn where it is unclear whether you have finished, or where "
+                        "silence alone decides."
                     ),
                 ),
                 (
                     self.tr("Barge-in"),
-                    self.barge_in,
-                    self.tr("Use headphones, so that a reply does not interrupt itself."),
+                    self.interruption_box,
+                    self.tr(
+                        'When my voice stops a reply. After half a second, a short "mm-hm" or a cough '
+                        "does not. With open loudspeakers this needs echo cancellation."
+                    ),
                 ),
                 (self.tr("&Reply as"), self.reply_box, ""),
                 (self.tr("&Seed"), self.seed, self.tr("The same conversation gets the same replies.")),
@@ -203,7 +255,10 @@ class SettingsDialog(QDialog):
                 (
                     self.tr("&Voice"),
                     self.voice,
-                    self.tr("A WAV file with 3 to 6 s of speech, for bundles whose voice can be chosen."),
+                    self.tr(
+                        "A WAV file with at least 3.2 s of speech, of which the first 6 s are used. For "
+                        "bundles whose voice can be chosen."
+                    ),
                 ),
                 (
                     self.tr("&Flow steps"),
@@ -240,6 +295,17 @@ class SettingsDialog(QDialog):
         layout.setSpacing(12)
         layout.addWidget(tabs, 1)
         layout.addWidget(self.buttons)
+
+    def _eagerness_help(self) -> str:
+        if installed_model() is None:
+            return self.tr(
+                "Smart Turn is not installed, so silence alone ends your turn. moss-voice doctor says how to "
+                "install it."
+            )
+        return self.tr(
+            "A question that sounds finished is answered after a quarter of a second; a pause in "
+            "mid-sentence is waited for. Eager answers sooner, patient cuts you off less often."
+        )
 
     @staticmethod
     def _device_box(names: tuple[str, ...], default: str) -> QComboBox:
@@ -279,8 +345,8 @@ class SettingsDialog(QDialog):
         okay.setEnabled(self.bundle.is_usable and self.voice.is_usable)
 
     def _fit_pages(self) -> None:
-        # NOTE: Qt asks the pages of tabs for their height without telling the width, and cuts off what wraps.
-        # Pages that are not on show have not got their width yet.
+        # NOTE: Qt ignores height-for-width in the pages of tabs, and cuts off wrapped text. Pages that are
+        # not on show have not got their width yet.
         width = self.tabs.currentWidget().width()
         for page in filter(None, map(self.tabs.widget, range(self.tabs.count()))):
             page.setMinimumHeight(max(0, page.heightForWidth(width)))

@@ -1,4 +1,4 @@
-"""One page of the settings dialog: a name and a field in each row, and below the field what it is about."""
+"""One page of the settings dialog: rows of a name and a field, with a description below the field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SettingsPage(QWidget):
             row = grid.rowCount()
             label = QLabel(name)
             label.setBuddy(field)
-            label.setFixedHeight(field.sizeHint().height())  # beside the first line of what grows
+            label.setFixedHeight(field.sizeHint().height())  # aligned with the first line of a growing field
             field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
             grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop)
             grid.addWidget(field, row, 1)

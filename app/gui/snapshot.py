@@ -19,14 +19,12 @@ SIZE = QSize(1040, 820)
 
 
 def save_latency_png(path: Path, events: Sequence[TimingEvent], theme: Theme = LIGHT) -> None:
-    """Draw the events as the window would and save the picture.
-
-    Makes a Qt application without a screen where there is none yet. Raises ExportError if the file cannot be
-    written.
+    """Draw the events as in the window and save the picture. Creates an offscreen Qt application if there is
+    none. Raises ExportError if the file cannot be written.
     """
     application = QApplication.instance()
     if not isinstance(application, QApplication):
-        application = QApplication(["", "-platform", "offscreen"])  # whatever QT_QPA_PLATFORM says
+        application = QApplication(["", "-platform", "offscreen"])  # regardless of QT_QPA_PLATFORM
         themes.apply_font(application)
         themes.apply(application, theme, paths.assets_dir() / "icons")
     view = LatencyView(theme)

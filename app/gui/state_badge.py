@@ -1,6 +1,11 @@
-"""The badge that says what the session does: an icon, a word and a colour."""
+"""The badge with the state of the session: an icon, a word and a colour.
+
+In: the state of the session, and whether a source of speech is open and unmuted. GUI thread.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from PySide6.QtCore import QEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
@@ -17,7 +22,11 @@ _ICONS = {
     SessionState.THINKING: "settings",
     SessionState.SPEAKING: "speaker",
     SessionState.ERROR: "warning",
+    "no_input": "microphone-off",
+    "muted": "microphone-off",
 }
+InputState = Literal["open", "no_input", "muted"]
+"""Whether speech can be heard: no_input while no microphone is open, muted while its sound is dropped."""
 
 
 class StateBadge(QFrame):
@@ -28,6 +37,7 @@ class StateBadge(QFrame):
         self.setProperty("role", "badge")
         self._theme, self._icons = theme, icons
         self.state = SessionState.LOADING
+        self.input: InputState = "open"
         self._icon, self._word = QLabel(), QLabel()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(10, 3, 12, 3)
@@ -40,6 +50,15 @@ class StateBadge(QFrame):
         """Show this state."""
         self.state = state
         self.retranslate()
+
+    def show_input(self, state: InputState) -> None:
+        """While the session listens, show whether speech can be heard at all."""
+        self.input = state
+        self.retranslate()
+
+    @property
+    def _shown(self) -> SessionState | InputState:
+        return self.input if self.state is SessionState.LISTENING and self.input != "open" else self.state
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
@@ -56,16 +75,21 @@ class StateBadge(QFrame):
                 self.tr("Hearing you"),
                 self.tr("Your speech is understood as it arrives."),
             ),
-            SessionState.THINKING: (self.tr("Thinking"), self.tr("The reply is being made.")),
+            SessionState.THINKING: (self.tr("Thinking"), self.tr("The reply is being generated.")),
             SessionState.SPEAKING: (self.tr("Speaking"), self.tr("The reply is being played.")),
             SessionState.ERROR: (self.tr("Not available"), self.tr("The model could not be loaded.")),
+            "no_input": (
+                self.tr("No microphone"),
+                self.tr("Connect one and press Ctrl+R, or type a question."),
+            ),
+            "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
         }
-        word, explanation = words[self.state]
+        word, explanation = words[self._shown]
         colour = self._colour()
         self._word.setText(word)
         self._word.setStyleSheet(f"color: {colour}; font-weight: 600;")
         ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(self._icons.pixmap(_ICONS[self.state], colour, 16, ratio))
+        self._icon.setPixmap(self._icons.pixmap(_ICONS[self._shown], colour, 16, ratio))
         self.setToolTip(explanation)
         self.setAccessibleName(self.tr("State: %1").replace("%1", word))
         self.setAccessibleDescription(explanation)
@@ -86,4 +110,6 @@ class StateBadge(QFrame):
             SessionState.THINKING: theme.caution,
             SessionState.SPEAKING: theme.accent,
             SessionState.ERROR: theme.danger,
-        }[self.state]
+            "no_input": theme.danger,
+            "muted": theme.muted,
+        }[self._shown]

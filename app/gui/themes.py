@@ -1,7 +1,8 @@
 """Colours of the window: two explicit Fusion palettes with their style sheet, and the colour of each stage.
 
-One `Theme` colours widgets, plots and waterfall alike. The stage colours differ in lightness as well
-as in hue, so that they stay apart with the common colour-vision deficiencies; colour is never the only sign.
+One `Theme` colours widgets, plots and waterfall alike. The stage colours differ in lightness as well as in
+hue, so that they can be distinguished with common colour-vision deficiencies; nothing is encoded by colour
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from PySide6.QtCore import QDir, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
-from app.gui.metrics import Stage
+from app.gui.metrics import LatencyStage
 
 _FONT_FAMILIES = (
     "Inter",
@@ -32,7 +33,7 @@ _ICONS = "themeicons"
 
 
 class ThemeChoice(str, Enum):
-    """What the user chose; SYSTEM follows the desktop."""
+    """Choice of the user; SYSTEM follows the desktop."""
 
     SYSTEM = "system"
     LIGHT = "light"
@@ -47,7 +48,7 @@ class Tone(str, Enum):
     MUTED = "muted"
 
 
-Ink = Stage | Tone
+Ink = LatencyStage | Tone
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Theme:
     danger: str
     danger_surface: str
     grid: str
-    stages: dict[Stage, str]
+    stages: dict[LatencyStage, str]
 
     @property
     def is_dark(self) -> bool:
@@ -78,8 +79,8 @@ class Theme:
         return QColor(self.window).lightnessF() < 0.5
 
     def ink(self, ink: Ink) -> str:
-        """The colour of a stage, or of a figure of the whole chain."""
-        if isinstance(ink, Stage):
+        """The colour of a stage, or of an end-to-end metric."""
+        if isinstance(ink, LatencyStage):
             return self.stages[ink]
         return {Tone.ACCENT: self.accent, Tone.TEXT: self.text, Tone.MUTED: self.muted}[ink]
 
@@ -102,12 +103,12 @@ LIGHT = Theme(
     danger_surface="#fdeceb",
     grid="#e6e8ee",
     stages={
-        Stage.ENDPOINTING: "#6f7889",
-        Stage.PREFILL: "#1160e0",
-        Stage.STEP: "#731a8c",
-        Stage.TOKEN2MEL: "#a33000",
-        Stage.VOCODER: "#0fa26a",
-        Stage.DEVICE: "#ab860c",
+        LatencyStage.ENDPOINTING: "#6f7889",
+        LatencyStage.PREFILL: "#1160e0",
+        LatencyStage.STEP: "#731a8c",
+        LatencyStage.TOKEN2MEL: "#a33000",
+        LatencyStage.VOCODER: "#0fa26a",
+        LatencyStage.DEVICE: "#ab860c",
     },
 )
 DARK = Theme(
@@ -128,18 +129,18 @@ DARK = Theme(
     danger_surface="#3a1d20",
     grid="#262c39",
     stages={
-        Stage.ENDPOINTING: "#737d90",
-        Stage.PREFILL: "#4391ff",
-        Stage.STEP: "#ef9af0",
-        Stage.TOKEN2MEL: "#f0622c",
-        Stage.VOCODER: "#74dcb2",
-        Stage.DEVICE: "#f5e07a",
+        LatencyStage.ENDPOINTING: "#737d90",
+        LatencyStage.PREFILL: "#4391ff",
+        LatencyStage.STEP: "#ef9af0",
+        LatencyStage.TOKEN2MEL: "#f0622c",
+        LatencyStage.VOCODER: "#74dcb2",
+        LatencyStage.DEVICE: "#f5e07a",
     },
 )
 
 
 def resolve(choice: ThemeChoice) -> Theme:
-    """The theme of a choice; the system's is light where the desktop says nothing."""
+    """The theme of a choice; "system" is light if the desktop has no preference."""
     if choice is ThemeChoice.SYSTEM:
         dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
         return DARK if dark else LIGHT
@@ -183,7 +184,7 @@ def palette(theme: Theme) -> QPalette:
 
 
 def apply(application: QApplication, theme: Theme, icons: Path) -> None:
-    """Colour the whole application. `icons` is the folder with the arrows of combo and spin boxes."""
+    """Apply palette and style sheet. `icons` is the folder with the arrows of combo and spin boxes."""
     application.setStyle("Fusion")
     application.setPalette(palette(theme))
     QDir.setSearchPaths(_ICONS, [str(icons)])

@@ -1,4 +1,4 @@
-"""A numeric tile: the last value of a figure with its p50 and p95; its definition is the tooltip."""
+"""A numeric tile: the last value of a metric with its p50 and p95; its definition is the tooltip."""
 
 from __future__ import annotations
 

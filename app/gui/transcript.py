@@ -1,6 +1,6 @@
-"""The conversation as it happens: bubbles in the order of the turns, fed by the events of the session.
+"""The live transcript: bubbles in the order of the turns, driven by the events of the session.
 
-User turns stand at the right, replies at the left. The newest stays in sight unless the user scrolled up.
+User turns are on the right, replies on the left. The newest stays visible unless the user scrolls up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
 
+from app.gui.balanced_label import BalancedLabel
 from app.gui.bubbles import Bubble, ReplyBubble, UserBubble
 from app.gui.icons import Icons
 from app.gui.metrics import TurnTimes
@@ -24,6 +25,7 @@ from app.session.messages import (
     ReplyFinished,
     ReplyTextDelta,
     SampleProgress,
+    SessionState,
     TurnCancelled,
     TurnCommitted,
     TurnExtended,
@@ -45,7 +47,7 @@ class Transcript(QScrollArea):
     """The conversation.
 
     Signals:
-        play_again: a reply shall be heard again; the turn's id.
+        play_again: the button of a reply was pressed; the turn's id.
     """
 
     play_again = Signal(int)
@@ -57,7 +59,8 @@ class Transcript(QScrollArea):
         self._hearing: UserBubble | None = None
         self._sample_label, self._sample_seconds = "", 0.0
         self._follows = True
-        self._welcome, self._welcome_title, self._welcome_text = QWidget(), QLabel(), QLabel()
+        self._welcome, self.welcome_title, self.welcome_text = QWidget(), QLabel(), BalancedLabel()
+        self._is_available = True
         self._welcome_icon = QLabel()
         self._body = QWidget()
         self._column = QVBoxLayout(self._body)
@@ -74,6 +77,11 @@ class Transcript(QScrollArea):
         turn = self._turns.get(turn_id)
         return (None, None) if turn is None else (turn.user, turn.reply)
 
+    def show_state(self, state: SessionState) -> None:
+        """Invite to ask, unless the session cannot answer."""
+        self._is_available = state is not SessionState.ERROR
+        self.retranslate()
+
     def announce_sample(self, label: str, seconds: float) -> None:
         """The next turn of a sample is this question; an empty label takes the announcement back."""
         self._sample_label, self._sample_seconds = label, seconds
@@ -84,7 +92,7 @@ class Transcript(QScrollArea):
             self._hearing.show_progress(event.seconds, self._sample_seconds)
 
     def open_turn(self, event: TurnOpened) -> None:
-        """Show that the user speaks, or what was typed."""
+        """Show a bubble for the spoken or typed question."""
         label = self._sample_label if event.source == "sample" else ""
         self._sample_label = "" if label else self._sample_label
         bubble = UserBubble(event.source, event.text, label, self._theme, self._icons)
@@ -95,7 +103,7 @@ class Transcript(QScrollArea):
             self._remove_turn(next(iter(self._turns)))
 
     def extend_turn(self, event: TurnExtended) -> None:
-        """The user went on: take the reply back."""
+        """The user continues: remove the reply."""
         if (turn := self._turns.get(event.turn_id)) is None:
             return
         self._drop_reply(turn)
@@ -103,7 +111,7 @@ class Transcript(QScrollArea):
         self._hearing = turn.user
 
     def commit_turn(self, event: TurnCommitted) -> None:
-        """The user is done: show the length and a reply to come."""
+        """The turn has ended: show its length and an empty reply."""
         if (turn := self._turns.get(event.turn_id)) is None:
             return
         self._hearing = None
@@ -112,7 +120,7 @@ class Transcript(QScrollArea):
         self._reply(event.turn_id)
 
     def cancel_turn(self, event: TurnCancelled) -> None:
-        """Mark the turn as dropped; what was too short to be a question leaves again."""
+        """Mark the turn as dropped; one that was too short is removed."""
         if (turn := self._turns.get(event.turn_id)) is None:
             return
         if self._hearing is turn.user:
@@ -143,7 +151,7 @@ class Transcript(QScrollArea):
             turn.reply.stop_playing()
 
     def finish_reply(self, event: ReplyFinished) -> None:
-        """A reply is made."""
+        """A reply is complete."""
         if (reply := self._reply(event.turn_id)) is not None:
             reply.finish(event.modality, event.seconds, event.text, event.finish_reason)
 
@@ -185,13 +193,19 @@ class Transcript(QScrollArea):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.setAccessibleName(self.tr("Conversation"))
-        self._welcome_title.setText(self.tr("Ask something"))
-        self._welcome_text.setText(
-            self.tr(
-                "Press Start and speak, type a question below, or try one of the samples. "
-                "Everything stays on this computer."
+        if self._is_available:
+            self.welcome_title.setText(self.tr("Ask something"))
+            self.welcome_text.setText(
+                self.tr(
+                    "Press Start and speak, type a question below, or try one of the samples. "
+                    "Everything stays on this computer."
+                )
             )
-        )
+        else:
+            self.welcome_title.setText(self.tr("Not available"))
+            self.welcome_text.setText(
+                self.tr("Correct the cause of the error, then start the program again.")
+            )
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of the language."""
@@ -200,7 +214,7 @@ class Transcript(QScrollArea):
         super().changeEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Let the bubbles follow the width."""
+        """Adapt the bubbles to the width."""
         super().resizeEvent(event)
         for bubble in self._all_bubbles():
             bubble.set_widest(self._widest())
@@ -213,7 +227,7 @@ class Transcript(QScrollArea):
         return [bubble for turn in turns for bubble in (turn.user, turn.reply) if bubble is not None]
 
     def _reply(self, turn_id: int) -> ReplyBubble | None:
-        """The reply bubble of a turn, made if it is missing; None for a turn that is not on show."""
+        """The reply bubble of a turn, created if missing; None for a turn that is not shown."""
         if (turn := self._turns.get(turn_id)) is None:
             return None
         if turn.reply is None:
@@ -258,14 +272,13 @@ class Transcript(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._welcome_title.setProperty("role", "hint-title")
-        self._welcome_text.setProperty("role", "muted")
-        self._welcome_text.setWordWrap(True)
+        self.welcome_title.setProperty("role", "hint-title")
+        self.welcome_text.setProperty("role", "muted")
         self._welcome_icon.setPixmap(self._icons.pixmap("moss-voice", self._theme.accent, 64))
         welcome = QVBoxLayout(self._welcome)
         welcome.setContentsMargins(24, 90, 24, 24)
         welcome.setSpacing(10)
-        for label in (self._welcome_icon, self._welcome_title, self._welcome_text):
+        for label in (self._welcome_icon, self.welcome_title, self.welcome_text):
             label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
             welcome.addWidget(label)
         self._column.setContentsMargins(16, 14, 16, 14)

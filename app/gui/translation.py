@@ -1,7 +1,7 @@
 """English and Chinese, switched while the window is open.
 
 The texts of the program are English in the code; assets/translations holds the others as .ts (edited with Qt
-Linguist) and .qm (made by `pyside6-lrelease`). Qt's own texts (dialog buttons) come from Qt's folder.
+Linguist) and .qm (compiled by `pyside6-lrelease`). Qt's own texts (dialog buttons) come from Qt's folder.
 """
 
 from __future__ import annotations

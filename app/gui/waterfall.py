@@ -9,23 +9,35 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QP
 from PySide6.QtWidgets import QToolTip, QWidget
 
 from app.gui.axis_range import round_up
-from app.gui.definitions import number, stage_name, stage_text
-from app.gui.metrics import Stage, Waterfall
+from app.gui.definitions import (
+    number,
+    rating_definition,
+    rating_name,
+    rating_text,
+    stage_name,
+    stage_text,
+)
+from app.gui.metrics import LatencyStage, Waterfall
 from app.gui.themes import Theme
 
 _ROW = 21
 _AXIS = 20
 _TICKS = 6
+_MARK = 4.0
+"""Half the size of a mark on a bar."""
 
 
 class WaterfallView(QWidget):
-    """Draws a `Waterfall`: one row per stage, its spans on a common axis of ms, their sum at the right."""
+    """Draws a `Waterfall`: one row per stage, its spans on a common axis of ms, their sum at the right.
+
+    Diamonds on the bar of the endpointing are the answers of the end-of-turn detector.
+    """
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
         self._waterfall: Waterfall | None = None
-        self.setMinimumHeight(_AXIS + _ROW * len(Stage) + 4)
+        self.setMinimumHeight(_AXIS + _ROW * len(LatencyStage) + 4)
 
     def sizeHint(self) -> QSize:
         """Height of all rows."""
@@ -53,12 +65,20 @@ class WaterfallView(QWidget):
         """Show the definition of the stage under the pointer."""
         if event.type() is QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             row = int((event.pos().y() - _AXIS) // _ROW)
-            stages = list(Stage)
+            stages = list(LatencyStage)
             if 0 <= row < len(stages):
-                text = f"<qt><b>{stage_name(stages[row])}</b><br>{stage_text(stages[row])}</qt>"
-                QToolTip.showText(event.globalPos(), text, self)
+                QToolTip.showText(event.globalPos(), self.row_text(stages[row]), self)
                 return True
         return super().event(event)
+
+    def row_text(self, stage: LatencyStage) -> str:
+        """The definition of a stage and of the marks on it, as rich text."""
+        parts = [f"<b>{stage_name(stage)}</b><br>{stage_text(stage)}"]
+        if stage is LatencyStage.ENDPOINTING:
+            ratings = self._waterfall.ratings if self._waterfall is not None else ()
+            answers = "".join(f"<br>{rating_text(rating)}" for rating in ratings)
+            parts.append(f"<b>◆ {rating_name()}</b><br>{rating_definition()}{answers}")
+        return f"<qt>{'<br>'.join(parts)}</qt>"
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw axis, rows, spans and sums."""
@@ -68,13 +88,13 @@ class WaterfallView(QWidget):
         small.setPointSizeF(9.0)
         painter.setFont(small)
         metrics = QFontMetricsF(small)
-        names = max(metrics.horizontalAdvance(stage_name(stage)) for stage in Stage) + 26
+        names = max(metrics.horizontalAdvance(stage_name(stage)) for stage in LatencyStage) + 26
         sums = metrics.horizontalAdvance("0 000 ms ") + 8
-        track = QRectF(names, _AXIS, max(40.0, self.width() - names - sums), _ROW * len(Stage))
+        track = QRectF(names, _AXIS, max(40.0, self.width() - names - sums), _ROW * len(LatencyStage))
         end = self._waterfall.end_ms if self._waterfall is not None else 0.0
         upper = max(end, 1.0) * 1.02 if self._waterfall is not None else 1000.0
         self._draw_axis(painter, track, upper)
-        for row, stage in enumerate(Stage):
+        for row, stage in enumerate(LatencyStage):
             self._draw_row(painter, track, row, stage, upper)
         if self._waterfall is not None:
             x = track.left() + track.width() * end / upper
@@ -94,7 +114,9 @@ class WaterfallView(QWidget):
             side = Qt.AlignmentFlag.AlignHCenter if index else Qt.AlignmentFlag.AlignLeft
             painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, label)
 
-    def _draw_row(self, painter: QPainter, track: QRectF, row: int, stage: Stage, upper: float) -> None:
+    def _draw_row(
+        self, painter: QPainter, track: QRectF, row: int, stage: LatencyStage, upper: float
+    ) -> None:
         colour = QColor(self._theme.stages[stage])
         top = track.top() + row * _ROW
         painter.setPen(Qt.PenStyle.NoPen)
@@ -116,15 +138,32 @@ class WaterfallView(QWidget):
                     width = max(2.0, track.width() * bar.duration_ms / upper)
                     painter.drawRoundedRect(QRectF(left, top + 4, width, _ROW - 8), 3, 3)
             total = self._waterfall.total_ms(stage)
+            if stage is LatencyStage.ENDPOINTING:
+                self._draw_ratings(painter, track, top + _ROW / 2, upper)
         right = Qt.AlignmentFlag.AlignRight | centre
         painter.setPen(QColor(self._theme.text if total else self._theme.muted))
         text = f"{number(total, 'ms')} ms" if total else "–"
         painter.drawText(QRectF(track.right(), top, self.width() - track.right() - 2, _ROW), right, text)
+
+    def _draw_ratings(self, painter: QPainter, track: QRectF, middle: float, upper: float) -> None:
+        right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        painter.setBrush(QColor(self._theme.text))
+        painter.setPen(QPen(QColor(self._theme.sunken), 1))
+        for rating in self._waterfall.ratings if self._waterfall is not None else ():
+            x = track.left() + track.width() * min(rating.answered_ms, upper) / upper
+            corners = ((x - _MARK, middle), (x, middle - _MARK), (x + _MARK, middle), (x, middle + _MARK))
+            painter.drawPolygon([QPointF(*corner) for corner in corners])
+            box = QRectF(x - _ROW * 4, middle - _ROW / 2, _ROW * 4 - _MARK - 2, _ROW)
+            painter.drawText(box, right, f"{rating.probability:.2f}")
 
     def _describe(self) -> None:
         self.setAccessibleName(self.tr("Waterfall of the last turn"))
         if self._waterfall is None:
             self.setAccessibleDescription("")
             return
-        parts = [f"{stage_name(stage)} {number(self._waterfall.total_ms(stage), 'ms')} ms" for stage in Stage]
+        parts = [
+            f"{stage_name(stage)} {number(self._waterfall.total_ms(stage), 'ms')} ms"
+            for stage in LatencyStage
+        ]
+        parts += [f"{rating_name()}: {rating_text(rating)}" for rating in self._waterfall.ratings]
         self.setAccessibleDescription(", ".join(parts))

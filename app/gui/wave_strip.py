@@ -1,4 +1,4 @@
-"""A small picture of the loudness of a turn: the levels that the meters saw while it lasted."""
+"""A small level history of a turn, from the values of the meters."""
 
 from __future__ import annotations
 

@@ -23,6 +23,14 @@
         <source>Ask the question</source>
         <translation>提出这个问题</translation>
     </message>
+    <message>
+        <source>Stop the reply (Esc)</source>
+        <translation>停止回复（Esc）</translation>
+    </message>
+    <message>
+        <source>Stop the reply</source>
+        <translation>停止回复</translation>
+    </message>
 </context>
 <context>
     <name>ControlBar</name>
@@ -126,6 +134,26 @@
         <source>Microphone samples that were dropped because they were not read in time.</source>
         <translation>因未及时取走而丢失的麦克风采样数。</translation>
     </message>
+    <message>
+        <source>echo not cancelled</source>
+        <translation>未消除回声</translation>
+    </message>
+    <message>
+        <source>no echo</source>
+        <translation>没有回声</translation>
+    </message>
+    <message>
+        <source>echo not measured</source>
+        <translation>尚未测得回声</translation>
+    </message>
+    <message>
+        <source>echo %1 → %2 dB</source>
+        <translation>回声 %1 → %2 dB</translation>
+    </message>
+    <message>
+        <source>Level of a reply in the microphone against its level as played, before and after echo cancellation: the negative echo return loss, and that less its enhancement. Medians of the latest moments with an echo.</source>
+        <translation>麦克风中的回复电平与播放电平之比，分别为回声消除之前和之后：即负的回声返回损耗，以及再减去其增强量。取最近有回声时的中位数。</translation>
+    </message>
 </context>
 <context>
     <name>Definitions</name>
@@ -176,6 +204,26 @@
     <message>
         <source>First sample ready → first sample at the loudspeaker: buffering and device latency.</source>
         <translation>首个采样就绪 → 首个采样到达扬声器：缓冲与设备延迟。</translation>
+    </message>
+    <message>
+        <source>End of turn</source>
+        <translation>说完检测</translation>
+    </message>
+    <message>
+        <source>Probability that you have finished, from Smart Turn at a pause. It decides after how much silence the turn is committed.</source>
+        <translation>Smart Turn 在停顿时判断您已说完的概率。它决定静音多久后提交这一轮。</translation>
+    </message>
+    <message>
+        <source>%1 after %2 ms: finished</source>
+        <translation>%1，停顿 %2 毫秒时：已说完</translation>
+    </message>
+    <message>
+        <source>%1 after %2 ms: perhaps finished</source>
+        <translation>%1，停顿 %2 毫秒时：可能说完</translation>
+    </message>
+    <message>
+        <source>%1 after %2 ms: not finished</source>
+        <translation>%1，停顿 %2 毫秒时：未说完</translation>
     </message>
     <message>
         <source>last %1, mean %2, p50 %3, p95 %4, maximum %5</source>
@@ -250,7 +298,7 @@
         <translation>梅尔帧到音频采样，按块计。</translation>
     </message>
     <message>
-        <source>Length of the audio that a chunk makes.</source>
+        <source>Length of the audio of a chunk.</source>
         <translation>一块所产生音频的长度。</translation>
     </message>
     <message>
@@ -266,7 +314,7 @@
         <translation>您说话的最后一个采样 → 回复的首个采样到达设备，含设备延迟。</translation>
     </message>
     <message>
-        <source>Real-time factor of a whole reply: its wall time / its audio. Below 1 is faster than real time.</source>
+        <source>Real-time factor of a complete reply: its wall time / its audio. Below 1 is faster than real time.</source>
         <translation>整个回复的实时率：耗时 / 音频时长。小于 1 即快于实时。</translation>
     </message>
     <message>
@@ -278,7 +326,7 @@
         <translation>TTFA / 首块音频时长。它包含等待首块的时间，不是实时率。</translation>
     </message>
     <message>
-        <source>Reply audio that is made but not yet played.</source>
+        <source>Generated reply audio that is not yet played.</source>
         <translation>已生成但尚未播放的回复音频。</translation>
     </message>
 </context>
@@ -378,6 +426,22 @@
     <message>
         <source>Restart this program to use sound again.</source>
         <translation>请重新启动本程序以恢复声音。</translation>
+    </message>
+    <message>
+        <source>Echo cancellation needs the package pywebrtc-audio, which is not installed.</source>
+        <translation>回声消除需要 pywebrtc-audio 软件包，但它没有安装。</translation>
+    </message>
+    <message>
+        <source>Echo cancellation needs sound at %1 Hz; it is captured at %2.</source>
+        <translation>回声消除需要 %1 Hz 的声音，但采集的是 %2 Hz。</translation>
+    </message>
+    <message>
+        <source>The loudspeaker does not say when it plays, so its echo cannot be cancelled.</source>
+        <translation>扬声器不报告播放时间，因此无法消除它的回声。</translation>
+    </message>
+    <message>
+        <source>Use headphones, so that a reply does not interrupt itself.</source>
+        <translation>请使用耳机，否则回复会打断自己。</translation>
     </message>
     <message>
         <source>Sound cannot be used: the PortAudio library is missing.</source>
@@ -581,7 +645,7 @@
         <translation>实时率</translation>
     </message>
     <message>
-        <source>Per reply. Dashed line: real time; below it a reply is made faster than played.</source>
+        <source>Per reply. Dashed line: real time; below it a reply is generated faster than played.</source>
         <translation>每个回复。虚线为实时；低于它表示生成快于播放。</translation>
     </message>
     <message>
@@ -589,7 +653,7 @@
         <translation>播放</translation>
     </message>
     <message>
-        <source>Audio made but not yet played, in ms, over the last 30 seconds.</source>
+        <source>Generated audio not yet played, in ms, over the last 30 seconds.</source>
         <translation>最近 30 秒内已生成但尚未播放的音频，毫秒。</translation>
     </message>
     <message>
@@ -639,6 +703,10 @@
 </context>
 <context>
     <name>MainWindow</name>
+    <message>
+        <source>Look for devices again</source>
+        <translation>重新查找设备</translation>
+    </message>
     <message>
         <source>The settings could not be saved.</source>
         <translation>设置未能保存。</translation>
@@ -789,8 +857,28 @@
         <translation> 毫秒</translation>
     </message>
     <message>
-        <source>Stop speaking when I start to speak</source>
-        <translation>我开始说话时停止播放回复</translation>
+        <source>As soon as I speak</source>
+        <translation>我一开口就停止</translation>
+    </message>
+    <message>
+        <source>After half a second of speech</source>
+        <translation>我说满半秒后</translation>
+    </message>
+    <message>
+        <source>After a second of speech</source>
+        <translation>我说满一秒后</translation>
+    </message>
+    <message>
+        <source>Never</source>
+        <translation>从不</translation>
+    </message>
+    <message>
+        <source>Reduce steady noise</source>
+        <translation>降低持续的噪声</translation>
+    </message>
+    <message>
+        <source>Bring speech to one level</source>
+        <translation>使语音音量一致</translation>
     </message>
     <message>
         <source>as the bundle says</source>
@@ -801,12 +889,40 @@
         <translation>%1 毫秒</translation>
     </message>
     <message>
+        <source>Automatic</source>
+        <translation>自动</translation>
+    </message>
+    <message>
+        <source>On</source>
+        <translation>开</translation>
+    </message>
+    <message>
+        <source>Off</source>
+        <translation>关</translation>
+    </message>
+    <message>
         <source>Speech</source>
         <translation>语音</translation>
     </message>
     <message>
         <source>Text</source>
         <translation>文字</translation>
+    </message>
+    <message>
+        <source>Patient</source>
+        <translation>耐心</translation>
+    </message>
+    <message>
+        <source>Balanced</source>
+        <translation>均衡</translation>
+    </message>
+    <message>
+        <source>Eager</source>
+        <translation>积极</translation>
+    </message>
+    <message>
+        <source>Silence alone</source>
+        <translation>仅看静音</translation>
     </message>
     <message>
         <source>As the desktop</source>
@@ -837,24 +953,44 @@
         <translation>越小越快；声音卡顿时请调大。</translation>
     </message>
     <message>
+        <source>&amp;Echo cancellation</source>
+        <translation>回声消除(&amp;E)</translation>
+    </message>
+    <message>
+        <source>Takes the assistant&apos;s voice out of the microphone, so that a reply does not interrupt itself. Automatic turns it off while no echo is measured, as with headphones.</source>
+        <translation>从麦克风中去除助手的声音，使回复不会打断自己。“自动”在测不到回声时（例如使用耳机）将其关闭。</translation>
+    </message>
+    <message>
+        <source>&amp;Noise suppression</source>
+        <translation>噪声抑制(&amp;N)</translation>
+    </message>
+    <message>
+        <source>For fans and traffic, about 12 dB. The voice changes a little.</source>
+        <translation>针对风扇和交通噪声，约 12 dB。人声会略有变化。</translation>
+    </message>
+    <message>
+        <source>&amp;Gain control</source>
+        <translation>增益控制(&amp;G)</translation>
+    </message>
+    <message>
+        <source>For a microphone that is too quiet or far away.</source>
+        <translation>适用于音量过低或距离较远的麦克风。</translation>
+    </message>
+    <message>
         <source>Sound</source>
         <translation>声音</translation>
+    </message>
+    <message>
+        <source>End of t&amp;urn</source>
+        <translation>说完检测(&amp;U)</translation>
     </message>
     <message>
         <source>&amp;Endpointing</source>
         <translation>端点检测(&amp;E)</translation>
     </message>
     <message>
-        <source>Silence that ends your turn. A shorter one answers sooner, but may cut you off.</source>
-        <translation>静音多久算您说完。越短回答越快，但可能打断您。</translation>
-    </message>
-    <message>
         <source>Barge-in</source>
         <translation>打断</translation>
-    </message>
-    <message>
-        <source>Use headphones, so that a reply does not interrupt itself.</source>
-        <translation>请使用耳机，否则回复会打断自己。</translation>
     </message>
     <message>
         <source>&amp;Reply as</source>
@@ -881,8 +1017,8 @@
         <translation>声音(&amp;V)</translation>
     </message>
     <message>
-        <source>A WAV file with 3 to 6 s of speech, for bundles whose voice can be chosen.</source>
-        <translation>含有 3 至 6 秒语音的 WAV 文件，用于可以换声音的模型包。</translation>
+        <source>A WAV file with at least 3.2 s of speech, of which the first 6 s are used. For bundles whose voice can be chosen.</source>
+        <translation>至少含 3.2 秒语音的 WAV 文件，使用其中前 6 秒；用于可以换声音的模型包。</translation>
     </message>
     <message>
         <source>&amp;Flow steps</source>
@@ -913,6 +1049,14 @@
         <translation>我说完后重新编码我的语音</translation>
     </message>
     <message>
+        <source>Silence that ends your turn where it is unclear whether you have finished, or where silence alone decides.</source>
+        <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
+    </message>
+    <message>
+        <source>When my voice stops a reply. After half a second, a short &quot;mm-hm&quot; or a cough does not. With open loudspeakers this needs echo cancellation.</source>
+        <translation>我的声音何时打断回复。选“半秒后”时，简短的“嗯”或咳嗽不会打断。使用外放扬声器时需要回声消除。</translation>
+    </message>
+    <message>
         <source>E&amp;xact encoding</source>
         <translation>精确编码(&amp;X)</translation>
     </message>
@@ -939,6 +1083,14 @@
     <message>
         <source>Appearance</source>
         <translation>外观</translation>
+    </message>
+    <message>
+        <source>Smart Turn is not installed, so silence alone ends your turn. moss-voice doctor says how to install it.</source>
+        <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
+    </message>
+    <message>
+        <source>A question that sounds finished is answered after a quarter of a second; a pause in mid-sentence is waited for. Eager answers sooner, patient cuts you off less often.</source>
+        <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
     </message>
     <message>
         <source>%1 s of its speech are used.</source>
@@ -1059,7 +1211,7 @@
         <translation>思考中</translation>
     </message>
     <message>
-        <source>The reply is being made.</source>
+        <source>The reply is being generated.</source>
         <translation>正在生成回复。</translation>
     </message>
     <message>
@@ -1082,6 +1234,22 @@
         <source>State: %1</source>
         <translation>状态：%1</translation>
     </message>
+    <message>
+        <source>No microphone</source>
+        <translation>没有麦克风</translation>
+    </message>
+    <message>
+        <source>Connect one and press Ctrl+R, or type a question.</source>
+        <translation>请连接麦克风并按 Ctrl+R，或输入问题。</translation>
+    </message>
+    <message>
+        <source>Muted</source>
+        <translation>已静音</translation>
+    </message>
+    <message>
+        <source>The microphone is muted. Press Ctrl+M to unmute it.</source>
+        <translation>麦克风已静音。按 Ctrl+M 取消静音。</translation>
+    </message>
 </context>
 <context>
     <name>Transcript</name>
@@ -1096,6 +1264,14 @@
     <message>
         <source>Press Start and speak, type a question below, or try one of the samples. Everything stays on this computer.</source>
         <translation>按“开始”说话，在下方输入问题，或试试示例。一切都留在这台电脑上。</translation>
+    </message>
+    <message>
+        <source>Not available</source>
+        <translation>不可用</translation>
+    </message>
+    <message>
+        <source>Correct the cause of the error, then start the program again.</source>
+        <translation>请排除错误的原因，然后重新启动程序。</translation>
     </message>
 </context>
 <context>

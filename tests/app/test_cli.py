@@ -92,7 +92,7 @@ def test_an_unexpected_error_names_the_log(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 5000, "x/" * 5000])
 @pytest.mark.parametrize("words", ["verify --wavs", "fetch moss-speech --from", "trt inspect --files"])
-def test_a_name_that_no_file_can_have_is_told_in_words(
+def test_a_name_that_no_file_can_have_is_reported_in_a_message(
     words: str, name: str, random_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--bundle", str(random_bundle), *words.split(), name]) == 1
@@ -111,6 +111,12 @@ def test_the_bundle_may_be_given_before_or_after_the_command(tmp_path: Path) -> 
     settings = start_settings(build_parser().parse_args(["--seed", "3", "talk", "--device", "cuda:1"]))
     assert (settings.seed, settings.engine.device, settings.engine.lm_dtype) == (3, "cuda:1", "bfloat16")
     assert settings.bundle == paths.default_bundle()
+
+
+def test_eagerness_is_read_from_either_place() -> None:
+    for words in ("talk --eagerness eager", "--eagerness eager talk", "--eagerness eager"):
+        assert start_settings(build_parser().parse_args(words.split())).eagerness == "eager"
+    assert start_settings(build_parser().parse_args(["talk"])).eagerness is None
 
 
 def test_how_the_engine_runs_is_read_from_the_command_line() -> None:

@@ -1,4 +1,4 @@
-"""Command lines of real options with odd values: done, or refused with a message and exit status 1 or 2."""
+"""Command lines of real options with odd values: success, or a message and exit status 1 or 2."""
 
 from __future__ import annotations
 

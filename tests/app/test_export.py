@@ -1,4 +1,4 @@
-"""Exported files are complete or not there, and failures are told in words."""
+"""Exported files are complete or absent, and failures have messages."""
 
 from __future__ import annotations
 

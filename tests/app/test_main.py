@@ -8,6 +8,7 @@ import pytest
 
 from app import main
 from app.audio.wav import write_wav
+from app.dialog import smart_turn
 from app.session.session import Session
 from app.settings import StartSettings
 from engine_runtime.codec.voice.recording import VoiceSource
@@ -29,6 +30,17 @@ def test_the_engine_is_loaded_as_the_settings_say(random_bundle: Path) -> None:
         assert engine.output_sample_rate == engine.bundle.vocoder.mel.sample_rate
     finally:
         engine.close()
+
+
+def test_without_smart_turn_a_note_says_what_ends_a_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.load_smart_turn() is not None
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(smart_turn, "find_model", lambda package, file: None)
+    assert main.load_smart_turn() is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("moss-voice: Silence alone ends a turn")
 
 
 def test_only_the_beginning_of_a_voice_is_read(

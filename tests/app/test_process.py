@@ -1,4 +1,4 @@
-"""Signals, closed streams and full disks around a command, in processes of their own."""
+"""Signals, closed streams and full disks, each in its own process."""
 
 from __future__ import annotations
 
@@ -51,8 +51,15 @@ def test_a_signal_ends_a_conversation_and_leaves_nothing(
     folder.mkdir()
     question = repository / "tests" / "data" / "speech" / "question.wav"
     words = ["-m", "app", "talk", "--realtime", "--in", str(question), "--bundle", str(random_bundle)]
+
+    def is_recording() -> bool:
+        """A file is there and stays; the one that only tries the folder is removed at once."""
+        before = set(folder.iterdir())
+        time.sleep(0.1)
+        return not before.isdisjoint(folder.iterdir())
+
     with _start(folder, repository, *words, "--record", "both.wav") as talk:
-        _wait_for(lambda: list(folder.iterdir()))
+        _wait_for(is_recording)
         talk.send_signal(number)
         began_s = time.monotonic()
         out, err = talk.communicate()
@@ -219,7 +226,7 @@ def test_without_a_home_folder_commands_run(repository: Path, random_bundle: Pat
 
 
 @pytest.mark.slow
-def test_a_current_folder_that_was_deleted_is_told_in_words(
+def test_a_current_folder_that_was_deleted_is_reported_in_a_message(
     repository: Path, tmp_path: Path, random_bundle: Path
 ) -> None:
     gone = tmp_path / "gone"

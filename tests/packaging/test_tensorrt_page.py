@@ -1,4 +1,4 @@
-"""packaging/TENSORRT.md, which nobody here could follow to its end: what of it can be checked."""
+"""packaging/TENSORRT.md: the parts that can be checked without TensorRT-LLM."""
 
 from __future__ import annotations
 

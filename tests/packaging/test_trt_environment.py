@@ -61,12 +61,12 @@ def test_without_a_python_312_it_says_so(
     assert "Python 3.12" in capsys.readouterr().err
 
 
-def test_it_tells_the_version_of_an_interpreter(script: ModuleType, tmp_path: Path) -> None:
+def test_it_finds_the_version_of_an_interpreter(script: ModuleType, tmp_path: Path) -> None:
     assert script._version_of(sys.executable) == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert script._version_of(str(tmp_path / "nowhere")) is None
 
 
-def test_what_was_resolved_is_shown_and_a_conflict_is_told(
+def test_what_was_resolved_is_shown_and_a_conflict_is_reported(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statuses = [0, 1]
@@ -86,4 +86,4 @@ def test_what_was_resolved_is_shown_and_a_conflict_is_told(
     assert lines[0].split() == ["torch", "7.0", "meets", "torch>=2.9.1,<=2.10.0a0"]
     assert lines[-1].startswith(f"resolved: {len(entries)} packages")
     assert script.resolve("python") == 1
-    assert "at odds" in capsys.readouterr().err
+    assert "conflicting requirements" in capsys.readouterr().err

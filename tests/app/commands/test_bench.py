@@ -134,7 +134,7 @@ def test_a_model_that_is_not_here_is_measured_with_random_weights(
     document = json.loads(output.splitlines()[-1])
     assert document["environment"]["question_s"] == 5
     assert document["environment"]["reply_codes"] == 20
-    assert "what is said means nothing" in output
+    assert "the output is meaningless" in output
     assert "voice prompt of 50 codes" in output
 
 
@@ -179,7 +179,7 @@ def test_a_format_that_does_not_fit_loses_nothing(
 
 
 @pytest.mark.slow
-def test_a_stage_that_does_not_fit_is_told_beside_what_did(
+def test_a_stage_that_does_not_fit_is_reported_beside_what_did(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def flow(_: object) -> None:

@@ -21,7 +21,7 @@ QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.w
 
 @pytest.fixture
 def words(random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command, with nothing but the language model to measure."""
+    """The command, which measures only the language model."""
     nothing = Section("nothing", {"what": "left out of this test"})
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda *_: Ceilings(2e10, 1e11, 1, 1, "float32"))
     monkeypatch.setattr(stages, "measure_conversation", lambda *_: nothing)
@@ -47,7 +47,7 @@ def test_what_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_stands_in_one_table_with_torch(
+def test_an_engine_is_in_one_table_with_torch(
     engine_world: EngineWorld,
     random_bundle: Path,
     tmp_path: Path,
@@ -83,7 +83,7 @@ def test_a_run_that_failed_has_no_time(
     monkeypatch: pytest.MonkeyPatch,
     failure: str,
 ) -> None:
-    """From the first long prefill on, steps fail, or always give the same."""
+    """From the first long prefill on, steps fail, or always return the same."""
     from tests.doubles import trtllm as trtllm_double
 
     compute, kept = trtllm_double.compute, {}
@@ -133,7 +133,7 @@ def test_an_engine_that_does_not_load_leaves_the_others_their_times(
     assert "no kernel image" in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there_is_told_once(
+def test_a_device_that_is_not_there_is_reported_once(
     random_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

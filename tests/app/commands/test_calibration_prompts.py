@@ -1,4 +1,4 @@
-"""Prompts: as many as wanted, varied, the same each time."""
+"""Calibration prompts: number, variations, determinism."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_root_folder_is_nobodys_home(home: str, monkeypatch: pytest.MonkeyPatc
     assert anonymous("/usr/lib and http://host/x") == "/usr/lib and http://host/x"
 
 
-def test_a_home_folder_is_a_whole_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_is_a_complete_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/srv/ann")
     monkeypatch.setattr(getpass, "getuser", lambda: "anna")
     assert anonymous("/srv/ann/x, /srv/anna/x, '/srv/ann', /srv/ann") == "~/x, /srv/USER/x, '~', ~"

@@ -1,4 +1,4 @@
-"""How a command is told what runs the language model."""
+"""Options that select the backend of the language model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_reply_of_an_engine_is_that_of_torch(
 
 
 @pytest.mark.slow
-def test_what_is_not_as_the_bundle_says_is_told(
+def test_what_is_not_as_the_bundle_says_is_reported(
     engine_world: EngineWorld,
     random_bundle: Path,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""From a released checkpoint to a conversation in a chosen voice, through the command line."""
+"""From a released checkpoint to a conversation in a chosen voice, on the command line."""
 
 from __future__ import annotations
 

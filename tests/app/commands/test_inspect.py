@@ -33,7 +33,7 @@ def test_it_says_what_runs_the_speech_encoder(nano_bundle: Path, capsys: pytest.
     ("packets", "text"),
     [([5], "5"), ([5, 5], "5"), ([5, 10], "5, then 10"), ([5, 5, 10, 25], "5, 5, 10, then 25")],
 )
-def test_packets_that_grow_are_told_one_by_one(packets: list[int], text: str) -> None:
+def test_packets_that_grow_are_reported_one_by_one(packets: list[int], text: str) -> None:
     assert _sizes(packets) == text
 
 

@@ -5,17 +5,17 @@ import argparse
 import pytest
 
 from app.cli import main
-from app.commands.option_types import number, whole
+from app.commands.option_types import integer, number
 
 
 def test_numbers_in_range_are_taken() -> None:
-    assert [whole(0, 9)(text) for text in ("0", "9", " 3 ")] == [0, 9, 3]
+    assert [integer(0, 9)(text) for text in ("0", "9", " 3 ")] == [0, 9, 3]
     assert [number(0, 9)(text) for text in ("0", "9", "1e-3")] == [0.0, 9.0, 0.001]
 
 
 @pytest.mark.parametrize("text", ["-1", "10", "x", "", "nan", "inf", "-inf", "9" * 5000, "٠٫٥"])
 def test_all_else_is_refused(text: str) -> None:
-    for read in (whole(0, 9), number(0, 9)):
+    for read in (integer(0, 9), number(0, 9)):
         with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 9") as caught:
             read(text)
         assert len(str(caught.value)) < 100

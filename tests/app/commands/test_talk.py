@@ -1,4 +1,4 @@
-"""The whole chain through the command line, on tiny random networks, with real voice activity detection."""
+"""End to end on the command line, with tiny random networks and real voice activity detection."""
 
 from __future__ import annotations
 
@@ -81,6 +81,10 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     assert timings.pop("playback_hold_ms") >= 0
     assert all(value is not None and value > 0 for value in timings.values())
     assert timings["voice_to_voice_ms"] > timings["endpointing_ms"]
+    decisions = turn["end_of_turn"]
+    assert [each["decision"] for each in decisions][:2] == ["pause", "rated"]
+    assert 0 <= decisions[1]["probability"] <= 1
+    assert decisions[-1]["decision"] == "commit"
     assert timings["prefill_rows"] > timings["rows_at_commit"]
     names = {event["name"] for event in json.loads(files["trace.json"].read_text())["traceEvents"]}
     assert {"encode", "prefill", "step", "token2mel", "vocoder", "first_audio", "reply"} <= names
@@ -88,7 +92,7 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_yields_the_same_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replies = []
     for seed, name in ((3, "a"), (3, "b"), (4, "c")):
         _talk(capsys, "--in", QUESTION, "--out", tmp_path / name, "--seed", str(seed))
@@ -187,7 +191,7 @@ def test_options_that_do_not_go_together(
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told(
+def test_a_full_disk_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import app.session.headless

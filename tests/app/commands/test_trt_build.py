@@ -1,4 +1,4 @@
-"""The build command: what it says without the library, without an argument, and when it is done."""
+"""The build command: output without the library, without arguments, and after a build."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_wrong_size_is_said_before_the_library_is_asked_for(
 ) -> None:
     to = str(tmp_path / "engine")
     assert main(["trt", "build", str(checkpoint), "--to", to, "--tokens-per-block", "48"]) == 1
-    assert "tokens_per_block is 48. Give a power of two" in capsys.readouterr().err
+    assert "tokens_per_block is 48. Specify a power of two" in capsys.readouterr().err
 
 
 def test_a_timing_cache_that_cannot_be_written_is_said_before_the_build(

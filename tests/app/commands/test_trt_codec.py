@@ -1,4 +1,4 @@
-"""moss-voice trt codec: what it asks for, what it prints. The graphs are tested with the engine."""
+"""moss-voice trt codec: arguments and output. The graphs are tested with the engine."""
 
 from __future__ import annotations
 

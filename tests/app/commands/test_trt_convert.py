@@ -1,4 +1,4 @@
-"""moss-voice trt convert, and talking from what it made."""
+"""moss-voice trt convert, and talk with its result."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_what_cannot_be_converted(
 
     to = ("--to", tmp_path / "checkpoint")
     assert "neither bundle.toml nor config.json" in refused(tmp_path, *to)
-    assert "is no bundle" in refused(released_folder, *to, "--bundle-to", tmp_path / "bundle")
+    assert "is not a bundle" in refused(released_folder, *to, "--bundle-to", tmp_path / "bundle")
     assert "holds another bundle" in refused(random_bundle, *to, "--bundle-to", random_bundle)
     (tmp_path / "file").write_text("")
     assert "file is a file" in refused(random_bundle, *to, "--bundle-to", tmp_path / "file" / "bundle")
     (tmp_path / "bundle" / "lm").mkdir(parents=True)
-    assert "lm is there already" in refused(random_bundle, *to, "--bundle-to", tmp_path / "bundle")
+    assert "lm already exists" in refused(random_bundle, *to, "--bundle-to", tmp_path / "bundle")
     assert not (tmp_path / "checkpoint").exists()
     assert "is a file" in refused(random_bundle, "--to", tmp_path / "file")
     (tmp_path / "closed").mkdir()

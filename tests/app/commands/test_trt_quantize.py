@@ -1,4 +1,4 @@
-"""moss-voice trt quantize: one calibration for all formats, a report, and plain words where it cannot be."""
+"""moss-voice trt quantize: one calibration for all formats, the report, and error messages."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_speech_encoder_alone(
     )  # nothing is revised
     assert main(words) == 1
     output = capsys.readouterr().out
-    assert "--exact-encoding encodes each turn anew" in output
+    assert "--exact-encoding encodes each turn again" in output
     assert json.loads(output.splitlines()[-1])["aligned"] is False
 
 

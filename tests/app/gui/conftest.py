@@ -22,7 +22,7 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Warnings of Qt count, but for what the offscreen platform says of itself."""
+    """Qt warnings fail a test, except one of the offscreen platform."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.qt_log_level_fail("WARNING"))
@@ -74,7 +74,7 @@ def window(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> It
 
 @pytest.fixture(autouse=True)
 def _swept(qapp: QApplication) -> Iterator[None]:
-    """Widgets that a test has given up are gone before the next one: a style sheet visits all there are."""
+    """Delete the widgets of a test before the next one: applying a style sheet visits all widgets."""
     yield
     qapp.processEvents()
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)

@@ -13,7 +13,7 @@ from app.gui.axis_range import AxisRange, round_up
     ("value", "bound"),
     [(0, 1e-9), (0.9, 1), (1, 1), (1.1, 1.5), (6.1, 8), (9, 10), (101, 150), (0.034, 0.04)],
 )
-def test_round_up_gives_round_bounds(value: float, bound: float) -> None:
+def test_round_up_yields_round_bounds(value: float, bound: float) -> None:
     assert round_up(value) == pytest.approx(bound)
 
 

@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 from app.gui.device_box import DeviceBox
 
 
-def test_a_long_name_ends_in_dots_and_stays_whole_in_the_list(qtbot: QtBot) -> None:
+def test_a_long_name_is_elided_but_complete_in_the_list(qtbot: QtBot) -> None:
     name = "Family 17h/19h HD Audio Controller Analog Stereo: front microphone (hw:1,0)"
     box = DeviceBox()
     qtbot.addWidget(box)

@@ -34,8 +34,8 @@ def sources() -> str:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_templates_are_those_of_the_code(template: str, sources: str) -> None:
     fixed = re.sub(r"The (microphone|loudspeaker) %1|No (microphone|loudspeaker) ", "", template)
-    for piece in re.split(r"%\d", fixed):
-        assert piece.strip(" .") in sources
+    for part in re.split(r"%\d", fixed):
+        assert part.strip(" .") in sources
 
 
 def test_english_stays_as_it_is() -> None:

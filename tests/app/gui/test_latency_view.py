@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gui.definitions import define, number, stage_name, tooltip
 from app.gui.latency_view import LatencyView
-from app.gui.metrics import MAX_POINTS, Metric, Stage
+from app.gui.metrics import MAX_POINTS, LatencyStage, Metric
 from app.gui.plots import with_gaps
 from app.gui.themes import DARK, Theme
 from app.gui.tiles import FigureTile
@@ -109,7 +112,7 @@ def test_nothing_is_drawn_while_hidden(qtbot: QtBot, view: LatencyView) -> None:
     qtbot.wait(250)
     assert tile(view, Metric.TTFA)._value.text() == "–"
     view.show()
-    qtbot.waitUntil(lambda: tile(view, Metric.TTFA)._value.text() != "–", timeout=2000)
+    qtbot.waitUntil(lambda: tile(view, Metric.TTFA)._value.text() != "–", timeout=10_000)
 
 
 def test_waterfall_and_its_sum(view: LatencyView) -> None:
@@ -120,8 +123,31 @@ def test_waterfall_and_its_sum(view: LatencyView) -> None:
     assert waterfall is not None
     assert number(waterfall.end_ms, "ms") in view._waterfall_sum.text()
     described = view.waterfall.accessibleDescription()
-    for stage in Stage:
+    for stage in LatencyStage:
         assert f"{stage_name(stage)} {number(waterfall.total_ms(stage), 'ms')} ms" in described
+
+
+def test_the_answers_of_the_detector_are_marks_with_a_definition(view: LatencyView, theme: Theme) -> None:
+    assert "perhaps finished" not in view.waterfall.row_text(LatencyStage.ENDPOINTING)
+    view.add_events(all_timings())
+    view.redraw()
+    text = view.waterfall.row_text(LatencyStage.ENDPOINTING)
+    assert "from Smart Turn at a pause" in text
+    assert "0.86 after 224 ms: perhaps finished" in text
+    assert "Smart Turn" not in view.waterfall.row_text(LatencyStage.VOCODER)
+    assert "End of turn: 0.86 after 224 ms" in view.waterfall.accessibleDescription()
+    marked = view.waterfall.grab().toImage()
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    view.waterfall.show_waterfall(dataclasses.replace(waterfall, ratings=()))
+    plain = view.waterfall.grab().toImage()
+    changed = {
+        marked.pixelColor(x, y).name()
+        for x in range(marked.width())
+        for y in range(marked.height())
+        if marked.pixel(x, y) != plain.pixel(x, y)
+    }
+    assert QColor(theme.text).name() in changed
 
 
 @pytest.mark.slow
@@ -155,7 +181,7 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     QApplication.processEvents()
     assert view._columns == (3, 2)
     pen = view.plots["chunks"]._curves[Metric.TOKEN2MEL].opts["pen"]
-    assert pen.color().name() == DARK.stages[Stage.TOKEN2MEL]
+    assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
 
 
 def test_gaps_of_a_time_series_drop_to_zero() -> None:

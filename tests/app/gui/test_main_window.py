@@ -1,4 +1,4 @@
-"""The window as a whole: events in, commands out."""
+"""The complete window: events in, commands out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.audio.echo_cancellation import EchoMeasurement
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.sample_questions import SampleQuestion
 from app.gui.sample_row import SampleRow
 from app.gui.themes import DARK, LIGHT, ThemeChoice
 from app.session import messages
-from app.session.messages import Counters, DevicesChanged, ErrorRaised, SessionState, StateChanged
+from app.session.messages import (
+    Counters,
+    DevicesChanged,
+    EchoMeasured,
+    ErrorRaised,
+    SampleFinished,
+    SampleStarted,
+    SessionState,
+    StateChanged,
+)
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
+
+SAMPLE = Path("hello.wav")
 
 
 @pytest.fixture
@@ -35,7 +47,7 @@ def test_the_session_is_started_with_the_preferences(window: MainWindow, session
 
 
 @pytest.mark.slow
-def test_a_whole_conversation_is_shown(ready: MainWindow, session: ScriptedSession) -> None:
+def test_a_complete_conversation_is_shown(ready: MainWindow, session: ScriptedSession) -> None:
     for events in conversation():
         session.feed(*events)
         ready.bridge.poll()
@@ -69,6 +81,46 @@ def test_a_typed_question_is_asked_with_enter(
     qtbot.keyClick(ready.composer.edit, Qt.Key.Key_Return)
     assert session.commands == [messages.AskText("two plus three\nis what")]
     assert ready.composer.edit.toPlainText() == ""
+
+
+def test_the_button_of_the_composer_stops_a_reply(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    button = ready.composer.button
+    assert not button.isEnabled()
+    for state in (SessionState.THINKING, SessionState.SPEAKING):
+        ready.bridge.state_changed.emit(messages.StateChanged(state))
+        assert button.isEnabled()
+        assert button.toolTip() == "Stop the reply (Esc)"
+        qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert session.commands == [messages.CancelTurn(), messages.CancelTurn()]
+    qtbot.keyClicks(ready.composer.edit, "two plus three")  # a question of one's own is sent instead
+    assert button.toolTip() == "Ask (Enter)"
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert session.commands[2:] == [messages.AskText("two plus three")]
+    ready.bridge.state_changed.emit(messages.StateChanged(SessionState.LISTENING))
+    assert not button.isEnabled()
+
+
+def test_an_error_of_a_device_ends_when_the_device_is_back(
+    ready: MainWindow, session: ScriptedSession
+) -> None:
+    lost = messages.ErrorRaised("The sound device pulse was lost.", "Check its cable.", is_about_sound=True)
+    gone = messages.DevicesChanged((), (), "", "")
+    back = messages.DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse")
+    bridge = ready.bridge
+    bridge.error_raised.emit(lost)
+    bridge.devices_changed.emit(gone)
+    assert ready.banner.message == "The sound device pulse was lost."
+    ready.banner.remedy_button.click()
+    assert session.commands == [messages.RescanDevices()]
+    bridge.devices_changed.emit(back)
+    assert ready.banner.message == ""
+    bridge.error_raised.emit(lost)
+    bridge.error_raised.emit(messages.ErrorRaised("The reply failed.", "Ask again."))
+    bridge.devices_changed.emit(back)
+    assert ready.banner.message == "The reply failed."
+    assert ready.banner.remedy_button.isHidden()
 
 
 @pytest.mark.slow
@@ -197,12 +249,72 @@ def test_a_session_that_is_lost_is_explained(ready: MainWindow) -> None:
     assert not ready.controls.start_button.isEnabled()
 
 
+def badge_word(window: MainWindow) -> str:
+    return window.header.badge.accessibleName().removeprefix("State: ")
+
+
+def test_the_badge_says_that_no_microphone_is_open(ready: MainWindow, session: ScriptedSession) -> None:
+    assert badge_word(ready) == "Listening"
+    session.feed(DevicesChanged((), ("pulse",), "", "pulse"))
+    ready.bridge.poll()
+    assert badge_word(ready) == "No microphone"
+    session.feed(SampleStarted(SAMPLE, 2.0))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Listening", "a sample needs no microphone"
+    session.feed(SampleFinished(SAMPLE), StateChanged(SessionState.SPEAKING))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Speaking"
+    session.feed(StateChanged(SessionState.LISTENING))
+    ready.bridge.poll()
+    assert badge_word(ready) == "No microphone"
+    session.feed(DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse"))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Listening"
+
+
+def test_the_badge_says_that_the_microphone_is_muted(ready: MainWindow, session: ScriptedSession) -> None:
+    ready.controls.mute_button.click()
+    assert badge_word(ready) == "Muted"
+    session.feed(StateChanged(SessionState.STOPPED))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Ready"
+    session.feed(StateChanged(SessionState.LISTENING))
+    ready.bridge.poll()
+    ready.controls.mute_button.click()
+    assert badge_word(ready) == "Listening"
+
+
+def test_nobody_is_invited_to_ask_a_session_that_failed(window: MainWindow, session: ScriptedSession) -> None:
+    transcript = window.transcript
+    assert transcript.welcome_title.text() == "Ask something"
+    assert "Press Start" in transcript.welcome_text.text()
+    session.feed(ErrorRaised("The bundle is damaged.", "Copy it again."), StateChanged(SessionState.ERROR))
+    window.bridge.poll()
+    assert transcript.welcome_title.text() == "Not available"
+    assert "Press Start" not in transcript.welcome_text.text()
+
+
 def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> None:
     session.feed(Counters(2, 480))
     ready.bridge.poll()
     assert "2" in ready.controls.underruns.text()
     assert "480" in ready.controls.dropped.text()
     assert ready.controls.underruns.property("alert")
+
+
+def test_the_echo_is_visible_with_its_definition(ready: MainWindow, session: ScriptedSession) -> None:
+    for echo, text in (
+        (EchoMeasurement("cancelling"), "echo not measured"),
+        (EchoMeasurement("cancelling", 12.3, 31.6, 85.0), "echo -12 → -44 dB"),
+        (EchoMeasurement("no_echo", 12.3, 31.6, 85.0), "no echo"),
+        (EchoMeasurement("unavailable"), "⚠ echo not cancelled"),
+        (EchoMeasurement("off"), "echo not cancelled"),
+    ):
+        session.feed(EchoMeasured(echo))
+        ready.bridge.poll()
+        assert ready.controls.echo.text() == text
+    assert "echo return loss" in ready.controls.echo.toolTip()
+    assert ready.controls.echo.accessibleDescription() == ready.controls.echo.toolTip()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Level meters and the picture of loudness."""
+"""Level meters and the level history."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from app.gui.metrics import MAX_POINTS, LatencyMetrics, Metric, Series, Stage
+from app.gui.metrics import MAX_POINTS, LatencyMetrics, LatencyStage, Metric, Rating, Series
 from engine_runtime.timing import TimingEvent
 
 MS = 1_000_000
@@ -140,27 +140,27 @@ def test_waterfall_of_a_spoken_turn() -> None:
     assert waterfall.is_spoken
     assert waterfall.reaches_device
     assert waterfall.end_ms == pytest.approx(840.0)
-    totals = {stage: waterfall.total_ms(stage) for stage in Stage}
+    totals = {stage: waterfall.total_ms(stage) for stage in LatencyStage}
     assert totals == pytest.approx(
         {
-            Stage.ENDPOINTING: 600.0,
-            Stage.PREFILL: 20.0,  # the prefill while the user spoke is not on the way
-            Stage.STEP: 20.0,  # nor is the step after the first sound
-            Stage.TOKEN2MEL: 90.0,
-            Stage.VOCODER: 50.0,
-            Stage.DEVICE: 40.0,
+            LatencyStage.ENDPOINTING: 600.0,
+            LatencyStage.PREFILL: 20.0,  # prefill during speech is not on the critical path
+            LatencyStage.STEP: 20.0,  # nor is the step after the first sound
+            LatencyStage.TOKEN2MEL: 90.0,
+            LatencyStage.VOCODER: 50.0,
+            LatencyStage.DEVICE: 40.0,
         }
     )
     assert waterfall.other_ms == pytest.approx(20.0)
     assert min(bar.start_ms for bar in waterfall.bars) == 0.0
 
 
-def test_what_the_engine_takes_to_notice_the_commit_lies_between_the_stages() -> None:
+def test_the_delay_of_the_commit_is_between_the_stages() -> None:
     metrics = LatencyMetrics()
     metrics.extend([event("endpointing", 0, 600), event("commit", 608, 0), event("first_audio", 608, 100)])
     waterfall = metrics.waterfall()
     assert waterfall is not None
-    assert waterfall.total_ms(Stage.ENDPOINTING) == metrics.series[Metric.ENDPOINTING].y[-1] == 600.0
+    assert waterfall.total_ms(LatencyStage.ENDPOINTING) == metrics.series[Metric.ENDPOINTING].y[-1] == 600.0
     assert waterfall.other_ms == pytest.approx(108.0)
 
 
@@ -172,7 +172,7 @@ def test_waterfall_of_a_typed_question_starts_at_the_commit() -> None:
     assert not waterfall.is_spoken
     assert not waterfall.reaches_device
     assert waterfall.end_ms == pytest.approx(200.0)
-    assert waterfall.total_ms(Stage.ENDPOINTING) == 0.0
+    assert waterfall.total_ms(LatencyStage.ENDPOINTING) == 0.0
 
 
 def test_waterfall_follows_the_last_turn_that_sounded() -> None:
@@ -189,14 +189,14 @@ def test_waterfall_follows_the_last_turn_that_sounded() -> None:
     assert waterfall.turn_id == 3
 
 
-def test_a_turn_that_went_on_counts_from_its_last_commit() -> None:
+def test_a_turn_that_continued_counts_from_its_last_commit() -> None:
     metrics = LatencyMetrics()
     metrics.extend(spoken_turn(1, 1000))
     metrics.extend(spoken_turn(1, 3000))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.end_ms == pytest.approx(840.0)
-    assert waterfall.total_ms(Stage.STEP) == pytest.approx(20.0)
+    assert waterfall.total_ms(LatencyStage.STEP) == pytest.approx(20.0)
 
 
 def test_span_across_the_first_sound_is_cut_there() -> None:
@@ -210,5 +210,39 @@ def test_span_across_the_first_sound_is_cut_there() -> None:
     )
     waterfall = metrics.waterfall()
     assert waterfall is not None
-    assert waterfall.total_ms(Stage.STEP) == pytest.approx(50.0)
+    assert waterfall.total_ms(LatencyStage.STEP) == pytest.approx(50.0)
     assert waterfall.other_ms == pytest.approx(10.0)
+
+
+def rated(probability: float, stage: str, asked_ms: float) -> list[TimingEvent]:
+    """A pause and the detector's answer 64 ms later."""
+    answered_ms = asked_ms + 64
+    return [
+        event("pause", 0, 0, silence_ms=asked_ms),
+        event(
+            "end_of_turn",
+            0,
+            50,
+            probability=probability,
+            stage=stage,
+            asked_ms=asked_ms,
+            answered_ms=answered_ms,
+        ),
+    ]
+
+
+def test_the_waterfall_shows_the_answers_about_the_last_pause() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend([*rated(0.3, "unlikely", 160), *rated(0.4, "unlikely", 960)])
+    metrics.extend([*rated(0.2, "unlikely", 160), *rated(0.95, "likely", 960), *spoken_turn()])
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.ratings == (Rating(0.2, "unlikely", 160, 224), Rating(0.95, "likely", 960, 1_024))
+
+
+def test_an_answer_that_came_too_late_is_not_shown() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend([*rated(0.3, "unlikely", 160), *rated(0.99, "late", 160), *spoken_turn()])
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.ratings == ()

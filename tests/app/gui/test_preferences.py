@@ -1,4 +1,4 @@
-"""Preferences between runs."""
+"""Preferences are kept between runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QByteArray
 
-from app.gui.preferences import Preferences, PreferenceStore
+from app.audio.echo_cancellation import AudioProcessing
+from app.dialog.end_of_turn import DEFAULT_EAGERNESS
+from app.dialog.turn_taking import TurnTakingSettings
+from app.gui.preferences import Interruption, Preferences, PreferenceStore
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
@@ -25,7 +28,11 @@ EVERYTHING = Preferences(
     output_device="扬声器",
     latency_ms=80,
     endpointing_ms=900,
-    barge_in=False,
+    eagerness="eager",
+    interruption="never",
+    echo_cancellation="off",
+    noise_suppression=True,
+    gain_control=True,
     seed=0,
     flow_steps=6,
     flow_schedule="uniform",
@@ -54,6 +61,8 @@ def test_values_that_make_no_sense_fall_back_one_by_one(tmp_path: Path) -> None:
         "latency_ms=soon",
         "endpointing_ms=99999",
         "seed=-4",
+        "echo_cancellation=sometimes",
+        "noise_suppression=maybe",
         "reply=text",
     ]
     file.write_text("[preferences]\n" + "\n".join(lines), encoding="utf-8")
@@ -86,7 +95,7 @@ def test_a_file_that_holds_objects_means_defaults(tmp_path: Path, place: str, va
     file.write_text(f"[preferences]\nreply=text\n[{place}{value}\n", encoding="latin-1")
     code = (
         "import sys; from pathlib import Path\n"
-        "from app.gui.preferences import Preferences, PreferenceStore\n"
+        "from app.gui.preferences import Interruption, PreferenceStore, Preferences\n"
         "store = PreferenceStore(Path(sys.argv[1]))\n"
         "assert store.load() == Preferences()\n"
         "assert store.kept_bytes('geometry').isEmpty()\n"
@@ -127,7 +136,7 @@ def test_a_file_of_any_size_means_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\0preferences]\n", b"[preferences]\ntheme=dark\n\0", b"[preferences"])
-def test_a_damaged_file_is_written_anew(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_rewritten(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "damaged.ini"
     file.write_bytes(content)
     store = PreferenceStore(file)
@@ -156,22 +165,33 @@ def test_session_settings_follow_the_preferences() -> None:
     assert settings.input_device == "USB, headset = 1"
     assert settings.device_latency_s == pytest.approx(0.08)
     assert settings.turn_taking.end_ms == 900
+    assert settings.turn_taking.eagerness == "eager"
     assert not settings.turn_taking.barge_in
+    assert settings.audio_processing == AudioProcessing("off", noise_suppression=True, gain_control=True)
     assert settings.seed == 0
 
 
+@pytest.mark.parametrize(("interruption", "needed_ms"), [("half_second", 500), ("second", 1_000)])
+def test_an_interruption_may_need_more_speech(interruption: Interruption, needed_ms: int) -> None:
+    turns = Preferences(interruption=interruption).session_settings().turn_taking
+    assert (turns.barge_in, turns.barge_in_ms) == (True, needed_ms)
+
+
 def test_defaults_change_nothing() -> None:
-    assert Preferences().session_settings() == SessionSettings()
+    turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS)
+    assert Preferences().session_settings() == SessionSettings(turn_taking=turns)
 
 
 @pytest.mark.parametrize("endpointing_ms", [200, 260, 2000])
-def test_every_endpointing_gives_valid_settings(endpointing_ms: int) -> None:
+def test_every_endpointing_yields_valid_settings(endpointing_ms: int) -> None:
     turns = Preferences(endpointing_ms=endpointing_ms).session_settings().turn_taking
     assert turns.tail_ms <= turns.pause_ms <= turns.end_ms == endpointing_ms
 
 
 def test_the_command_line_wins() -> None:
     assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
+    turns = TurnTakingSettings(eagerness="patient")
+    assert EVERYTHING.session_settings(SessionSettings(turn_taking=turns)).turn_taking.eagerness == "patient"
     given = StartSettings(
         bundle=Path("given"),
         engine=EngineOptions(

@@ -1,4 +1,4 @@
-"""Mutated settings of the window: each value that cannot be used falls back, and saving repairs the file."""
+"""Mutated settings files: invalid values fall back to their default, and saving repairs the file."""
 
 from __future__ import annotations
 

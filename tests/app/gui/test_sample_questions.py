@@ -1,4 +1,4 @@
-"""Lists of sample questions, whole and damaged."""
+"""Lists of sample questions, valid and damaged."""
 
 from __future__ import annotations
 

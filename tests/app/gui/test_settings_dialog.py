@@ -1,4 +1,4 @@
-"""The settings dialog: what goes in comes out, and what cannot work is refused."""
+"""The settings dialog: values are preserved, and invalid ones are rejected."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.audio.wav import WavWriter
+from app.dialog import smart_turn
 from app.gui.preferences import Preferences
 from app.gui.settings_dialog import SettingsDialog
 from app.gui.shortcuts_dialog import ShortcutsDialog
@@ -41,7 +42,11 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         output_device="a loudspeaker that is away",
         latency_ms=20,
         endpointing_ms=800,
-        barge_in=False,
+        eagerness="off",
+        interruption="half_second",
+        echo_cancellation="on",
+        noise_suppression=True,
+        gain_control=True,
         seed=0,
         flow_steps=1,
         flow_schedule="quadratic",
@@ -129,7 +134,7 @@ def test_a_voice_is_chosen_and_shown(
         (4.0, 0.0, "The recording of the voice is silent. Record it again, or choose another one."),
     ],
 )
-def test_a_recording_that_gives_no_voice_cannot_be_chosen(
+def test_a_recording_that_is_unusable_cannot_be_chosen(
     qtbot: QtBot, voiced: Path, tmp_path: Path, seconds: float, level: float, reason: str
 ) -> None:
     dialog = make(qtbot, Preferences(bundle=str(voiced)))
@@ -151,7 +156,9 @@ def test_a_bundle_with_one_voice_takes_no_other(qtbot: QtBot, random_bundle: Pat
     assert not dialog.buttons.button(QDialogButtonBox.StandardButton.Ok).isEnabled()
 
 
-def test_a_voice_that_is_kept_but_gone_is_told_when_the_dialog_opens(qtbot: QtBot, tmp_path: Path) -> None:
+def test_a_voice_that_is_kept_but_gone_is_reported_when_the_dialog_opens(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
     dialog = make(qtbot, Preferences(voice=str(tmp_path / "gone.wav")))
     assert "There is no file" in dialog.voice.note.text()
     dialog.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults).click()
@@ -187,3 +194,12 @@ def test_names_that_nothing_has_are_refused_in_words(qtbot: QtBot, name: str) ->
     dialog.bundle.path, dialog.voice.path = "", name
     assert dialog.voice.note.text()
     assert not okay.isEnabled()
+
+
+def test_without_smart_turn_the_dialog_says_so(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def helps(dialog: SettingsDialog) -> str:
+        return " ".join(label.text() for label in dialog.findChildren(QLabel))
+
+    assert "sounds finished" in helps(make(qtbot, Preferences()))
+    monkeypatch.setattr(smart_turn, "find_model", lambda package, file: None)
+    assert "Smart Turn is not installed" in helps(make(qtbot, Preferences()))

@@ -30,7 +30,7 @@ def test_the_picture_holds_the_stages(qapp: QApplication, tmp_path: Path, theme:
     assert set(theme.stages.values()) <= colours
 
 
-def test_no_events_give_an_empty_view(qapp: QApplication, tmp_path: Path) -> None:
+def test_no_events_yield_an_empty_view(qapp: QApplication, tmp_path: Path) -> None:
     save_latency_png(tmp_path / "empty.png", [])
     assert not QImage(str(tmp_path / "empty.png")).isNull()
 

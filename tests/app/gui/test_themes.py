@@ -1,4 +1,4 @@
-"""Colours of both themes: legible, and apart from each other for every kind of colour vision."""
+"""Colours of both themes: contrast, and differences with colour-vision deficiencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.gui import themes
-from app.gui.metrics import Stage
+from app.gui.metrics import LatencyStage
 from app.gui.themes import DARK, LIGHT, Theme, ThemeChoice, Tone
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
@@ -64,7 +64,7 @@ def test_text_is_legible(theme: Theme) -> None:
 
 @BOTH
 def test_stages_stand_out_from_the_cards(theme: Theme) -> None:
-    assert set(theme.stages) == set(Stage)
+    assert set(theme.stages) == set(LatencyStage)
     for stage, colour in theme.stages.items():
         assert contrast(colour, theme.surface) >= 3, stage
 
@@ -125,7 +125,7 @@ def test_choices_are_resolved(qapp: QApplication) -> None:
 
 
 def test_inks() -> None:
-    assert LIGHT.ink(Stage.VOCODER) == LIGHT.stages[Stage.VOCODER]
+    assert LIGHT.ink(LatencyStage.VOCODER) == LIGHT.stages[LatencyStage.VOCODER]
     assert DARK.ink(Tone.TEXT) == DARK.text
 
 

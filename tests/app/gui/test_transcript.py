@@ -73,8 +73,8 @@ def test_a_typed_question_is_shown_as_it_was_typed(transcript: Transcript) -> No
 
 def test_reply_text_grows(transcript: Transcript) -> None:
     ask(transcript, 1, "?")
-    for piece in ("two", " plus", " three"):
-        transcript.add_reply_text(ReplyTextDelta(1, piece, True))
+    for part in ("two", " plus", " three"):
+        transcript.add_reply_text(ReplyTextDelta(1, part, True))
     _, reply = transcript.bubbles(1)
     assert reply is not None
     assert reply.body.text() == "two plus three"
@@ -127,7 +127,7 @@ def test_only_one_reply_plays(transcript: Transcript) -> None:
     assert playing == [2]
 
 
-def test_a_turn_that_goes_on_takes_its_reply_back(transcript: Transcript) -> None:
+def test_a_turn_that_continues_takes_its_reply_back(transcript: Transcript) -> None:
     transcript.open_turn(TurnOpened(1, "voice"))
     transcript.commit_turn(TurnCommitted(1, 1.0))
     transcript.add_reply_text(ReplyTextDelta(1, "too soon", True))

@@ -56,7 +56,7 @@ def test_the_context_of_its_vocoder_is_what_its_layers_need(bundle: Bundle) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("push_ms", [10, 32, 80, 700])
-def test_streamed_codes_are_those_of_the_whole_question(
+def test_streamed_codes_are_those_of_the_complete_question(
     engine: Engine, speech: np.ndarray, push_ms: int
 ) -> None:
     tokenizer = engine.stages.speech_tokenizer
@@ -78,10 +78,10 @@ def test_streamed_mel_and_sound_are_those_of_one_shot(
     load_weights(flow, bundle.flow.weights, torch.float32, torch.device("cpu"))
     stream = stages.token2mel.stream()
     chunks = [mel for code in codes for mel in stream.push(np.array([code]))] + stream.finish()
-    whole = flow.inference(
+    reference = flow.inference(
         torch.from_numpy(codes)[None], n_steps=bundle.flow.steps, cfg_rate=bundle.flow.cfg_rate
     )[0].numpy()
-    np.testing.assert_allclose(np.concatenate(chunks, axis=1), whole, atol=2e-3)
+    np.testing.assert_allclose(np.concatenate(chunks, axis=1), reference, atol=2e-3)
     voice = stages.vocoder.stream()
     pcm = np.concatenate([voice.push(mel) for mel in chunks] + [voice.finish()])
     np.testing.assert_allclose(pcm, stages.vocoder.vocode(np.concatenate(chunks, axis=1)), atol=1e-4)

@@ -1,4 +1,4 @@
-"""Rows of the language model: what it sees and what it should say."""
+"""Training rows of the language model: inputs and targets."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_each_label_is_what_comes_next(recipe, dialogues, tokenizer, speech) -> 
         assert np.array_equal(label, after[text_only, conversations.TEXT])
 
 
+@pytest.mark.slow
 def test_a_written_reply_to_a_typed_question_has_no_codes(
     recipe, dialogues, domain, tokenizer, speech
 ) -> None:
@@ -73,7 +74,8 @@ def test_a_written_reply_to_a_typed_question_has_no_codes(
     assert text.endswith(f"<|im_start|>assistant\n{answer}<|im_end|>\n")
 
 
-def test_only_whole_dialogues_fit(recipe, dialogues, tokenizer, speech) -> None:
+@pytest.mark.slow
+def test_only_complete_dialogues_fit(recipe, dialogues, tokenizer, speech) -> None:
     rows = recipe("conversations").Rows(tokenizer, speech)
     dialogue = _dialogue(dialogues, "count")
     one = rows.conversation([dialogue], True, random.Random(0), 1000, 1.0)

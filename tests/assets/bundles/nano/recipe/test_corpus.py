@@ -38,13 +38,13 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_lay_out_is_a_copy_of_the_pieces(corpus) -> None:
+def test_lay_out_is_a_copy_of_the_parts(corpus) -> None:
     rng = np.random.default_rng(0)
     flat = rng.integers(-32768, 32767, 500).astype(np.int16)
     rows = [[(0, 10, 40), (50, 400, 100)], [(90, 0, 60)], []]
     wanted = np.zeros((3, 120), np.float32)
-    for row, pieces in enumerate(rows):
-        for position, start, length in pieces:
+    for row, parts in enumerate(rows):
+        for position, start, length in parts:
             for i in range(length):
                 if position + i < 120:
                     wanted[row, position + i] = flat[start + i] / 32768
@@ -62,7 +62,7 @@ def test_answers_are_their_units_one_after_the_other(corpus, work) -> None:
     assert cut.tolist() == [*range(2561, 6401), *range(1, 1281)]
 
 
-def test_windows_hold_whole_questions_and_pauses(corpus, work) -> None:
+def test_windows_hold_complete_questions_and_pauses(corpus, work) -> None:
     questions = corpus.Questions(work / "users.npz", "cpu")
     wave, said = questions.windows(np.random.default_rng(0), 20, 40_000)
     lengths = dict(zip(questions.text, questions.lengths.tolist(), strict=True))

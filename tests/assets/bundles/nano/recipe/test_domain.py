@@ -1,4 +1,4 @@
-"""The domain: what is held out, and what the answers say."""
+"""The domain: held-out questions, and answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_sum_is_right(domain, dialogues) -> None:
     assert min(checked[skill] for skill in ("plus", "minus", "follow_up")) > 1000
 
 
-def test_the_second_turn_of_a_sum_goes_on_from_the_first(dialogues) -> None:
+def test_the_second_turn_of_a_sum_continues_from_the_first(dialogues) -> None:
     sums = [d for d in dialogues if d.skill == "follow_up" and d.turns[0].units[-1].startswith("is ")]
     sums = [d for d in sums if d.turns[0].units[1].startswith(("plus", "minus"))]
     assert sums

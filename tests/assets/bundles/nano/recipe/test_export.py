@@ -59,7 +59,9 @@ def test_weights_come_back_as_they_were_to_16_bit(recipe, exported) -> None:
     assert all(torch.equal(value.half().float(), value) for value in model.state_dict().values())
 
 
-def test_a_bundle_is_described_anew_in_place(recipe, exported, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_description_of_a_bundle_is_updated_in_place(
+    recipe, exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def content() -> dict[str, bytes]:
         return {file.name: file.read_bytes() for file in exported.iterdir()}
 

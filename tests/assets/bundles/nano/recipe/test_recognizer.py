@@ -1,4 +1,4 @@
-"""The independent ear: its grammars hold every answer, and it hears the assistant."""
+"""The independent recognizer: its grammars contain every answer, and it recognizes the assistant."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_special_tokens_come_first(recipe, tokenizer) -> None:
     assert [tokenizer.token_to_id(name) for name in special] == list(range(len(special)))
 
 
-def test_the_prompt_may_be_tokenised_in_pieces(tokenizer) -> None:
+def test_the_prompt_may_be_tokenised_in_chunks(tokenizer) -> None:
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
 

@@ -1,4 +1,4 @@
-"""The order of the stages and what they are told."""
+"""Order and arguments of the training stages."""
 
 from __future__ import annotations
 

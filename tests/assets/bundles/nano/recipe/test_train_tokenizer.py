@@ -1,4 +1,4 @@
-"""Pieces of the speech encoder's training: codebook, best path, edit distance."""
+"""Parts of the speech encoder's training: codebook, best path, edit distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of the vocoder's training: losses, and going on from saved weights."""
+"""Parts of the vocoder's training: losses, and resuming from saved weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_spectral_loss_is_zero_only_for_the_same_wave(recipe) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_training_goes_on_from_what_was_saved(recipe, tmp_path) -> None:
+def test_training_resumes_from_saved_weights(recipe, tmp_path) -> None:
     train_vocoder = recipe("train_vocoder")
     torch.manual_seed(0)
     first = train_vocoder.Training("cpu", None)

@@ -21,7 +21,7 @@ def test_held_out_voices_are_never_drawn(recipe) -> None:
 
 
 @pytest.mark.usefixtures("_flite")
-def test_units_fill_whole_codes(recipe) -> None:
+def test_units_fill_complete_codes(recipe) -> None:
     voices = recipe("voices")
     units = voices.render_units(["three", "the capital of france"])
     grid = voices.GRID * voices.ASSISTANT_RATE // voices.RATE

@@ -1,0 +1,225 @@
+"""moss-voice console: talk through microphone and loudspeaker in a terminal, without a window.
+
+Decisions and replies are lines on stdout; on a terminal a line below them shows the level of the microphone.
+Ctrl-C ends the conversation, `--seconds` does so by itself. Main thread, beside the threads of the session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from app.commands.engine_options import (
+    add_eagerness_option,
+    add_engine_options,
+    add_reply_option,
+    start_settings,
+)
+from app.commands.option_types import number
+from app.process import Stopped
+from app.session import messages
+from app.session.messages import Event, SessionState
+from app.session.report import ConversationReport
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import Modality
+
+if TYPE_CHECKING:
+    from app.session.session import Session
+
+_POLL_S = 0.05
+_STOP_S, _STOP_AT_ONCE_S = 5.0, 1.0
+"""Time limits for the threads to end: usually, and after Ctrl-C."""
+_INTERRUPTED = 130
+"""Exit status of a command that Ctrl-C ended; here it is the usual end."""
+_LONGEST_S = 7 * 24 * 3600
+_METER_CELLS, _METER_FLOOR_DBFS = 24, -60.0
+_STATES = {
+    SessionState.STOPPED: "stopped",
+    SessionState.LOADING: "loading",
+    SessionState.LISTENING: "listening",
+    SessionState.HEARING: "hearing you",
+    SessionState.THINKING: "thinking",
+    SessionState.SPEAKING: "speaking",
+    SessionState.ERROR: "stopped",
+}
+_REASONS = {
+    "barge_in": "interrupted by you",
+    "too_short": "too short for a question",
+    "output_lost": "the loudspeaker went away",
+}
+
+
+class ConsoleError(MossVoiceError):
+    """The conversation could not begin, or broke off."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "console",
+        help="talk in a terminal, without a window",
+        description=(__doc__ or "").partition("\n\n")[0],
+    )
+    add_engine_options(parser)
+    add_eagerness_option(parser)
+    parser.add_argument(
+        "--seconds",
+        type=number(0.1, _LONGEST_S),
+        metavar="N",
+        help="end after so many seconds of listening (default: until Ctrl-C)",
+    )
+    parser.add_argument("--input", metavar="NAME", help="microphone (default: that of the system)")
+    parser.add_argument("--output", metavar="NAME", help="loudspeaker (default: that of the system)")
+    add_reply_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="end the output with one JSON document, as that of `talk`"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Hold the conversation until it is ended."""
+    settings = start_settings(arguments)
+    from app.main import engine_factory, load_smart_turn
+    from app.session.session import Session
+    from app.session.session_settings import SessionSettings
+
+    session = Session(
+        engine_factory(settings),
+        SessionSettings.of(
+            settings,
+            reply=Modality(arguments.reply),
+            input_device=arguments.input,
+            output_device=arguments.output,
+        ),
+        end_of_turn=load_smart_turn,
+    )
+    report = converse(session, arguments.seconds, Terminal())
+    document = report.document()
+    print(f"turns: {len(document['turns'])}, under-runs: {document['underruns']}")
+    if arguments.json:
+        print(json.dumps(document))
+    return 0
+
+
+@dataclass
+class Terminal:
+    """Prints events as lines, and the level of the microphone below them on a terminal."""
+
+    print_line: Callable[[str], None] = print
+    shows_level: bool = field(default_factory=lambda: sys.stdout.isatty())
+    _state: str = ""
+    _reply: str = ""
+    _has_listened: bool = False
+    _width: int = 0
+
+    def show(self, event: Event) -> None:
+        """Print what the event means to a user, if anything."""
+        match event:
+            case messages.StateChanged(state):
+                self._state = _STATES[state]
+            case messages.ReplyTextDelta(_, text, _):
+                self._reply += text
+            case messages.ReplyFinished(text=text):
+                self._reply = text or self._reply
+        if self.shows_level and isinstance(event, messages.Levels):
+            self._draw_level(event.input_dbfs)
+        elif (line := self._line(event)) is not None:
+            self._clear_level()
+            self.print_line(line)
+
+    def close(self) -> None:
+        """Leave an empty line for what follows."""
+        self._clear_level()
+
+    def _line(self, event: Event) -> str | None:
+        match event:
+            case messages.EngineReady(bundle, load_s, _, _):
+                return f"{bundle} is ready after {load_s:.1f} s"
+            case messages.StateChanged(SessionState.LISTENING) if not self._has_listened:
+                self._has_listened = True
+                return "listening; Ctrl-C ends the conversation"
+            case messages.TurnCommitted(turn_id, seconds, _):
+                self._reply = ""
+                return f"{turn_id}. you      {seconds:.1f} s"
+            case messages.TurnExtended(turn_id):
+                return f"{turn_id}. you      continued"
+            case messages.ReplyFinished(turn_id=turn_id, seconds=seconds):
+                length = f" ({seconds:.1f} s)" if seconds else ""
+                return f"{turn_id}. reply    {self._reply.strip() or '(speech)'}{length}"
+            case messages.ReplyCut(turn_id, reason, _, heard_text, _, heard_s, made_s):
+                heard = f"heard {heard_s:.1f} of {made_s:.1f} s {heard_text.strip()}".rstrip()
+                return f"{turn_id}. cut      {_REASONS.get(reason, 'stopped')}, {heard}"
+            case messages.TurnCancelled(turn_id, "too_short"):
+                return f"{turn_id}. {_REASONS['too_short']}"
+            case messages.Timing(timing):
+                return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
+            case messages.ErrorRaised(message, what_to_do, _, _):
+                return f"{message} {what_to_do}".strip()
+        return None
+
+    def _draw_level(self, dbfs: float) -> None:
+        share = min(max(1 - dbfs / _METER_FLOOR_DBFS, 0.0), 1.0)
+        filled = round(share * _METER_CELLS)
+        line = f"[{'#' * filled}{' ' * (_METER_CELLS - filled)}] {dbfs:4.0f} dBFS  {self._state}"
+        self._width = max(self._width, len(line))
+        sys.stdout.write("\r" + line.ljust(self._width))
+        sys.stdout.flush()
+
+    def _clear_level(self) -> None:
+        if self._width:
+            sys.stdout.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+
+def _decision(
+    name: str, turn_id: int, duration_ms: float, attributes: dict[str, float | int | str]
+) -> str | None:
+    """A decision on the end of the turn, or the latency of a reply."""
+    if name == "end_of_turn":
+        return f"{turn_id}. pause    {attributes['probability']:.2f} finished ({attributes['stage']})"
+    if name == "endpointing":
+        return f"{turn_id}. commit   after {duration_ms:.0f} ms of silence ({attributes['reason']})"
+    if name == "voice_to_voice":
+        return f"{turn_id}. heard    {duration_ms:.0f} ms after you stopped"
+    return None
+
+
+def converse(session: Session, seconds: float | None, terminal: Terminal) -> ConversationReport:
+    """Listen until Ctrl-C or for `seconds`, and show what happens; returns the report.
+
+    Raises ConsoleError if the engine or the devices cannot be used; later errors are shown, and the
+    conversation continues.
+    """
+    report = ConversationReport()
+    listening_since: float | None = None
+    stop_s = _STOP_S
+    session.start()
+    session.send(messages.Start())
+    try:
+        while listening_since is None or seconds is None or time.monotonic() - listening_since < seconds:
+            if not session.is_running:
+                raise ConsoleError("The conversation broke off. See the log file for details.")
+            time.sleep(_POLL_S)
+            for event in session.poll():
+                report.add(event)
+                if isinstance(event, messages.ErrorRaised) and (event.is_fatal or listening_since is None):
+                    raise ConsoleError(f"{event.message} {event.what_to_do}".strip())
+                if listening_since is None and event == messages.StateChanged(SessionState.LISTENING):
+                    listening_since = time.monotonic()
+                terminal.show(event)
+    except KeyboardInterrupt as error:
+        stop_s = _STOP_AT_ONCE_S
+        if isinstance(error, Stopped) and error.status != _INTERRUPTED:
+            raise
+    finally:
+        terminal.close()
+        session.stop(stop_s)
+        for event in session.poll():  # the position of a cut, if any
+            report.add(event)
+    return report

@@ -1,0 +1,191 @@
+"""A conversation in the terminal: what is printed, when it ends, and what it does without devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.commands import console
+from app.commands.console import ConsoleError, Terminal, converse
+from app.process import Stopped
+from app.session import messages
+from app.session.messages import Event, SessionState
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Modality
+from tests.doubles.pulse_server import PulseServer
+from tests.doubles.scripted_session import ScriptedSession, opening
+
+MS = 1_000_000
+QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
+
+
+class LiveScript(ScriptedSession):
+    """A scripted session whose threads live until `ends`; `polls` are handed out one at a time."""
+
+    def __init__(self, *polls: list[Event] | BaseException) -> None:
+        super().__init__()
+        self._polls = list(polls)
+        self.is_running = True
+
+    def poll(self) -> list[Event]:
+        if not self._polls:
+            if self.is_stopped:
+                return []
+            raise Stopped(signal.SIGINT)
+        polled = self._polls.pop(0)
+        if isinstance(polled, BaseException):
+            raise polled
+        return polled
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_POLL_S", 0.0)
+
+
+def turn() -> list[Event]:
+    """A spoken question and its reply, which is then interrupted."""
+    rated = TimingEvent("end_of_turn", 1, 0, 28 * MS, "t", {"probability": 0.934, "stage": "likely"})
+    commit = TimingEvent("endpointing", 1, 0, 261 * MS, "dialog", {"reason": "likely"})
+    heard = TimingEvent("voice_to_voice", 1, 0, 442 * MS, "dialog")
+    return [
+        messages.TurnOpened(1, "voice"),
+        messages.Timing(rated),
+        messages.Timing(commit),
+        messages.TurnCommitted(1, 1.52),
+        messages.ReplyTextDelta(1, "the sky", True),
+        messages.ReplyTextDelta(1, " is blue", True),
+        messages.Timing(heard),
+        messages.ReplyFinished(1, Modality.SPEECH, 1.6, "", 19, 20, "stop"),
+        messages.ReplyCut(1, "barge_in", Modality.SPEECH, "the", "sky is blue", 0.61, 1.6, 19, 8),
+        messages.TurnCancelled(1, "barge_in"),
+        messages.TurnOpened(2, "voice"),
+        messages.TurnCancelled(2, "too_short"),
+    ]
+
+
+def printed(*polls: list[Event] | BaseException, seconds: float | None = None) -> list[str]:
+    lines: list[str] = []
+    converse(LiveScript(*polls), seconds, Terminal(lines.append, shows_level=False))
+    return lines
+
+
+def test_turns_and_decisions_are_lines() -> None:
+    assert printed(opening(), turn()) == [
+        "nano is ready after 2.4 s",
+        "listening; Ctrl-C ends the conversation",
+        "1. pause    0.93 finished (likely)",
+        "1. commit   after 261 ms of silence (likely)",
+        "1. you      1.5 s",
+        "1. heard    442 ms after you stopped",
+        "1. reply    the sky is blue (1.6 s)",
+        "1. cut      interrupted by you, heard 0.6 of 1.6 s the",
+        "2. too short for a question",
+    ]
+
+
+def test_the_session_is_started_and_stopped() -> None:
+    session = LiveScript(opening(), turn())
+    report = converse(session, None, Terminal(lambda line: None, shows_level=False))
+    assert session.commands == [messages.Start()]
+    assert session.is_started
+    assert session.is_stopped
+    (reported,) = report.document()["turns"]
+    assert reported["reply"]["cut"]["reason"] == "barge_in"
+
+
+def test_it_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    session = LiveScript(*[opening()] * 20)
+    converse(session, 5.0, Terminal(lambda line: None, shows_level=False))
+    assert session.is_stopped
+    assert len(session._polls) == 20 - 5 - 1  # the last poll comes after the end
+
+
+def test_other_signals_end_the_command() -> None:
+    session = LiveScript(opening(), Stopped(signal.SIGTERM))
+    with pytest.raises(Stopped):
+        converse(session, None, Terminal(lambda line: None, shows_level=False))
+    assert session.is_stopped
+
+
+def test_without_a_microphone_it_ends_with_the_reason() -> None:
+    missing = messages.ErrorRaised("No microphone was found.", "Connect one.")
+    with pytest.raises(ConsoleError, match=r"^No microphone was found\. Connect one\.$"):
+        printed([messages.StateChanged(SessionState.LOADING)], [missing])
+
+
+def test_a_later_error_is_shown_and_the_conversation_continues() -> None:
+    lost = messages.ErrorRaised("The microphone went away.", "The default one is used.")
+    lines = printed(opening(), [lost], turn())
+    assert lines[2] == "The microphone went away. The default one is used."
+    assert lines[-1] == "2. too short for a question"
+
+
+def test_a_session_that_broke_off_is_an_error() -> None:
+    session = LiveScript(opening())
+    session.is_running = False
+    with pytest.raises(ConsoleError, match="broke off"):
+        converse(session, None, Terminal(lambda line: None, shows_level=False))
+    assert session.is_stopped
+
+
+def test_a_fatal_error_ends_it() -> None:
+    with pytest.raises(ConsoleError, match=r"The model is damaged\."):
+        printed(opening(), [messages.ErrorRaised("The model is damaged.", "", is_fatal=True)])
+
+
+def test_a_terminal_shows_the_level_below_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal(shows_level=True)
+    for event in opening():
+        terminal.show(event)
+    terminal.show(messages.Levels(-30.0, -120.0, 0.1))
+    terminal.show(messages.Levels(-120.0, -120.0, 0.1))
+    terminal.show(messages.TurnCommitted(1, 1.0))
+    terminal.close()
+    last = capsys.readouterr().out.split("listening; Ctrl-C ends the conversation\n")[1]
+    assert "[############            ]  -30 dBFS  listening" in last
+    assert "[                        ] -120 dBFS  listening" in last
+    assert last.endswith("\r1. you      1.0 s\n")
+
+
+@pytest.mark.slow
+@pytest.mark.pulse
+def test_a_question_through_the_sound_server_is_answered(
+    pulse_server: PulseServer, random_bundle: Path, repository: Path
+) -> None:
+    command = [sys.executable, "-m", "app", "console", "--bundle", str(random_bundle), "--json"]
+    environment = os.environ | pulse_server.environment | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [_line_with(process.stdout.readline, "listening")]
+        with pulse_server.speak(QUESTION) as speaker:
+            speaker.wait(20)
+        lines.append(_line_with(process.stdout.readline, "1. reply"))
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    document = json.loads(output.splitlines()[-1])
+    assert [turn["reply"]["modality"] for turn in document["turns"]] == ["speech"]
+
+
+def _line_with(read: Callable[[], str], words: str) -> str:
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up:
+        line = read()
+        if words in line or not line:
+            return line
+    raise AssertionError(f"no line with {words}")
