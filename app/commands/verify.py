@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.questions import read_questions
-from app.dialog.turn_taking import TurnTakingSettings
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import StartSettings
 from engine_runtime.options import Dtype
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.audio.echo_cancellation import AudioProcessing
-from app.dialog.turn_taking import TurnTakingSettings
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import StartSettings
 from engine_runtime.types import Modality
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.dialog.end_of_turn import Stage
-from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking, TurnTakingSettings
+from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import Eagerness
 
 FRAME_MS = 32.0

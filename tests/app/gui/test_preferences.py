@@ -12,7 +12,7 @@ from PySide6.QtCore import QByteArray
 
 from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
-from app.dialog.turn_taking import TurnTakingSettings
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.gui.preferences import Interruption, Preferences, PreferenceStore
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.audio.wav_streams import WavMicrophone
-from app.dialog.turn_taking import TurnTakingSettings
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.messages import (
     ApplySettings,
     PlaySample,

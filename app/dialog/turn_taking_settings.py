@@ -1,0 +1,76 @@
+"""The settings of turn-taking: one frozen value that checks how its times relate. Pure; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy
+from app.settings import Eagerness
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTakingSettings:
+    """When a user turn starts, continues and ends. All times in milliseconds of captured audio."""
+
+    start_threshold: float = 0.5
+    """A frame at or above this probability is speech while nobody speaks."""
+    end_threshold: float = 0.35
+    """While the user speaks, a frame is speech down to this probability (hysteresis)."""
+    start_ms: int = 96
+    """Speech needed, within `start_window_ms`, to open a turn."""
+    start_window_ms: int = 128
+    """Window in which `start_ms` of speech has to fall."""
+    pre_roll_ms: int = 320
+    """Audio before the first speech frame that still belongs to the turn, so that no onset is cut."""
+    pause_ms: int = 160
+    """Silence after which the turn may be over (candidate end): the detector is asked."""
+    ask_again_ms: int = 1_200
+    """Silence after which it is asked once more, if the turn still waits."""
+    end_ms: int = 640
+    """Silence after which the turn is over: it is committed. With a detector, where its answer is neither
+    clear nor in time."""
+    eagerness: Eagerness | None = None
+    """How soon a pause that sounds finished is committed; None for the default."""
+    tail_ms: int = 160
+    """Silence after the last speech that is still given to the engine; the rest of a pause only if speech
+    resumes."""
+    min_speech_ms: int = 160
+    """A turn with less speech than this is dropped (a cough, a click)."""
+    max_turn_ms: int = 30_000
+    """A turn is committed at this length even if the user continues."""
+    reopen_ms: int = 1_200
+    """Speech that starts this soon after a commit, and before the reply is heard, continues the same turn."""
+    barge_in: bool = True
+    """Whether the user may interrupt a reply by voice."""
+    barge_in_threshold: float = 0.6
+    """Probability needed while the assistant speaks."""
+    barge_in_ms: int = 160
+    """Speech needed, without a gap, to interrupt the assistant."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.end_threshold <= self.start_threshold <= 1.0:
+            raise ValueError(
+                "need 0 < end_threshold <= start_threshold <= 1, "
+                f"got {self.end_threshold} and {self.start_threshold}"
+            )
+        if not 0.0 < self.barge_in_threshold <= 1.0:
+            raise ValueError(f"barge_in_threshold must be in (0, 1], got {self.barge_in_threshold}")
+        if not 0 < self.start_ms <= self.start_window_ms:
+            raise ValueError(
+                f"need 0 < start_ms <= start_window_ms, got {self.start_ms} and {self.start_window_ms}"
+            )
+        if not 0 <= self.tail_ms <= self.pause_ms <= self.end_ms:
+            raise ValueError(
+                f"need 0 <= tail_ms <= pause_ms <= end_ms, got {self.tail_ms}, {self.pause_ms}, {self.end_ms}"
+            )
+        if self.ask_again_ms <= self.pause_ms:
+            raise ValueError(f"ask_again_ms {self.ask_again_ms} must be above pause_ms {self.pause_ms}")
+        if self.max_turn_ms <= self.end_ms:
+            raise ValueError(f"max_turn_ms {self.max_turn_ms} must be above end_ms {self.end_ms}")
+        if min(self.pre_roll_ms, self.min_speech_ms, self.reopen_ms, self.barge_in_ms) < 0:
+            raise ValueError("times must not be negative")
+
+    @property
+    def policy(self) -> EndOfTurnPolicy | None:
+        """What answers of the end-of-turn detector mean, None if it is not asked."""
+        return POLICIES[self.eagerness or DEFAULT_EAGERNESS]
