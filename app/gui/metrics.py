@@ -294,8 +294,8 @@ class LatencyMetrics:
         elif event.name == "commit":
             # A reopened turn is committed again: discard the events after the earlier commit.
             turn.commit_ns, turn.first_audio_ns, turn.voice_ns = event.start_ns, None, None
-        elif event.name in ("pause", "end_of_turn"):
-            _note_pause(turn.ratings, event)
+        elif event.name == "end_of_turn":
+            _note_rating(turn.ratings, event)
         elif event.name == "endpointing":
             turn.endpointing = (event.start_ns, end_ns)
         elif event.name == "first_audio":
@@ -315,16 +315,15 @@ class LatencyMetrics:
             turn.rtf_total = float(total)
 
 
-def _note_pause(ratings: list[Rating], event: TimingEvent) -> None:
+def _note_rating(ratings: list[Rating], event: TimingEvent) -> None:
     """Keep the answers about the present pause: the silence of a new one is shorter than the one before."""
     known = event.attributes
-    if event.name == "pause":
-        if ratings and float(known["silence_ms"]) <= ratings[-1].asked_ms:
-            ratings.clear()
-    elif known["stage"] != "late":
-        probability, asked_ms, answered_ms = (
-            float(known[name]) for name in ("probability", "asked_ms", "answered_ms")
-        )
+    probability, asked_ms, answered_ms = (
+        float(known[name]) for name in ("probability", "asked_ms", "answered_ms")
+    )
+    if ratings and asked_ms <= ratings[-1].asked_ms:
+        ratings.clear()
+    if known["stage"] != "late":
         ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms))
 
 

@@ -1,13 +1,11 @@
-"""The pauses of a turn on their way to the end-of-turn detector and back, and into the timing trace.
+"""The pauses of a turn on their way to the end-of-turn detector and back.
 
 In: pauses that turn-taking found, the audio captured so far, answers of the detector. Out: questions for the
-detector, and the timing events pause (the turn may be over) and end_of_turn (the detector's answer). Dialog
-thread.
+detector, and the timing event end_of_turn (the detector's answer). Dialog thread.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from queue import Empty
 
@@ -26,10 +24,9 @@ class PauseRating:
         self._worker = worker
         self._capture = capture
 
-    def begin(self, turn_id: int, event: TurnEvent, timing: TimingBus, *, asks: bool) -> None:
-        """The user paused: note it, and ask the detector if there is one and it shall be asked."""
-        timing.emit("pause", turn_id, time.perf_counter_ns(), 0, silence_ms=event.silence_ms)
-        if self._worker is not None and asks:
+    def ask(self, turn_id: int, event: TurnEvent) -> None:
+        """The user paused: ask the detector, if there is one."""
+        if self._worker is not None:
             pcm = self._capture.utterance.recent(round(WINDOW_S * self._capture.sample_rate))
             self._worker.submit(Pause(turn_id, event.speech_end_ms, event.silence_ms, pcm))
 
@@ -41,9 +38,9 @@ class PauseRating:
             except Empty:
                 return
 
-    def report(self, rated: PauseRated, stage: Stage | None, timing: TimingBus) -> None:
-        """Into the trace: what the detector found of a pause, and when the answer was there, in milliseconds
-        of silence; `stage` is None where the pause was over by then."""
+    def report(self, rated: PauseRated, stage: Stage | None, timing: TimingBus) -> float:
+        """Into the trace: what the detector found of a pause; `stage` is None where the pause was over by
+        then. Returns the silence when the answer was there, in milliseconds."""
         pause = rated.pause
         answered_ms = self._capture.ms_of(self._capture.utterance.end) - pause.speech_end_ms
         timing.emit(
@@ -56,3 +53,4 @@ class PauseRating:
             asked_ms=pause.silence_ms,
             answered_ms=answered_ms,
         )
+        return answered_ms

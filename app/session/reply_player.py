@@ -1,7 +1,7 @@
 """One reply, from its commit until it was played, cut or discarded: playback, transcript, events.
 
 In: the reply events of the engine. Out: PCM for `Playback`; ReplyTextDelta, ReplyFinished, PlaybackStarted,
-PlaybackFinished and ReplyCut; the timings playback_hold, voice_to_voice and reply_cut. Dialog thread.
+PlaybackFinished and ReplyCut; the timings playback_hold and voice_to_voice. Dialog thread.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ class ReplyPlayer:
         self._playback.stop()
         return reply
 
-    def cut(self, reply: ReplyInProgress, reason: CancelReason) -> None:
-        """The reply was stopped before its end: keep and report the heard part."""
+    def cut(self, reply: ReplyInProgress, reason: CancelReason) -> ReplyCut:
+        """The reply was stopped before its end: keep, report and return the heard part."""
         turn, samples = reply.turn, reply.samples_heard
         known = self._transcript.get(turn.turn_id)
         made_s = known.reply_s if known is not None else 0.0
@@ -226,16 +226,8 @@ class ReplyPlayer:
             turn.user_codes,
             -(-samples // samples_per_code),
         )
-        self.timing.emit(
-            "reply_cut",
-            turn.turn_id,
-            time.perf_counter_ns(),
-            0,
-            reason=reason,
-            heard_ms=cut.heard_s * 1e3,
-            made_ms=made_s * 1e3,
-        )
         self._emit(cut)
+        return cut
 
     def _present(self) -> ReplyInProgress:
         if self._reply is None:

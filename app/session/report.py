@@ -21,7 +21,6 @@ _LAST = {
     "playback_hold_ms": "playback_hold",
     "voice_to_voice_ms": "voice_to_voice",
 }
-_DECISIONS = {"pause": "pause", "end_of_turn": "rated", "endpointing": "commit", "reopen": "reopen"}
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
 _Reply = messages.ReplyFinished | messages.ReplyCut
 
@@ -65,14 +64,12 @@ class ConversationReport:
                 self._underruns = underruns
 
     def document(self) -> dict[str, Any]:
-        """{"bundle", "turns", "underruns", "echo"}; a turn is included once its reply is finished or was cut.
+        """{"bundle", "turns", "decisions", "underruns", "echo"}; a turn is included once its reply is
+        finished or was cut.
 
         echo: the latest EchoMeasurement of the microphone; "off" for a file, which is not processed.
         user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of complete speech
-        codes. end_of_turn: the decisions in order, each with `silence_ms` since the last speech (null for
-        `reopen`): `pause` (the turn may be over), `rated` with the `probability` that it is, the `stage`
-        (end_of_turn.Stage, or "late") and the `cost_ms` of the detector, `commit` with its `reason` (the
-        stage, "silence" or "length"), `reopen`. reply: `modality`, `text` (subtitle of a spoken reply, if the
+        codes. reply: `modality`, `text` (subtitle of a spoken reply, if the
         bundle has them), `codes` = number of speech codes, `audio_s`, `finish_reason`, and `cut`, which is
         null for a reply that was fully played. For a cut reply the other values describe the heard part, from
         which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
@@ -82,12 +79,20 @@ class ConversationReport:
         `endpointing_ms` last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
         `playback_hold_reason` its cause (start_policy.StartReason), `voice_to_voice_ms` last speech to first
         sample played.
+
+        decisions: all decisions of turn-taking in order, also of turns that were dropped, each with its
+        `kind`, its `turn` and `at_s`, by the session's clock: `pause` (the turn may be over; `silence_ms`
+        since the last speech), once more with the `probability` that it is, the `stage` (end_of_turn.Stage,
+        or "late") and the `cost_ms` of the detector when that has answered; `confirm` (the turn is committed)
+        with its `silence_ms` and `reason` (the stage, "silence" or "length"); `roll_back` (the user went on,
+        the turn is open again); `cut` (the reply was stopped) with its `reason`, `heard_ms`, `made_ms`.
         """
         answered = self._finished.keys() | self._cut.keys()
         turns = [self._turn(turn) for turn_id, turn in self._committed.items() if turn_id in answered]
         return {
             "bundle": self._bundle,
             "turns": turns,
+            "decisions": [_decision(event) for event in self.timings if event.name == "decision"],
             "underruns": self._underruns,
             "echo": asdict(self._echo),
         }
@@ -101,7 +106,6 @@ class ConversationReport:
                 "end_s": round(committed.start_s + committed.seconds, 3),
                 "codes": reply.user_codes,
             },
-            "end_of_turn": _decisions(self._of_turn[committed.turn_id]),
             "reply": _heard(reply),
             "timings": _timings(self._of_turn[committed.turn_id]),
         }
@@ -128,22 +132,12 @@ def _entry(
     }
 
 
-def _decisions(events: list[TimingEvent]) -> list[dict[str, Any]]:
-    """How the turn was ended, step by step."""
-    decisions: list[dict[str, Any]] = []
-    for event in events:
-        if (decision := _DECISIONS.get(event.name)) is None:
-            continue
-        known = event.attributes
-        silence_ms = known.get("answered_ms", known.get("silence_ms"))
-        entry: dict[str, Any] = {"decision": decision, "silence_ms": silence_ms}
-        if decision == "rated":
-            entry |= {"probability": round(float(known["probability"]), 4), "stage": known["stage"]}
-            entry["cost_ms"] = round(event.duration_ms, 3)
-        elif decision == "commit":
-            entry["reason"] = known["reason"]
-        decisions.append(entry)
-    return decisions
+def _decision(event: TimingEvent) -> dict[str, Any]:
+    known = dict(event.attributes)
+    decision: dict[str, Any] = {"kind": known.pop("kind"), "turn": event.turn_id}
+    return decision | {
+        name: round(value, 4) if isinstance(value, float) else value for name, value in known.items()
+    }
 
 
 def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:

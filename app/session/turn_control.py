@@ -2,13 +2,15 @@
 
 In: rated frames, typed questions, cancels, results of the engine, answers of the end-of-turn detector. Out:
 jobs for the engine, pauses for the detector, reply events for the player, the events of the turn (opened,
-extended, committed, cancelled), its endpointing time and why it was committed. Dialog thread.
+extended, committed, cancelled), its endpointing time, and every decision as a timing event. Dialog thread.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from app.dialog.conversation import ConversationRecord
 from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
@@ -31,6 +33,7 @@ from app.session.messages import (
     CancelReason,
     ErrorRaised,
     Event,
+    ReplyCut,
     SessionState,
     TurnCancelled,
     TurnCommitted,
@@ -45,6 +48,9 @@ from app.session.session_settings import SessionSettings
 from app.session.speech_feed import SpeechFeed
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope
+
+DecisionKind = Literal["pause", "speculate", "confirm", "roll_back", "interrupt", "resume", "cut"]
+_log = logging.getLogger(__name__)
 
 
 class TurnControl:
@@ -129,7 +135,15 @@ class TurnControl:
             pause, stage = rated.pause, None
             if self._turn is not None and self._turn.turn_id == pause.turn_id:
                 stage = self._turn_taking.rate_pause(pause.speech_end_ms, rated.probability)
-            self._pauses.report(rated, stage, self.timing)
+            answered_ms = self._pauses.report(rated, stage, self.timing)
+            self._decide(
+                "pause",
+                pause.turn_id,
+                silence_ms=answered_ms,
+                probability=rated.probability,
+                stage="late" if stage is None else stage.value,
+                cost_ms=rated.duration_ns / 1e6,
+            )
 
     def ask(self, text: str) -> None:
         """A typed question; it replaces the turn in progress."""
@@ -233,8 +247,9 @@ class TurnControl:
         elif turn is None:
             return
         elif event.action is TurnAction.PAUSE:
-            asks = self.settings.turn_taking.policy is not None
-            self._pauses.begin(turn.turn_id, event, self.timing, asks=asks)
+            self._decide("pause", turn.turn_id, silence_ms=event.silence_ms)
+            if self.settings.turn_taking.policy is not None:
+                self._pauses.ask(turn.turn_id, event)
         elif event.action is TurnAction.COMMIT:
             self._commit_voice(turn, event)
         elif event.action is TurnAction.REOPEN:
@@ -276,6 +291,7 @@ class TurnControl:
             reason=event.reason,
             silence_ms=event.silence_ms,
         )
+        self._decide("confirm", turn.turn_id, silence_ms=event.silence_ms, reason=event.reason)
         self._submit_commit(turn)
 
     def _reopen(self, turn: UserTurn) -> None:
@@ -283,8 +299,14 @@ class TurnControl:
             turn.commit.cancel()
         self._player.take_back()
         self._worker.submit(Reopen(turn.turn_id))
-        self.timing.emit("reopen", turn.turn_id, time.perf_counter_ns(), 0)
+        self._decide("roll_back", turn.turn_id)
         self._emit(TurnExtended(turn.turn_id))
+
+    def _decide(self, kind: DecisionKind, turn_id: int, **details: float | int | str) -> None:
+        """A decision of turn-taking, for trace, report and log. `at_s` is by the session's clock."""
+        at_s = self._clock.now_ns() / 1e9
+        self.timing.emit("decision", turn_id, time.perf_counter_ns(), 0, kind=kind, at_s=at_s, **details)
+        _log.info("turn %d: %s at %.2f s %s", turn_id, kind, at_s, details)
 
     # ---- beginnings and ends ----
 
@@ -314,13 +336,17 @@ class TurnControl:
         reply = self._player.stop()
         self._turn = None
         self._feed.close()
+        cut: ReplyCut | None = None
         if reply is not None:
             self._worker.interrupt(turn.turn_id, reply.samples_heard, len(reply.text))
-            self._player.cut(reply, reason)
+            cut = self._player.cut(reply, reason)
         else:
             self._worker.cancel(turn.turn_id)
             self.transcript.drop(turn.turn_id)
         self._emit(TurnCancelled(turn.turn_id, reason))
+        if cut is not None:
+            heard_ms, made_ms = cut.heard_s * 1e3, cut.made_s * 1e3
+            self._decide("cut", turn.turn_id, reason=reason, heard_ms=heard_ms, made_ms=made_ms)
 
     def _end(self) -> None:
         """The reply, or its repetition, came to its end."""

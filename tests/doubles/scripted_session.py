@@ -216,7 +216,6 @@ def exchange_timings(
                 cached_rows=2 * index,
             )
         commit = end + 640 + chance.uniform(0, 12)
-        emit("pause", end + 160, 0, silence_ms=160.0)
         answer = {"probability": 0.86, "stage": "possible", "asked_ms": 160.0, "answered_ms": 224.0}
         emit("end_of_turn", end + 162, 48, **answer)
         emit("endpointing", end, commit - end, reason="possible", silence_ms=640.0)

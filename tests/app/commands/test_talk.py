@@ -81,10 +81,11 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     assert timings.pop("playback_hold_ms") >= 0
     assert all(value is not None and value > 0 for value in timings.values())
     assert timings["voice_to_voice_ms"] > timings["endpointing_ms"]
-    decisions = turn["end_of_turn"]
-    assert [each["decision"] for each in decisions][:2] == ["pause", "rated"]
+    decisions = document["decisions"]
+    assert [each["kind"] for each in decisions][:2] == ["pause", "pause"]
+    assert "probability" not in decisions[0]
     assert 0 <= decisions[1]["probability"] <= 1
-    assert decisions[-1]["decision"] == "commit"
+    assert decisions[-1]["kind"] == "confirm"
     assert timings["prefill_rows"] > timings["rows_at_commit"]
     names = {event["name"] for event in json.loads(files["trace.json"].read_text())["traceEvents"]}
     assert {"encode", "prefill", "step", "token2mel", "vocoder", "first_audio", "reply"} <= names

@@ -215,10 +215,9 @@ def test_span_across_the_first_sound_is_cut_there() -> None:
 
 
 def rated(probability: float, stage: str, asked_ms: float) -> list[TimingEvent]:
-    """A pause and the detector's answer 64 ms later."""
+    """The detector's answer about a pause, 64 ms after it was asked."""
     answered_ms = asked_ms + 64
     return [
-        event("pause", 0, 0, silence_ms=asked_ms),
         event(
             "end_of_turn",
             0,

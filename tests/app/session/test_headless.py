@@ -35,12 +35,12 @@ def two_questions(tmp_path: Path) -> Path:
 def test_the_report_has_every_turn(two_questions: Path) -> None:
     document = hold(wav_in=two_questions)
     assert json.loads(json.dumps(document)) == document
-    assert list(document) == ["bundle", "turns", "underruns", "echo"]
+    assert list(document) == ["bundle", "turns", "decisions", "underruns", "echo"]
     assert document["bundle"] == "scripted"
     assert document["underruns"] == 0
     assert document["echo"]["state"] == "off"  # a file has no echo
     first, second = document["turns"]
-    assert list(first) == ["user", "end_of_turn", "reply", "timings"]
+    assert list(first) == ["user", "reply", "timings"]
     assert first["user"] == {
         "start_s": pytest.approx(0.5, abs=0.04), "end_s": pytest.approx(1.5, abs=0.04), "codes": 18
     }  # fmt: skip

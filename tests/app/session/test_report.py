@@ -26,8 +26,6 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
     first = [
         timing("prefill", 5, phase="listen", rows=10, cached_rows=0),
         timing("commit", 0),
-        timing("pause", 0, silence_ms=160.0),
-        timing("end_of_turn", 45.5, probability=0.98765, stage="likely", asked_ms=160.0, answered_ms=224.0),
         timing("endpointing", 600, reason="likely", silence_ms=256.0),
         timing("prefill", 3, phase="commit", rows=6, cached_rows=10, rows_at_commit=6),
         timing("step", 90),
@@ -35,9 +33,6 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
     ]
     second = [
         timing("prefill", 7, phase="listen", rows=4, cached_rows=10),
-        timing("reopen", 0),
-        timing("pause", 0, silence_ms=160.0),
-        timing("end_of_turn", 40, probability=0.1, stage="late", asked_ms=160.0, answered_ms=800.0),
         timing("endpointing", 650, reason="silence", silence_ms=640.0),
         timing("commit", 0),
         timing("prefill", 2, phase="commit", rows=5, cached_rows=14, rows_at_commit=5),
@@ -61,21 +56,6 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
         "turns": [
             {
                 "user": {"start_s": 1.0, "end_s": 2.5, "codes": 20},
-                "end_of_turn": [
-                    {"decision": "pause", "silence_ms": 160.0},
-                    {
-                        "decision": "rated", "silence_ms": 224.0, "probability": 0.9877, "stage": "likely",
-                        "cost_ms": 45.5,
-                    },
-                    {"decision": "commit", "silence_ms": 256.0, "reason": "likely"},
-                    {"decision": "reopen", "silence_ms": None},
-                    {"decision": "pause", "silence_ms": 160.0},
-                    {
-                        "decision": "rated", "silence_ms": 800.0, "probability": 0.1, "stage": "late",
-                        "cost_ms": 40.0,
-                    },
-                    {"decision": "commit", "silence_ms": 640.0, "reason": "silence"},
-                ],
                 "reply": {
                     "modality": "speech", "text": "five", "codes": 12, "audio_s": 1.0,
                     "finish_reason": "stop", "cut": None,
@@ -88,12 +68,30 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
                 },
             }
         ],
+        "decisions": [],
         "underruns": 2,
         "echo": {
             "state": "cancelling", "erl_db": 12.0, "erle_db": 30.0, "delay_ms": 85.0, "drift_ppm": 20.0,
             "frame_ms": 0.1,
         },
     }  # fmt: skip
+
+
+def test_the_decisions_are_listed_in_order_also_those_about_dropped_turns() -> None:
+    report = ConversationReport()
+    report.add(timing("decision", 0, kind="pause", at_s=1.23456, silence_ms=160.0))
+    rated = {"silence_ms": 224.0, "probability": 0.98765, "stage": "likely", "cost_ms": 45.5}
+    report.add(timing("decision", 0, kind="pause", at_s=1.3, **rated))
+    report.add(timing("step", 2))
+    report.add(timing("decision", 0, kind="confirm", at_s=1.4, silence_ms=256.0, reason="likely"))
+    assert report.document()["decisions"] == [
+        {"kind": "pause", "turn": 1, "at_s": 1.2346, "silence_ms": 160.0},
+        {
+            "kind": "pause", "turn": 1, "at_s": 1.3, "silence_ms": 224.0, "probability": 0.9877,
+            "stage": "likely", "cost_ms": 45.5,
+        },
+        {"kind": "confirm", "turn": 1, "at_s": 1.4, "silence_ms": 256.0, "reason": "likely"},
+    ]  # fmt: skip
 
 
 def test_a_turn_without_a_reply_is_not_in_the_report() -> None:

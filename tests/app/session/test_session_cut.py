@@ -142,8 +142,9 @@ def test_what_was_heard_reaches_the_engine(loudspeaker: Loudspeaker, reason: str
         assert bool(driver.of(ReplyFinished)) is not bool(step_s)
         assert cut.made_s == pytest.approx(4.0) or step_s
         assert driver.events.index(cut) + 1 == driver.events.index(driver.of(TurnCancelled)[0])
-        event = next(e.event for e in driver.of(Timing) if e.event.name == "reply_cut")
-        assert event.attributes["heard_ms"] == pytest.approx(cut.heard_s * 1e3)
+        (decision,) = [e.event.attributes for e in driver.of(Timing) if e.event.name == "decision"]
+        assert (decision["kind"], decision["reason"]) == ("cut", reason)
+        assert decision["heard_ms"] == pytest.approx(cut.heard_s * 1e3)
         if reason == "replaced":
             driver.await_event(PlaybackFinished)
             calls = [call[:2] for call in driver.engine.calls]

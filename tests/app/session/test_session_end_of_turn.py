@@ -35,9 +35,9 @@ def named(driver: Driver, *names: str) -> list[TimingEvent]:
 
 
 def decisions(driver: Driver) -> list[tuple[str, object]]:
-    """What was decided, in order: (event, stage or reason)."""
-    known = named(driver, "pause", "end_of_turn", "endpointing", "reopen")
-    return [(e.name, e.attributes.get("stage", e.attributes.get("reason", ""))) for e in known]
+    """What was decided, in order: (kind, stage or reason)."""
+    known = [event.attributes for event in named(driver, "decision")]
+    return [(str(each["kind"]), each.get("stage", each.get("reason", ""))) for each in known]
 
 
 def ask(driver: Driver, question: Path) -> None:
@@ -65,7 +65,11 @@ def test_a_finished_question_is_committed_after_a_quarter_of_a_second(question: 
         (committed,) = driver.of(TurnCommitted)
         (endpointing,) = named(driver, "endpointing")
         (rated,) = named(driver, "end_of_turn")
-        assert decisions(driver) == [("pause", ""), ("end_of_turn", "likely"), ("endpointing", "likely")]
+        assert decisions(driver) == [("pause", ""), ("pause", "likely"), ("confirm", "likely")]
+        at_s = [float(event.attributes["at_s"]) for event in named(driver, "decision")]
+    # By the session's clock: asked after 160 ms of silence, committed after 250, in frames of 32 ms.
+    assert at_s == sorted(at_s)
+    assert at_s[2] - at_s[0] == pytest.approx(0.096, abs=0.015)
     assert committed.seconds == pytest.approx(1.0, abs=0.07)
     assert endpointing.duration_ms == pytest.approx(250, abs=60)
     assert endpointing.attributes["silence_ms"] == 256
@@ -84,12 +88,12 @@ def test_a_hesitation_is_waited_for(hesitant: Path) -> None:
         ask(driver, hesitant)
         assert decisions(driver) == [
             ("pause", ""),
-            ("end_of_turn", "unlikely"),
+            ("pause", "unlikely"),
             ("pause", ""),
-            ("end_of_turn", "unlikely"),
+            ("pause", "unlikely"),
             ("pause", ""),
-            ("end_of_turn", "likely"),
-            ("endpointing", "likely"),
+            ("pause", "likely"),
+            ("confirm", "likely"),
         ]
         (committed,) = driver.of(TurnCommitted)
     assert committed.seconds == pytest.approx(3.1, abs=0.07)
@@ -100,7 +104,7 @@ def test_a_hesitation_is_waited_for(hesitant: Path) -> None:
 def test_silence_alone_cuts_that_hesitation(hesitant: Path) -> None:
     with running(ScriptedEngine()) as driver:
         ask(driver, hesitant)
-        assert ("endpointing", "silence") in decisions(driver)
+        assert ("confirm", "silence") in decisions(driver)
         assert len(driver.of(TurnCommitted)) == 2
 
 
@@ -117,8 +121,8 @@ def test_a_turn_that_was_committed_too_early_is_reopened(tmp_path: Path) -> None
         driver.await_event(TurnCommitted, 2)
         gate.set()
         driver.await_event(ReplyFinished)
-        decided = [("pause", ""), ("end_of_turn", "likely"), ("endpointing", "likely")]
-        assert decisions(driver) == [*decided, ("reopen", ""), *decided]
+        decided = [("pause", ""), ("pause", "likely"), ("confirm", "likely")]
+        assert decisions(driver) == [*decided, ("roll_back", ""), *decided]
         assert len(driver.of(TurnExtended)) == 1
     assert engine.names_of(1) == ["open", "push", "commit", "reopen", "push", "commit"]
     # The second question is about the whole turn.
@@ -130,8 +134,8 @@ def test_a_detector_that_is_too_slow_changes_nothing(question: Path) -> None:
     with running(ScriptedEngine(), detector=ScriptedDetector(0.99, work_s=0.8)) as driver:
         ask(driver, question)
         driver.until(lambda: bool(named(driver, "end_of_turn")))
-        assert [reason for name, reason in decisions(driver) if name == "endpointing"] == ["silence"]
-        assert [stage for name, stage in decisions(driver) if name == "end_of_turn"] == ["late"]
+        assert [reason for name, reason in decisions(driver) if name == "confirm"] == ["silence"]
+        assert ("pause", "late") in decisions(driver)
 
 
 def test_off_asks_nobody(question: Path) -> None:
@@ -139,9 +143,9 @@ def test_off_asks_nobody(question: Path) -> None:
     settings = SessionSettings(hear_samples=False, turn_taking=TurnTakingSettings(eagerness="off"))
     with running(ScriptedEngine(), settings, detector=detector) as driver:
         ask(driver, question)
-        assert decisions(driver) == [("pause", ""), ("endpointing", "silence")]
+        assert decisions(driver) == [("pause", ""), ("confirm", "silence")]
         driver.session.send(ApplySettings(SessionSettings(hear_samples=False)))
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished, 2)
-        assert decisions(driver)[-1] == ("endpointing", "likely")
+        assert decisions(driver)[-1] == ("confirm", "likely")
     assert len(detector.asked) == 1
