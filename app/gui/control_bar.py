@@ -14,12 +14,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.audio.echo_cancellation import EchoMeasurement
+from app.gui.counter_strip import CounterStrip
 from app.gui.device_box import DeviceBox
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.themes import Theme
-from app.session.messages import Counters, DevicesChanged, EchoMeasured, Levels, SessionState
+from app.session.messages import DevicesChanged, Levels, SessionState
 from engine_runtime.types import Modality
 
 _SPEECH_PROBABILITY = 0.5
@@ -48,8 +48,6 @@ class ControlBar(QFrame):
         self.setProperty("role", "footer")
         self._theme, self._icons = theme, icons
         self._state = SessionState.LOADING
-        self._counters = Counters(0, 0)
-        self._echo = EchoMeasurement()
         self._wants_run = False
         self.start_button = QPushButton()
         self.start_button.setProperty("role", "primary")
@@ -77,7 +75,7 @@ class ControlBar(QFrame):
             choice.clicked.connect(lambda _checked, chosen=modality: self.reply_chosen.emit(chosen))
         self.speech_button.setChecked(True)
         self._reply_label = QLabel()
-        self.echo, self.underruns, self.dropped = QLabel(), QLabel(), QLabel()
+        self.counters = CounterStrip()
         self._lay_out()
         self.set_theme(theme)
         self.retranslate()
@@ -127,16 +125,6 @@ class ControlBar(QFrame):
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
         self.output_meter.show_level(event.output_dbfs)
 
-    def show_counters(self, event: Counters) -> None:
-        """Show how often playback starved and how much input was lost."""
-        self._counters = event
-        self._write_counters()
-
-    def show_echo(self, event: EchoMeasured) -> None:
-        """Show how loud the echo is and by how much it is cancelled."""
-        self._echo = event.echo
-        self._write_echo()
-
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         self._theme = theme
@@ -181,8 +169,6 @@ class ControlBar(QFrame):
         self.text_button.setText(self.tr("Text"))
         self.speech_button.setToolTip(self.tr("Replies are spoken"))
         self.text_button.setToolTip(self.tr("Replies are written"))
-        self._write_counters()
-        self._write_echo()
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of the language."""
@@ -201,52 +187,6 @@ class ControlBar(QFrame):
 
     def _choose_devices(self) -> None:
         self.devices_chosen.emit(self.input_box.currentData() or "", self.output_box.currentData() or "")
-
-    def _write_counters(self) -> None:
-        for label, count, words, definition in (
-            (
-                self.underruns,
-                self._counters.underruns,
-                self.tr("under-runs %1"),
-                self.tr("How often playback ran dry in the middle of a reply since the start."),
-            ),
-            (
-                self.dropped,
-                self._counters.dropped_input,
-                self.tr("dropped input %1"),
-                self.tr("Microphone samples that were dropped because they were not read in time."),
-            ),
-        ):
-            label.setText(("⚠ " if count else "") + words.replace("%1", str(count)))
-            label.setToolTip(definition)
-            label.setAccessibleDescription(definition)
-            if label.property("alert") != bool(count):
-                label.setProperty("alert", bool(count))
-                label.style().unpolish(label)
-                label.style().polish(label)
-
-    def _write_echo(self) -> None:
-        echo = self._echo
-        if echo.state == "off":
-            text = self.tr("echo not cancelled")
-        elif echo.state == "unavailable":
-            text = "⚠ " + self.tr("echo not cancelled")
-        elif echo.state == "no_echo":
-            text = self.tr("no echo")
-        elif echo.erl_db is None or echo.erle_db is None:
-            text = self.tr("echo not measured")
-        else:
-            text = self.tr("echo %1 → %2 dB")
-            before, after = -echo.erl_db, -echo.erl_db - echo.erle_db
-            text = text.replace("%1", f"{before:.0f}").replace("%2", f"{after:.0f}")
-        definition = self.tr(
-            "Level of a reply in the microphone against its level as played, before and after echo "
-            "cancellation: the negative echo return loss, and that less its enhancement. Medians of the "
-            "latest moments with an echo."
-        )
-        self.echo.setText(text)
-        self.echo.setToolTip(definition)
-        self.echo.setAccessibleDescription(definition)
 
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)
@@ -274,10 +214,4 @@ class ControlBar(QFrame):
         inside.addWidget(self.text_button)
         layout.addWidget(group)
         layout.addStretch(1)
-        counters = QVBoxLayout()
-        counters.setSpacing(1)
-        for label in (self.echo, self.underruns, self.dropped):
-            label.setProperty("role", "counter")
-            label.setAlignment(Qt.AlignmentFlag.AlignRight)
-            counters.addWidget(label)
-        layout.addLayout(counters)
+        layout.addWidget(self.counters)

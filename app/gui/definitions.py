@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication
 
-from app.gui.metrics import MAX_POINTS, LatencyStage, Metric, Rating, SeriesSummary
+from app.gui.metrics import LatencyStage, Metric, Rating
+from app.gui.series import SHOWN_TURNS, SeriesSummary
 
 translate = QCoreApplication.translate
 
@@ -117,9 +118,11 @@ def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:
             values = values.replace(f"\0{index}", number(value, definition.unit) + unit)
         lines.append(values)
         lines.append(
-            translate("Definitions", "over the last %1 values (at most %2 are kept)")
+            translate("Definitions", "over the last 30 seconds")
+            if metric is Metric.PLAYBACK
+            else translate("Definitions", "over %1 values of the last %2 turns")
             .replace("%1", str(summary.count))
-            .replace("%2", str(MAX_POINTS))
+            .replace("%2", str(SHOWN_TURNS))
         )
     return "<qt>" + "<br>".join(lines) + "</qt>"
 

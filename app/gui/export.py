@@ -36,6 +36,10 @@ class Export(QObject):
         """Keep more events."""
         self.events.extend(events)
 
+    def clear(self) -> None:
+        """Forget them."""
+        self.events.clear()
+
     def save_csv(self) -> None:
         """Ask for a file and write one line per event."""
         self._ask_and_save(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from PySide6.QtCore import QEvent, Qt, QTimer
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -22,9 +22,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.gui.curves import CurveStyle
 from app.gui.definitions import number
 from app.gui.metrics import LatencyMetrics, LatencyStage, Metric
-from app.gui.plots import CurveStyle, LivePlot, PlotStyle
+from app.gui.plots import LivePlot, PlotStyle
 from app.gui.themes import Ink, Theme, Tone
 from app.gui.tiles import FigureTile
 from app.gui.waterfall import WaterfallView
@@ -54,7 +55,6 @@ _PLOTS: dict[str, PlotStyle] = {
             CurveStyle(Metric.TTFA, Tone.ACCENT, "o", percentiles=True),
         ),
         smallest=200.0,
-        most=40,
     ),
     "rtf": PlotStyle(
         (
@@ -63,7 +63,6 @@ _PLOTS: dict[str, PlotStyle] = {
         ),
         smallest=1.1,
         reference=1.0,
-        most=40,
     ),
     "playback": PlotStyle(
         (CurveStyle(Metric.PLAYBACK, LatencyStage.DEVICE, None, filled=True),), smallest=200.0, seconds=30.0
@@ -82,17 +81,22 @@ _PLOTS: dict[str, PlotStyle] = {
         ),
         smallest=20.0,
     ),
-    "steps": PlotStyle((CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),), smallest=5.0, most=320),
+    "steps": PlotStyle((CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),), smallest=5.0),
 }
 
 
 class LatencyView(QScrollArea):
     """Tiles, waterfall and plots of one session.
 
+    Signals:
+        cleared: the figures start over.
+
     Attributes:
         metrics: the model that is drawn.
         longest_redraw_ms: the longest redraw of this view so far, drawing of tiles and curve data included.
     """
+
+    cleared = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -131,12 +135,13 @@ class LatencyView(QScrollArea):
         self.longest_redraw_ms = max(self.longest_redraw_ms, (time.perf_counter() - started) * 1e3)
 
     def clear(self) -> None:
-        """Start over with empty figures."""
+        """Start over with empty figures and the smallest scales."""
         self.metrics = LatencyMetrics()
         self._seen = -1
         for plot in self.plots.values():
             plot.reset()
         self.retranslate()
+        self.cleared.emit()
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
@@ -150,23 +155,32 @@ class LatencyView(QScrollArea):
         """Use the words of the current language."""
         self._title.setText(self.tr("Latency, live"))
         self.clear_button.setText(self.tr("Clear"))
-        self.clear_button.setToolTip(self.tr("Start the figures over"))
+        self.clear_button.setToolTip(self.tr("Start figures, counters and exported timings over"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
+        outside = " " + self.tr("Triangles at the upper edge are values off the scale.")
+        spread = " " + self.tr("Bars reach from the smallest to the largest.") + outside
         texts = {
-            "response": (self.tr("Response"), self.tr("Per turn, in ms; dashed p50, dotted p95.")),
+            "response": (self.tr("Response"), self.tr("By turn, in ms; dashed p50, dotted p95.")),
             "rtf": (
                 self.tr("Real-time factor"),
-                self.tr(
-                    "Per reply. Dashed line: real time; below it a reply is generated faster than played."
-                ),
+                self.tr("By turn. Dashed line: real time; below it a reply is generated faster than played."),
             ),
             "playback": (
                 self.tr("Playback"),
                 self.tr("Generated audio not yet played, in ms, over the last 30 seconds."),
             ),
-            "prefill": (self.tr("Prefill"), self.tr("Per call: ms at the left, rows at the right.")),
-            "chunks": (self.tr("Chunks"), self.tr("token2mel and vocoder, ms per chunk.")),
-            "steps": (self.tr("Steps"), self.tr("ms per decode step of the language model.")),
+            "prefill": (
+                self.tr("Prefill"),
+                self.tr("By turn, median of its calls: ms at the left, rows at the right.") + spread,
+            ),
+            "chunks": (
+                self.tr("Chunks"),
+                self.tr("By turn, median of its chunks in ms: token2mel and vocoder.") + spread,
+            ),
+            "steps": (
+                self.tr("Steps"),
+                self.tr("By turn, median in ms of the decode steps of the language model.") + spread,
+            ),
         }
         for name, plot in self.plots.items():
             plot.set_title(*texts[name])

@@ -12,13 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
+from app.gui.series import SHOWN_TURNS, LevelSeries, SeriesSummary, TurnSeries
 from engine_runtime.timing import TimingEvent
 
-MAX_POINTS = 600
-"""Values kept, drawn and summarized per series."""
 _MAX_TURNS = 256
 _MAX_SPANS = 4096
 
@@ -66,6 +62,14 @@ _ATTRIBUTES = {
     "prefill": {"rows": Metric.PREFILL_ROWS, "rows_at_commit": Metric.ROWS_AT_COMMIT},
     "vocoder": {"audio_ms": Metric.CHUNK_AUDIO},
 }
+_PER_CALL = {
+    Metric.PREFILL,
+    Metric.PREFILL_ROWS,
+    Metric.STEP,
+    Metric.TOKEN2MEL,
+    Metric.VOCODER,
+    Metric.CHUNK_AUDIO,
+}
 _REPLY_RATIOS = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO)
 _SPANS = {
     "prefill": LatencyStage.PREFILL,
@@ -73,66 +77,6 @@ _SPANS = {
     "token2mel": LatencyStage.TOKEN2MEL,
     "vocoder": LatencyStage.VOCODER,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesSummary:
-    """Statistics of the values that a series still holds."""
-
-    count: int
-    last: float
-    mean: float
-    p50: float
-    p95: float
-    maximum: float
-
-
-class Series:
-    """The last `MAX_POINTS` values of one figure over x (call number, turn number, or seconds)."""
-
-    def __init__(self, capacity: int = MAX_POINTS) -> None:
-        self.capacity = capacity
-        self.total = 0
-        self._summary: SeriesSummary | None = None
-        self._summarised = 0
-        # Every value is written twice, a capacity apart, so that the newest `capacity` values are one slice.
-        self._store: NDArray[np.float64] = np.zeros((2, 2 * capacity))
-
-    def append(self, value: float, x: float | None = None) -> None:
-        """Add a value; x defaults to the index of the value."""
-        slot = self.total % self.capacity
-        self.total += 1
-        column = (float(self.total) if x is None else x, value)
-        self._store[:, slot] = column
-        self._store[:, slot + self.capacity] = column
-
-    def __len__(self) -> int:
-        return min(self.total, self.capacity)
-
-    @property
-    def x(self) -> NDArray[np.float64]:
-        """Positions, oldest first, [n]. A copy."""
-        return self._window(0)
-
-    @property
-    def y(self) -> NDArray[np.float64]:
-        """Values, oldest first, [n]. A copy."""
-        return self._window(1)
-
-    def summary(self) -> SeriesSummary | None:
-        """Statistics over the values held (percentiles interpolate linearly); None when there are none."""
-        if self.total and self._summarised != self.total:
-            y = self.y
-            p50, p95 = np.percentile(y, (50, 95))
-            self._summarised = self.total
-            self._summary = SeriesSummary(
-                len(y), float(y[-1]), float(y.mean()), float(p50), float(p95), float(y.max())
-            )
-        return self._summary
-
-    def _window(self, row: int) -> NDArray[np.float64]:
-        start = 0 if self.total <= self.capacity else self.total % self.capacity
-        return self._store[row, start : start + len(self)].copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +146,21 @@ class LatencyMetrics:
     """Collects timing events.
 
     Attributes:
-        series: one `Series` per figure.
+        series: one series by turn per figure.
+        playback: the level of the playback over seconds.
+        turns: first and newest turn of which anything is known, (0, 0) before.
         underruns, dropped_input: how often playback starved, how much input was lost (samples).
         version: grows with every event that was used; a view redraws when it has moved.
     """
 
     def __init__(self) -> None:
-        self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
+        self.series: dict[Metric, TurnSeries] = {
+            metric: TurnSeries(per_call=metric in _PER_CALL)
+            for metric in Metric
+            if metric is not Metric.PLAYBACK
+        }
+        self.playback = LevelSeries()
+        self.turns = (0, 0)
         self.underruns = 0
         self.dropped_input = 0
         self.version = 0
@@ -226,13 +178,15 @@ class LatencyMetrics:
         if self._origin_ns is None:
             self._origin_ns = event.start_ns
         self.version += 1
+        self._note_newest(event.turn_id)
         if (metric := _DURATIONS.get(event.name)) is not None:
-            self._append(metric, event.duration_ms)
+            self._put(metric, event.turn_id, event.duration_ms)
         for name, metric in _ATTRIBUTES.get(event.name, {}).items():
-            self._append(metric, event.attributes.get(name))
+            self._put(metric, event.turn_id, event.attributes.get(name))
         if event.name == "playback_buffer":
-            seconds = (event.start_ns - self._origin_ns) / 1e9
-            self._append(Metric.PLAYBACK, event.attributes.get("level_ms"), seconds)
+            level_ms = _finite(event.attributes.get("level_ms"))
+            if level_ms is not None:
+                self.playback.append((event.start_ns - self._origin_ns) / 1e9, level_ms)
         elif event.name == "underrun":
             self.underruns += _count(event)
         elif event.name == "dropped_input":
@@ -241,8 +195,12 @@ class LatencyMetrics:
             self._note_turn(event)
 
     def summary(self, metric: Metric) -> SeriesSummary | None:
-        """Statistics of one figure, None while it has no value."""
-        return self.series[metric].summary()
+        """Statistics of one figure over the turns that are shown, None without a value."""
+        return self.curve(metric).summary()
+
+    def curve(self, metric: Metric) -> TurnSeries | LevelSeries:
+        """The values of one figure."""
+        return self.playback if metric is Metric.PLAYBACK else self.series[metric]
 
     def turn(self, turn_id: int) -> TurnTimes | None:
         """Times of a turn (the last few hundred are kept)."""
@@ -277,9 +235,18 @@ class LatencyMetrics:
             tuple(turn.ratings),
         )
 
-    def _append(self, metric: Metric, value: object, x: float | None = None) -> None:
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            self.series[metric].append(float(value), x)
+    def _put(self, metric: Metric, turn_id: int, value: object) -> None:
+        number, oldest = _finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
+        if number is not None and turn_id >= oldest:
+            self.series[metric].put(turn_id, number)
+
+    def _note_newest(self, turn_id: int) -> None:
+        first, newest = self.turns
+        if turn_id <= newest:
+            return
+        self.turns = (first or turn_id, turn_id)
+        for series in self.series.values():
+            series.drop_before(turn_id - SHOWN_TURNS + 1)
 
     def _note_turn(self, event: TimingEvent) -> None:
         turn = self._turns.get(event.turn_id)
@@ -309,10 +276,9 @@ class LatencyMetrics:
 
     def _note_reply(self, turn: TurnTimes, event: TimingEvent) -> None:
         for metric in _REPLY_RATIOS:
-            self._append(metric, event.attributes.get(metric.value))
-        total = event.attributes.get(Metric.RTF_TOTAL.value)
-        if isinstance(total, (int, float)) and math.isfinite(total):
-            turn.rtf_total = float(total)
+            self._put(metric, event.turn_id, event.attributes.get(metric.value))
+        total = _finite(event.attributes.get(Metric.RTF_TOTAL.value))
+        turn.rtf_total = turn.rtf_total if total is None else total
 
 
 def _note_rating(ratings: list[Rating], event: TimingEvent) -> None:
@@ -325,6 +291,10 @@ def _note_rating(ratings: list[Rating], event: TimingEvent) -> None:
         ratings.clear()
     if known["stage"] != "late":
         ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms))
+
+
+def _finite(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _count(event: TimingEvent) -> int:

@@ -225,6 +225,7 @@ QLabel[role="product"] {{ font-size: 13pt; font-weight: 600; }}
 QLabel[role="title"] {{ font-weight: 600; }}
 QLabel[role="muted"] {{ color: {t.muted}; }}
 QLabel[role="small"] {{ color: {t.muted}; font-size: 9pt; }}
+QLabel[role="legend"] {{ font-size: 9pt; }}
 QLabel[role="hint-title"] {{ font-size: 14pt; font-weight: 600; }}
 QLabel[role="figure"] {{ font-size: 16pt; font-weight: 600; }}
 QLabel[role="unit"] {{ color: {t.muted}; font-size: 9pt; }}

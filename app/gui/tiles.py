@@ -46,7 +46,7 @@ class FigureTile(QFrame):
 
     def refresh(self, metrics: LatencyMetrics, force: bool = False) -> None:
         """Show the figure if it has a new value."""
-        series = metrics.series[self.figure]
+        series = metrics.curve(self.figure)
         if series.total == self._drawn and not force:
             return
         self._drawn = series.total

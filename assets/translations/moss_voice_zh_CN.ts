@@ -118,42 +118,6 @@
         <source>Replies are written</source>
         <translation>用文字回复</translation>
     </message>
-    <message>
-        <source>under-runs %1</source>
-        <translation>播放断流 %1</translation>
-    </message>
-    <message>
-        <source>How often playback ran dry in the middle of a reply since the start.</source>
-        <translation>启动以来，回复播放到一半时缓冲耗尽的次数。</translation>
-    </message>
-    <message>
-        <source>dropped input %1</source>
-        <translation>输入丢失 %1</translation>
-    </message>
-    <message>
-        <source>Microphone samples that were dropped because they were not read in time.</source>
-        <translation>因未及时取走而丢失的麦克风采样数。</translation>
-    </message>
-    <message>
-        <source>echo not cancelled</source>
-        <translation>未消除回声</translation>
-    </message>
-    <message>
-        <source>no echo</source>
-        <translation>没有回声</translation>
-    </message>
-    <message>
-        <source>echo not measured</source>
-        <translation>尚未测得回声</translation>
-    </message>
-    <message>
-        <source>echo %1 → %2 dB</source>
-        <translation>回声 %1 → %2 dB</translation>
-    </message>
-    <message>
-        <source>Level of a reply in the microphone against its level as played, before and after echo cancellation: the negative echo return loss, and that less its enhancement. Medians of the latest moments with an echo.</source>
-        <translation>麦克风中的回复电平与播放电平之比，分别为回声消除之前和之后：即负的回声返回损耗，以及再减去其增强量。取最近有回声时的中位数。</translation>
-    </message>
 </context>
 <context>
     <name>Definitions</name>
@@ -228,10 +192,6 @@
     <message>
         <source>last %1, mean %2, p50 %3, p95 %4, maximum %5</source>
         <translation>最近 %1，平均 %2，p50 %3，p95 %4，最大 %5</translation>
-    </message>
-    <message>
-        <source>over the last %1 values (at most %2 are kept)</source>
-        <translation>最近 %1 个值（最多保留 %2 个）</translation>
     </message>
     <message>
         <source>Prefill rows</source>
@@ -328,6 +288,14 @@
     <message>
         <source>Generated reply audio that is not yet played.</source>
         <translation>已生成但尚未播放的回复音频。</translation>
+    </message>
+    <message>
+        <source>over the last 30 seconds</source>
+        <translation>最近 30 秒</translation>
+    </message>
+    <message>
+        <source>over %1 values of the last %2 turns</source>
+        <translation>最近 %2 轮中的 %1 个值</translation>
     </message>
 </context>
 <context>
@@ -625,10 +593,6 @@
         <translation>清空</translation>
     </message>
     <message>
-        <source>Start the figures over</source>
-        <translation>重新开始统计</translation>
-    </message>
-    <message>
         <source>Last turn: end of speech to first sound</source>
         <translation>上一轮：从说完到首个声音</translation>
     </message>
@@ -637,16 +601,8 @@
         <translation>响应</translation>
     </message>
     <message>
-        <source>Per turn, in ms; dashed p50, dotted p95.</source>
-        <translation>每轮，毫秒；虚线为 p50，点线为 p95。</translation>
-    </message>
-    <message>
         <source>Real-time factor</source>
         <translation>实时率</translation>
-    </message>
-    <message>
-        <source>Per reply. Dashed line: real time; below it a reply is generated faster than played.</source>
-        <translation>每个回复。虚线为实时；低于它表示生成快于播放。</translation>
     </message>
     <message>
         <source>Playback</source>
@@ -661,24 +617,12 @@
         <translation>预填充</translation>
     </message>
     <message>
-        <source>Per call: ms at the left, rows at the right.</source>
-        <translation>每次调用：左轴毫秒，右轴行数。</translation>
-    </message>
-    <message>
         <source>Chunks</source>
         <translation>分块</translation>
     </message>
     <message>
-        <source>token2mel and vocoder, ms per chunk.</source>
-        <translation>token2mel 与声码器，每块毫秒。</translation>
-    </message>
-    <message>
         <source>Steps</source>
         <translation>步</translation>
-    </message>
-    <message>
-        <source>ms per decode step of the language model.</source>
-        <translation>语言模型每个解码步的毫秒数。</translation>
     </message>
     <message>
         <source>real time</source>
@@ -699,6 +643,38 @@
     <message>
         <source>&lt;b&gt;%1 ms&lt;/b&gt; %2, %3 ms of it between the stages</source>
         <translation>&lt;b&gt;%1 ms&lt;/b&gt; %2，其中阶段之间 %3 ms</translation>
+    </message>
+    <message>
+        <source>Start figures, counters and exported timings over</source>
+        <translation>统计、计数与待导出的计时全部重新开始</translation>
+    </message>
+    <message>
+        <source>Triangles at the upper edge are values off the scale.</source>
+        <translation>上边缘的三角形表示超出刻度的值。</translation>
+    </message>
+    <message>
+        <source>Bars reach from the smallest to the largest.</source>
+        <translation>竖线从最小值到最大值。</translation>
+    </message>
+    <message>
+        <source>By turn, in ms; dashed p50, dotted p95.</source>
+        <translation>按轮次，毫秒；虚线为 p50，点线为 p95。</translation>
+    </message>
+    <message>
+        <source>By turn. Dashed line: real time; below it a reply is generated faster than played.</source>
+        <translation>按轮次。虚线为实时；低于它表示生成快于播放。</translation>
+    </message>
+    <message>
+        <source>By turn, median of its calls: ms at the left, rows at the right.</source>
+        <translation>按轮次，取各次调用的中位数：左轴毫秒，右轴行数。</translation>
+    </message>
+    <message>
+        <source>By turn, median of its chunks in ms: token2mel and vocoder.</source>
+        <translation>按轮次，取各块的中位数，毫秒：token2mel 与声码器。</translation>
+    </message>
+    <message>
+        <source>By turn, median in ms of the decode steps of the language model.</source>
+        <translation>按轮次，语言模型解码步耗时的中位数，毫秒。</translation>
     </message>
 </context>
 <context>
@@ -1310,6 +1286,45 @@
     <message>
         <source>Waterfall of the last turn</source>
         <translation>上一轮的瀑布图</translation>
+    </message>
+</context>
+<context>
+    <name>CounterStrip</name>
+    <message>
+        <source>under-runs %1</source>
+        <translation>播放断流 %1</translation>
+    </message>
+    <message>
+        <source>dropped input %1</source>
+        <translation>输入丢失 %1</translation>
+    </message>
+    <message>
+        <source>echo not measured</source>
+        <translation>尚未测得回声</translation>
+    </message>
+    <message>
+        <source>Microphone samples that were dropped because they were not read in time.</source>
+        <translation>因未及时取走而丢失的麦克风采样数。</translation>
+    </message>
+    <message>
+        <source>Level of a reply in the microphone against its level as played, before and after echo cancellation: the negative echo return loss, and that less its enhancement. Medians of the latest moments with an echo.</source>
+        <translation>麦克风中的回复电平与播放电平之比，分别为回声消除之前和之后：即负的回声返回损耗，以及再减去其增强量。取最近有回声时的中位数。</translation>
+    </message>
+    <message>
+        <source>echo not cancelled</source>
+        <translation>未消除回声</translation>
+    </message>
+    <message>
+        <source>no echo</source>
+        <translation>没有回声</translation>
+    </message>
+    <message>
+        <source>echo %1 → %2 dB</source>
+        <translation>回声 %1 → %2 dB</translation>
+    </message>
+    <message>
+        <source>How often playback ran dry in the middle of a reply, since the start or Clear.</source>
+        <translation>自启动或清除以来，回复播放中途断流的次数。</translation>
     </message>
 </context>
 </TS>

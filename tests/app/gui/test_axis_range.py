@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.gui.axis_range import AxisRange, round_up
+from app.gui.axis_range import AxisRange, robust_maximum, round_up
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,33 @@ def test_nothing_is_ever_cut_off(values: list[float]) -> None:
     for value in values:
         axis.fit(value)
         assert axis.upper >= value
+
+
+@pytest.mark.parametrize(
+    ("values", "highest"),
+    [
+        ([], 0),
+        ([30_000], 30_000),
+        ([800, 30_000], 30_000),  # too few to tell which one is unusual
+        ([800, 900, 30_000], 900),
+        ([800, 900, 2_000], 2_000),  # within three times the median
+        ([100] * 17 + [20_000, 30_000, 40_000], 20_000),  # one in ten at most
+        ([100] * 18 + [20_000, 30_000], 100),
+        ([0, 0, 0, 5], 0),
+    ],
+)
+def test_outliers_do_not_count(values: list[float], highest: float) -> None:
+    assert robust_maximum(np.array(values, dtype=np.float64)) == highest
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=3, max_size=60))
+def test_nine_values_in_ten_are_in_the_range(values: list[float]) -> None:
+    top = robust_maximum(np.array(values))
+    assert sum(value > top for value in values) <= max(1, len(values) // 10)
+
+
+def test_a_range_starts_over() -> None:
+    axis = AxisRange(10.0)
+    axis.fit(900.0)
+    axis.reset()
+    assert axis.upper == 10.0

@@ -10,10 +10,12 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.gui.curves import with_gaps
 from app.gui.definitions import define, number, stage_name, tooltip
 from app.gui.latency_view import LatencyView
-from app.gui.metrics import MAX_POINTS, LatencyStage, Metric
-from app.gui.plots import with_gaps
+from app.gui.metrics import LatencyStage, Metric
+from app.gui.plots import LivePlot, turn_window
+from app.gui.series import MAX_LEVELS, SHOWN_TURNS
 from app.gui.themes import DARK, Theme
 from app.gui.tiles import FigureTile
 from engine_runtime.timing import TimingEvent
@@ -71,37 +73,85 @@ def test_the_figures_asked_for_are_all_there(view: LatencyView) -> None:
     }
 
 
+def ranges(plot: LivePlot) -> tuple[list[float], list[float]]:
+    """The ranges of x and y on show."""
+    x, y = plot.plot.getPlotItem().getViewBox().viewRange()
+    return x, y
+
+
 def test_curves_hold_the_series(view: LatencyView) -> None:
     view.add_events(all_timings())
     view.redraw()
-    x, y = view.plots["response"]._curves[Metric.TTFA].getData()
-    np.testing.assert_array_equal(y, view.metrics.series[Metric.TTFA].y)
-    assert len(x) == len(y)
-    top = view.plots["response"].plot.getPlotItem().getViewBox().viewRange()[1][1]
-    assert top >= view.metrics.series[Metric.VOICE_TO_VOICE].y.max()
+    response = view.plots["response"]
+    x, y = response.curves[Metric.TTFA].line.getData()
+    points = view.metrics.series[Metric.TTFA].points()
+    np.testing.assert_array_equal(x, points.turns)
+    np.testing.assert_array_equal(y, points.medians)
+    assert ranges(response)[1][1] >= view.metrics.series[Metric.VOICE_TO_VOICE].points().highest.max()
+
+
+def test_the_plots_share_one_axis_of_turns(view: LatencyView) -> None:
+    view.add_events(all_timings(rounds=9))  # 72 turns
+    view.redraw()
+    low, high = turn_window(1, 72)
+    for name, plot in view.plots.items():
+        if name == "playback":
+            continue
+        assert ranges(plot)[0] == pytest.approx([low, high])
+        for metric, curve in plot.curves.items():
+            x, y = curve.line.getData()
+            assert low <= x.min() <= x.max() <= high
+            shown = [each for each in view.tiles if each.figure is metric]
+            for each in shown:
+                assert each._value.text() == number(y[-1], define(metric).unit)
+    typed = [turn for turn in range(33, 73) if (turn - 1) % 8 in (3, 5)]
+    spoken = view.plots["response"].curves[Metric.VOICE_TO_VOICE].line.getData()[0]
+    assert sorted([*spoken, *typed]) == list(range(33, 73))
+
+
+@pytest.mark.parametrize(
+    ("first", "newest", "window"),
+    [(1, 1, (0.5, 20.5)), (1, 20, (0.5, 20.5)), (1, 21, (0.5, 40.5)), (57, 99, (59.5, 99.5))],
+)
+def test_the_axis_of_turns(first: int, newest: int, window: tuple[float, float]) -> None:
+    assert turn_window(first, newest) == window
+
+
+def test_an_outlier_is_marked_and_does_not_change_the_scale(view: LatencyView) -> None:
+    times_ms = [300.0] * 6 + [30_000.0] + [310.0] * 3
+    view.add_events(
+        TimingEvent("first_audio", turn, turn, int(ms * 1e6), "engine") for turn, ms in enumerate(times_ms, 1)
+    )
+    view.redraw()
+    plot = view.plots["response"]
+    upper = ranges(plot)[1][1]
+    assert 310 <= upper <= 500
+    x, y = plot.curves[Metric.TTFA].edge.getData()
+    assert x.tolist() == [7.0]
+    assert 0.9 * upper < y[0] < upper
 
 
 def test_never_more_points_than_agreed(view: LatencyView) -> None:
-    view.add_events(TimingEvent("step", 1, index, 1_000_000, "engine") for index in range(5000))
+    view.add_events(TimingEvent("step", 1 + index // 50, index, 1_000_000, "engine") for index in range(5000))
     view.add_events(
         TimingEvent("playback_buffer", 1, index * 50_000_000, 0, "dialog", {"level_ms": 100.0})
         for index in range(5000)
     )
     view.redraw()
-    for plot in view.plots.values():
-        for curve in plot._curves.values():
-            x, _ = curve.getData()
-            assert x is None or len(x) <= MAX_POINTS
+    for name, plot in view.plots.items():
+        for curve in plot.curves.values():
+            x, _ = curve.line.getData()
+            assert x is None or len(x) <= (MAX_LEVELS if name == "playback" else SHOWN_TURNS)
 
 
 def test_curves_are_cheap_to_draw(view: LatencyView) -> None:
     view.add_events(all_timings())
     view.redraw()
     for plot in view.plots.values():
-        for curve in plot._curves.values():
-            assert curve.opts["antialias"] is False
-            assert curve.opts["skipFiniteCheck"] is True
-            assert curve.opts["pen"].width() <= 1
+        for curve in plot.curves.values():
+            assert curve.line.opts["antialias"] is False
+            assert curve.line.opts["skipFiniteCheck"] is True
+            assert curve.line.opts["pen"].width() <= 1
         assert plot.plot.getPlotItem().getViewBox().autoRangeEnabled() == [False, False]
 
 
@@ -165,8 +215,11 @@ def test_waterfall_is_painted_in_the_colours_of_its_stages(view: LatencyView, th
 def test_clear_starts_over(view: LatencyView) -> None:
     view.add_events(all_timings())
     view.redraw()
+    view.add_events([TimingEvent("first_audio", 99, 0, 30_000_000_000, "engine")] * 3)
+    view.redraw()
     view.clear()
     assert tile(view, Metric.TTFA)._value.text() == "–"
+    assert ranges(view.plots["response"]) == ([0.5, 20.5], [0.0, 200.0])
     view.add_events([TimingEvent("first_audio", 1, 0, 250_000_000, "engine")])
     view.redraw()
     assert tile(view, Metric.TTFA)._value.text() == "250"
@@ -180,7 +233,7 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     view.resize(600, 780)
     QApplication.processEvents()
     assert view._columns == (3, 2)
-    pen = view.plots["chunks"]._curves[Metric.TOKEN2MEL].opts["pen"]
+    pen = view.plots["chunks"].curves[Metric.TOKEN2MEL].line.opts["pen"]
     assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
 
 

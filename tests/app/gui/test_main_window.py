@@ -25,7 +25,9 @@ from app.session.messages import (
     SampleStarted,
     SessionState,
     StateChanged,
+    Timing,
 )
+from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
 
@@ -297,9 +299,24 @@ def test_nobody_is_invited_to_ask_a_session_that_failed(window: MainWindow, sess
 def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> None:
     session.feed(Counters(2, 480))
     ready.bridge.poll()
-    assert "2" in ready.controls.underruns.text()
-    assert "480" in ready.controls.dropped.text()
-    assert ready.controls.underruns.property("alert")
+    assert "2" in ready.controls.counters.underruns.text()
+    assert "480" in ready.controls.counters.dropped.text()
+    assert ready.controls.counters.underruns.property("alert")
+
+
+def test_clear_starts_counters_and_exported_timings_over(ready: MainWindow, session: ScriptedSession) -> None:
+    session.feed(Counters(2, 480), Timing(TimingEvent("first_audio", 1, 0, 1_000_000, "engine")))
+    ready.bridge.poll()
+    counters = ready.controls.counters
+    ready.latency.clear_button.click()
+    assert (counters.underruns.text(), counters.dropped.text()) == ("under-runs 0", "dropped input 0")
+    assert list(ready.export.events) == []
+    session.feed(Counters(3, 480))
+    ready.bridge.poll()
+    assert counters.underruns.text() == "⚠ under-runs 1"
+    session.feed(Counters(9_999, 99_999))
+    ready.bridge.poll()
+    assert counters.sizeHint().width() <= counters.minimumWidth()  # so the bar does not shift
 
 
 def test_the_echo_is_visible_with_its_definition(ready: MainWindow, session: ScriptedSession) -> None:
@@ -312,9 +329,9 @@ def test_the_echo_is_visible_with_its_definition(ready: MainWindow, session: Scr
     ):
         session.feed(EchoMeasured(echo))
         ready.bridge.poll()
-        assert ready.controls.echo.text() == text
-    assert "echo return loss" in ready.controls.echo.toolTip()
-    assert ready.controls.echo.accessibleDescription() == ready.controls.echo.toolTip()
+        assert ready.controls.counters.echo.text() == text
+    assert "echo return loss" in ready.controls.counters.echo.toolTip()
+    assert ready.controls.counters.echo.accessibleDescription() == ready.controls.counters.echo.toolTip()
 
 
 @pytest.mark.slow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
-from app.gui.metrics import MAX_POINTS, LatencyMetrics, LatencyStage, Metric, Rating, Series
+from app.gui.metrics import LatencyMetrics, LatencyStage, Metric, Rating
+from app.gui.series import SHOWN_TURNS
 from engine_runtime.timing import TimingEvent
 
 MS = 1_000_000
@@ -38,77 +38,65 @@ def spoken_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
     ]
 
 
-def test_series_keeps_the_newest_values_in_order() -> None:
-    series = Series(capacity=4)
-    for value in range(7):
-        series.append(value * 10.0)
-    assert series.y.tolist() == [30.0, 40.0, 50.0, 60.0]
-    assert series.x.tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert len(series) == 4
-    assert series.total == 7
-
-
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 4001])
-def test_series_equals_a_list_cut_to_its_capacity(count: int) -> None:
-    series = Series(capacity=4)
-    values = [math.sin(index) for index in range(count)]
-    for value in values:
-        series.append(value)
-    np.testing.assert_array_equal(series.y, values[-4:])
-
-
-def test_series_hands_out_copies() -> None:
-    series = Series(capacity=2)
-    series.append(1.0)
-    held = series.y
-    series.append(2.0)
-    series.append(3.0)
-    assert held.tolist() == [1.0]
-
-
-def test_summary_has_the_percentiles_of_numpy() -> None:
-    series = Series()
-    values = [float(value) for value in range(1, 101)]
-    for value in values:
-        series.append(value)
-    summary = series.summary()
-    assert summary is not None
-    assert (summary.count, summary.last, summary.maximum) == (100, 100.0, 100.0)
-    assert summary.p50 == pytest.approx(np.percentile(values, 50))
-    assert summary.p95 == pytest.approx(np.percentile(values, 95))
-    assert Series().summary() is None
-
-
 def test_events_become_series() -> None:
     metrics = LatencyMetrics()
     metrics.extend(spoken_turn())
-    assert metrics.series[Metric.PREFILL].y.tolist() == [12.0, 20.0]
-    assert metrics.series[Metric.PREFILL_ROWS].y.tolist() == [16.0, 6.0]
-    assert metrics.series[Metric.ROWS_AT_COMMIT].y.tolist() == [6.0]
-    assert metrics.series[Metric.STEP].y.tolist() == [10.0, 10.0, 10.0]
-    assert metrics.series[Metric.TTFA].y.tolist() == [200.0]
-    assert metrics.series[Metric.VOICE_TO_VOICE].y.tolist() == [840.0]
-    assert metrics.series[Metric.RTF_STEADY].y.tolist() == [0.25]
-    assert metrics.series[Metric.CHUNK_AUDIO].y.tolist() == [400.0]
+    held = {metric: series.points().medians.tolist() for metric, series in metrics.series.items()}
+    assert held[Metric.PREFILL] == [16.0]
+    assert held[Metric.PREFILL_ROWS] == [11.0]
+    assert held[Metric.ROWS_AT_COMMIT] == [6.0]
+    assert held[Metric.STEP] == [10.0]
+    assert metrics.series[Metric.STEP].summary().count == 3  # type: ignore[union-attr]
+    assert held[Metric.TTFA] == [200.0]
+    assert held[Metric.VOICE_TO_VOICE] == [840.0]
+    assert held[Metric.RTF_STEADY] == [0.25]
+    assert held[Metric.CHUNK_AUDIO] == [400.0]
     turn = metrics.turn(1)
     assert turn is not None
     assert turn.ttfa_ms == 200.0
     assert turn.rtf_total == 0.3
 
 
-def test_series_stay_bounded() -> None:
+def typed_turn(turn_id: int, at_ms: float) -> list[TimingEvent]:
+    """The same without speech."""
+    return [
+        each for each in spoken_turn(turn_id, at_ms) if each.name not in ("endpointing", "voice_to_voice")
+    ]
+
+
+def test_every_point_stands_at_its_turn() -> None:
     metrics = LatencyMetrics()
-    for index in range(MAX_POINTS + 50):
-        metrics.add(event("step", index, 1.0))
-    assert len(metrics.series[Metric.STEP]) == MAX_POINTS
+    spoken, everyone = [], list(range(1, 101))
+    for turn_id in everyone:
+        is_spoken = turn_id % 3 == 0
+        spoken += [turn_id] if is_spoken else []
+        metrics.extend((spoken_turn if is_spoken else typed_turn)(turn_id, turn_id * 10_000.0))
+    assert metrics.turns == (1, 100)
+    shown = everyone[-SHOWN_TURNS:]
+    for metric, series in metrics.series.items():
+        of_speech = metric in (Metric.VOICE_TO_VOICE, Metric.ENDPOINTING)
+        expected = [turn for turn in shown if turn in spoken] if of_speech else shown
+        assert series.points().turns.tolist() == expected, metric
+        assert series.summary().last == series.points().medians[-1]  # type: ignore[union-attr]
+
+
+def test_figures_of_turns_that_left_the_axis_are_gone() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn(1))
+    for turn_id in range(2, SHOWN_TURNS + 2):
+        metrics.extend(typed_turn(turn_id, turn_id * 10_000.0))
+    assert metrics.summary(Metric.VOICE_TO_VOICE) is None
+    metrics.add(event("voice_to_voice", 1000, 840, turn_id=1))  # late
+    assert metrics.summary(Metric.VOICE_TO_VOICE) is None
+    assert metrics.summary(Metric.TTFA) is not None
 
 
 def test_playback_level_is_drawn_over_seconds() -> None:
     metrics = LatencyMetrics()
     metrics.add(event("playback_buffer", 1000, 0, level_ms=120.0))
     metrics.add(event("playback_buffer", 1500, 0, level_ms=80.0))
-    assert metrics.series[Metric.PLAYBACK].x.tolist() == [0.0, 0.5]
-    assert metrics.series[Metric.PLAYBACK].y.tolist() == [120.0, 80.0]
+    assert metrics.playback.x.tolist() == [0.0, 0.5]
+    assert metrics.playback.y.tolist() == [120.0, 80.0]
 
 
 def test_counters_add_up() -> None:
@@ -160,7 +148,8 @@ def test_the_delay_of_the_commit_is_between_the_stages() -> None:
     metrics.extend([event("endpointing", 0, 600), event("commit", 608, 0), event("first_audio", 608, 100)])
     waterfall = metrics.waterfall()
     assert waterfall is not None
-    assert waterfall.total_ms(LatencyStage.ENDPOINTING) == metrics.series[Metric.ENDPOINTING].y[-1] == 600.0
+    assert waterfall.total_ms(LatencyStage.ENDPOINTING) == 600.0
+    assert metrics.series[Metric.ENDPOINTING].points().medians.tolist() == [600.0]
     assert waterfall.other_ms == pytest.approx(108.0)
 
 
