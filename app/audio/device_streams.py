@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.audio.devices import Device, DeviceList, choose, list_devices, portaudio
+from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
-from app.audio.streams import FADE_S, SampleClock
+from app.audio.streams import SampleClock
 from engine_runtime.errors import AudioDeviceError
 
 DEVICE_RATE_HZ = 48_000
@@ -205,6 +206,7 @@ class SoundOutput(_SoundStream):
     """A loudspeaker. Plays silence while the ring is empty."""
 
     _what = "loudspeaker"
+    ring: PlaybackRing
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,8 +230,8 @@ class SoundOutput(_SoundStream):
         self._played_clock = SampleClock(rate)
         super()._prepare(rate)
 
-    def _new_ring(self, rate: int) -> Ring:
-        return Ring(int(_RING_SECONDS * rate), round(FADE_S * rate))
+    def _new_ring(self, rate: int) -> PlaybackRing:
+        return PlaybackRing(int(_RING_SECONDS * rate), round(FADE_S * rate))
 
     def _side(self, found: DeviceList) -> tuple[Device, ...]:
         return found.outputs
@@ -239,15 +241,14 @@ class SoundOutput(_SoundStream):
 
     def _callback(self, block: NDArray[np.float32], frames: int, time_info: Any, status: Any) -> None:
         played = self._block[:frames]
-        count = self.ring.read_into(played)
-        played[count:] = 0.0
+        count = self.ring.play_into(played)
         block[:] = played[:, None]
         now_ns, first = time.perf_counter_ns(), self.played.written
         if count:
             self._clock.stamp(self.ring.consumed - count, now_ns)
         if self.played.write(played) == frames:
             self._played_clock.stamp(first, now_ns)
-        starves = count < frames and self.is_expecting
+        starves = count < frames and self.is_expecting and not self.ring.is_silent
         if (starves and not self._is_starved) or (status.output_underflow and self.is_expecting):
             self.underruns += 1
         self._is_starved = starves

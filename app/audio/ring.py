@@ -2,7 +2,7 @@
 
 One producer and one consumer, each in its own thread, without a lock: only the producer advances `written`,
 only the consumer advances `consumed`, and samples are copied before the counter that publishes them is
-advanced. After construction only `read` allocates.
+advanced. After construction only `read` allocates. `PlaybackRing` can also be paused and discarded.
 """
 
 from __future__ import annotations
@@ -15,14 +15,10 @@ from engine_runtime.types import Pcm
 class Ring:
     """Single-producer single-consumer ring of float32 samples with counters that never wrap."""
 
-    __slots__ = ("_discard_to", "_fade", "_mask", "_samples", "capacity", "consumed", "dropped", "written")
+    __slots__ = ("_mask", "_samples", "capacity", "consumed", "dropped", "written")
 
-    def __init__(self, capacity_samples: int, fade_samples: int = 0) -> None:
-        """Make a ring that holds at least `capacity_samples` (rounded up to a power of two).
-
-        The consumer of discarded samples still gets the first `fade_samples` of them, faded out, so that the
-        sound ends without a click.
-        """
+    def __init__(self, capacity_samples: int) -> None:
+        """Make a ring that holds at least `capacity_samples` (rounded up to a power of two)."""
         if capacity_samples < 1:
             raise ValueError(f"a ring needs room for at least one sample, got {capacity_samples}")
         self.capacity = 1 << (capacity_samples - 1).bit_length()
@@ -34,13 +30,11 @@ class Ring:
         """Samples read or discarded so far; moved by the consumer."""
         self.dropped = 0
         """Samples that found no room; counted by the producer."""
-        self._discard_to = 0
-        self._fade = np.linspace(1.0, 0.0, fade_samples, dtype=np.float32)
 
     @property
     def available(self) -> int:
         """Samples that can be read now."""
-        return self.written - max(self.consumed, self._discard_to)
+        return self.written - self.consumed
 
     @property
     def free(self) -> int:
@@ -62,34 +56,15 @@ class Ring:
     def read_into(self, out: Pcm) -> int:
         """Consumer: fill the front of `out` [n]; returns how many samples there were. The rest is not
         touched."""
-        faded, end = 0, self._discard_to
-        if end > self.consumed:
-            faded = min(len(out), len(self._fade), end - self.consumed)
-            self._copy(out[:faded])
-            is_full = faded == len(self._fade)
-            out[:faded] *= self._fade if is_full else np.linspace(1.0, 0.0, faded, dtype=np.float32)
-            self.consumed = end
-        count = min(len(out) - faded, self.written - self.consumed)
-        self._copy(out[faded : faded + count])
+        count = min(len(out), self.written - self.consumed)
+        self._copy(out[:count], self.consumed)
         self.consumed += count
-        return faded + count
-
-    def _copy(self, out: Pcm) -> None:
-        """Consumer: the next samples, without taking them."""
-        start = self.consumed & self._mask
-        first = min(len(out), self.capacity - start)
-        out[:first] = self._samples[start : start + first]
-        out[first:] = self._samples[: len(out) - first]
+        return count
 
     def read(self, max_samples: int) -> Pcm:
         """Consumer: up to `max_samples` as a new array."""
         out = np.empty(min(max_samples, self.written - self.consumed), dtype=np.float32)
         return out[: self.read_into(out)]
-
-    def discard(self) -> None:
-        """Producer: discard everything written so far; the consumer skips it at its next read, after the
-        fade."""
-        self._discard_to = self.written
 
     def recent(self, count: int) -> Pcm:
         """Producer: up to `count` samples that the consumer took last, as a new array."""
@@ -97,3 +72,10 @@ class Ring:
         start = max(end - count, self.written - self.capacity, 0)
         out = np.empty(max(end - start, 0), dtype=np.float32)
         return np.take(self._samples, np.arange(start, end), mode="wrap", out=out)
+
+    def _copy(self, out: Pcm, index: int) -> None:
+        """Consumer: the samples from `index` on, without taking them."""
+        start = index & self._mask
+        first = min(len(out), self.capacity - start)
+        out[:first] = self._samples[start : start + first]
+        out[first:] = self._samples[: len(out) - first]

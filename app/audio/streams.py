@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from app.audio.playback_ring import PlaybackRing
 from app.audio.ring import Ring
-
-FADE_S = 0.01
-"""Fade of a reply that is stopped, so that it ends without a click."""
 
 
 class SampleClock:
@@ -78,7 +76,7 @@ class AudioOutput(Protocol):
     """A loudspeaker: the consumer of `ring`, mono at `sample_rate`."""
 
     sample_rate: int
-    ring: Ring
+    ring: PlaybackRing
     name: str
     latency_s: float
     is_expecting: bool

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
-from app.audio.streams import FADE_S, SampleClock
+from app.audio.streams import SampleClock
 from app.audio.wav import WavReader
 from engine_runtime.types import Pcm
 
@@ -139,7 +140,7 @@ class WavSpeaker:
 
     def __init__(self, sample_rate: int, listener: PcmListener | None = None) -> None:
         self.sample_rate = sample_rate
-        self.ring = Ring(int(_RING_SECONDS * sample_rate), round(FADE_S * sample_rate))
+        self.ring = PlaybackRing(int(_RING_SECONDS * sample_rate), round(FADE_S * sample_rate))
         self.name = ""
         self.latency_s = 0.0
         self.is_expecting = False
@@ -169,10 +170,10 @@ class WavSpeaker:
         if not due:
             return
         block = np.zeros(due, dtype=np.float32)
-        count = self.ring.read_into(block)
+        count = self.ring.play_into(block)
         if count:
             self._clock.stamp(self.ring.consumed - count, self._pace.time_ns(start))
-        starves = count < due and self.is_expecting
+        starves = count < due and self.is_expecting and not self.ring.is_silent
         if starves and not self._is_starved:
             self.underruns += 1
         self._is_starved = starves

@@ -90,6 +90,16 @@ class Playback:
             self._queue(self._resampler.finish())
             self._is_complete = True
 
+    def pause(self) -> None:
+        """Fade to silence from the next block of the device on, and keep the rest of the reply. What was
+        heard is the part before the fade; meanwhile more of the reply may be pushed."""
+        self._out.ring.pause()
+
+    def resume(self) -> None:
+        """Go on where the fade of `pause` began: what was faded out is faded in, with gains that add up to
+        one."""
+        self._out.ring.resume()
+
     def stop(self) -> None:
         """Fade to silence, at the next block of the device."""
         self._out.is_expecting = False

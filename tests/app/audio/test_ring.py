@@ -13,7 +13,7 @@ from app.audio.ring import Ring
 
 Step = tuple[str, int]
 steps = st.lists(
-    st.tuples(st.sampled_from(["write", "read", "discard"]), st.integers(min_value=0, max_value=40)),
+    st.tuples(st.sampled_from(["write", "read"]), st.integers(min_value=0, max_value=40)),
     max_size=60,
 )
 
@@ -22,31 +22,23 @@ steps = st.lists(
 def test_ring_behaves_like_a_bounded_queue(script: list[Step]) -> None:
     ring = Ring(32)
     expected: list[float] = []
-    held = (
-        0  # what the producer may not overwrite yet: discarded samples are freed by the consumer's next read
-    )
     next_value = 0
     dropped = 0
     for action, count in script:
         if action == "write":
             block = np.arange(next_value, next_value + count, dtype=np.float32)
             accepted = ring.write(block)
-            assert accepted == min(count, 32 - held)
+            assert accepted == min(count, 32 - len(expected))
             expected += block[:accepted].tolist()
-            held += accepted
             dropped += count - accepted
             next_value += count
-        elif action == "discard":
-            ring.discard()
-            expected.clear()
         else:
             out = ring.read(count)
             assert out.tolist() == expected[: len(out)]
             assert len(out) == min(count, len(expected))
             del expected[: len(out)]
-            held = len(expected)
         assert ring.available == len(expected)
-        assert ring.free == 32 - held
+        assert ring.free == 32 - len(expected)
     assert ring.dropped == dropped
 
 
@@ -56,30 +48,6 @@ def test_read_into_leaves_the_rest_untouched() -> None:
     out = np.full(5, -1.0, dtype=np.float32)
     assert ring.read_into(out) == 3
     assert out.tolist() == [1, 1, 1, -1, -1]
-
-
-def test_discarded_samples_fade_out_before_what_follows() -> None:
-    ring = Ring(64, fade_samples=5)
-    ring.write(np.ones(20, dtype=np.float32))
-    assert ring.read(4).tolist() == [1.0] * 4
-    ring.discard()
-    ring.write(np.full(3, 7.0, dtype=np.float32))
-    out = np.full(10, -1.0, dtype=np.float32)
-    assert ring.available == 3
-    assert ring.read_into(out) == 8
-    assert out.tolist() == [1.0, 0.75, 0.5, 0.25, 0.0, 7.0, 7.0, 7.0, -1.0, -1.0]
-    assert (ring.consumed, ring.written) == (23, 23)
-
-
-@pytest.mark.parametrize(("block", "rest"), [(3, 20), (20, 3)])
-def test_a_fade_fits_a_small_block_and_a_short_rest(block: int, rest: int) -> None:
-    ring = Ring(64, fade_samples=5)
-    ring.write(np.ones(rest, dtype=np.float32))
-    ring.discard()
-    out = np.zeros(block, dtype=np.float32)
-    assert ring.read_into(out) == 3
-    assert out[:3].tolist() == [1.0, 0.5, 0.0]
-    assert ring.read_into(out) == 0
 
 
 def test_capacity_is_rounded_up_and_checked() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.audio.ring import Ring
-from app.audio.streams import FADE_S
+from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
 from app.session.start_policy import MARGIN_MS, PlayoutStart
@@ -99,7 +98,7 @@ def test_a_reply_that_comes_too_late_is_an_under_run() -> None:
     assert not rig.playback.is_active
 
 
-def test_stop_fades_to_silence_within_ten_milliseconds() -> None:
+def test_stop_fades_to_silence_within_twenty_milliseconds() -> None:
     rig = Rig()
     rig.begin(0)
     rig.playback.push(sound(5_000))
@@ -343,7 +342,7 @@ def test_a_loudspeaker_of_another_rate_cuts_the_reply() -> None:
     rig.playback.push(sound(500))
     rig.run(200)
     rig.speaker.sample_rate = 2 * RATE  # as a device that was chosen meanwhile
-    rig.speaker.ring = Ring(4 * RATE)
+    rig.speaker.ring = PlaybackRing(4 * RATE, 10)
     rig.run(100)
     assert rig.playback.is_lost
     assert heard_ms(rig) == pytest.approx(200, abs=0.2)

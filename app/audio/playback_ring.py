@@ -1,0 +1,109 @@
+"""Ring of the loudspeaker: the reply in it can be discarded, or paused and resumed, without a click.
+
+In: samples of the dialog thread, and its wishes. Out: blocks for the audio callback, silence included. Both
+sides follow the rules of `Ring`; the wishes are plain values that the callback looks at once per block.
+
+A reply that is paused fades out, and none of the faded samples is taken from the ring. When it is resumed,
+the same samples fade in: each sounds twice, with gains that add up to one, and every other sample sounds
+once. So no sample is lost, and the transition falls into a single sound instead of between two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.audio.ring import Ring
+from engine_runtime.types import Pcm
+
+FADE_S = 0.02
+"""Fade of a reply that is discarded, paused or resumed. The onsets of speech, which sound like no click, take
+5 ms or longer."""
+
+
+class PlaybackRing(Ring):
+    """A ring whose consumer fades."""
+
+    __slots__ = ("_discard_to", "_fade", "_fade_length", "_faded", "_is_paused", "_risen")
+
+    def __init__(self, capacity_samples: int, fade_samples: int) -> None:
+        """Make a ring as `Ring`, with fades of `fade_samples`."""
+        super().__init__(capacity_samples)
+        angles = (np.arange(fade_samples) + 0.5) / fade_samples * np.pi / 2
+        self._fade = (np.cos(angles) ** 2).astype(np.float32)
+        self._discard_to = 0
+        self._is_paused = False
+        """Both written by the producer."""
+        self._faded: int | None = None
+        """Samples from `consumed` on that were faded out; None while the ring is played."""
+        self._fade_length = 0
+        """At how many of them there is silence."""
+        self._risen = fade_samples
+        """Samples before `consumed` that were faded in. All three written by the consumer."""
+
+    @property
+    def available(self) -> int:
+        """Samples that can be read now, or when the ring is resumed."""
+        return self.written - max(self.consumed, self._discard_to)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the consumer gets silence, or is fading to it, for another reason than an empty ring."""
+        return self._faded is not None
+
+    def discard(self) -> None:
+        """Producer: discard everything written so far, after a fade. Ends a pause."""
+        self._discard_to = self.written
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """Producer: fade to silence from the next block on, and keep the samples."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Producer: fade in from the next block on, at the sample where the fade to silence began."""
+        self._is_paused = False
+
+    def play_into(self, out: Pcm) -> int:
+        """Consumer: fill `out` [n] with what is to be heard, silence where there is nothing. Returns how many
+        samples were taken for it; they are at the front."""
+        self._look()
+        out.fill(0.0)
+        if self._faded is not None:
+            self._fade_out(out, self._faded)
+            return 0
+        count = self.read_into(out)
+        self._fade_in(out[:count])
+        return count
+
+    def _look(self) -> None:
+        """Consumer: begin a fade to silence, or leave silence, as the producer wishes."""
+        is_paused = self._is_paused  # NOTE: read before the other one, which `discard` writes first.
+        discard_to = self._discard_to
+        is_discarded = discard_to > self.consumed
+        if self._faded is None:
+            if is_paused or is_discarded:
+                end = discard_to if is_discarded else self.written
+                self._faded, self._fade_length = 0, min(len(self._fade), end - self.consumed)
+        elif self._faded < self._fade_length:
+            return
+        elif is_discarded:
+            self.consumed, self._risen = discard_to, len(self._fade)
+            self._faded, self._fade_length = (0 if is_paused else None), 0
+        elif not is_paused:
+            self._faded, self._risen = None, 0
+
+    def _fade_out(self, out: Pcm, first: int) -> None:
+        """The next samples of the fade to silence, which are not taken."""
+        count = min(len(out), self._fade_length - first)
+        block = out[:count]
+        self._copy(block, self.consumed + first)
+        if count:
+            block *= self._fade[np.arange(first, first + count) * len(self._fade) // self._fade_length]
+        rising = self._fade[::-1][self._risen + first :][:count]  # if it was still fading in
+        block[: len(rising)] *= rising
+        self._faded = first + count
+
+    def _fade_in(self, block: Pcm) -> None:
+        rising = self._fade[::-1][self._risen :][: len(block)]
+        block[: len(rising)] *= rising
+        self._risen += len(rising)
