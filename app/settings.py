@@ -15,6 +15,9 @@ from engine_runtime.options import EngineOptions
 Eagerness = Literal["off", "patient", "balanced", "eager"]
 """How soon a pause that sounds finished ends a turn; "off" goes by silence alone."""
 
+InputMode = Literal["voice", "push", "both"]
+"""What opens a turn: voice activity, the button of push-to-talk, or both."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartSettings:
@@ -30,3 +33,5 @@ class StartSettings:
     """Recording of the voice to speak with, or None for the bundle's own."""
     eagerness: Eagerness | None = None
     """How soon turns end, or None for what the user chose in the window."""
+    input_mode: InputMode | None = None
+    """What opens a turn, or None for what the user chose in the window."""

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.commands.option_types import LARGEST_SEED, integer, number
-from app.settings import Eagerness, StartSettings
+from app.settings import Eagerness, InputMode, StartSettings
 from engine_runtime.options import (
     MOST_FLOW_STEPS,
     Backend,
@@ -165,6 +165,17 @@ def add_eagerness_option(parser: argparse.ArgumentParser, of_subcommand: bool = 
     )
 
 
+def add_input_mode_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+    """Add what conversations on a microphone have besides; as in `add_engine_options`."""
+    parser.add_argument(
+        "--input-mode",
+        default=argparse.SUPPRESS if of_subcommand else None,
+        choices=get_args(InputMode),
+        help="what opens a turn: voice activity, push-to-talk, or both (default: the window's setting, else "
+        "voice)",
+    )
+
+
 def add_reply_option(parser: argparse.ArgumentParser) -> None:
     """Add the kind of reply."""
     parser.add_argument(
@@ -209,4 +220,5 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         seed=arguments.seed,
         voice=arguments.voice,
         eagerness=arguments.eagerness,
+        input_mode=arguments.input_mode,
     )

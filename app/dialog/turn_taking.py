@@ -1,8 +1,8 @@
 """Turn-taking: a pure state machine from speech probabilities to turn events. The clock is passed in.
 
-In: one probability per VAD frame with its time, the end-of-turn detector's answers about pauses, and when a
-reply starts and ends. Out: turn events. Runs in the dialog thread; knows no audio, no thread and no real
-clock (times are milliseconds of captured audio).
+In: one probability per VAD frame with its time, the end-of-turn detector's answers about pauses, the button
+of push-to-talk, and when a reply starts and ends. Out: turn events. Runs in the dialog thread; knows no
+audio, no thread and no real clock (times are milliseconds of captured audio).
 
     idle --open--> hearing --commit--> replying (not heard yet) --reply_heard--> replying (heard) --> idle
                    hearing --drop--> idle          (too short: a cough, a click)
@@ -11,6 +11,10 @@ clock (times are milliseconds of captured audio).
 
 A pause is committed after `end_ms` of silence, or as `end_of_turn` decides once a detector has answered. An
 answer that comes late, or never, changes nothing.
+
+Push-to-talk: `press` opens the turn, or interrupts the reply, at once, and takes over a turn that voice has
+opened; the frame that reaches the time of `release` commits it, or drops it if nothing was said. In between a
+pause is no event.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from app.dialog.end_of_turn import Stage
 from app.dialog.turn_taking_settings import TurnTakingSettings
@@ -27,7 +32,9 @@ class TurnAction(Enum):
     """What the user did."""
 
     OPEN = "open"
-    """Started to speak: a new turn."""
+    """Started to speak, or pressed the button: a new turn."""
+    ONSET = "onset"
+    """The first speech while the button is down."""
     PAUSE = "pause"
     """Paused; the turn may be over. Comes once more where a turn waits for long."""
     RESUME = "resume"
@@ -42,11 +49,17 @@ class TurnAction(Enum):
     """Interrupted the reply: it is stopped and a new turn is open."""
 
 
+PressEnd = Literal["released", "length"]
+"""The button came up, or was down for the longest turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """An action, when it was decided, and the speech it is about (start of the first, end of the last).
+    """An action, when it was decided, and the speech it is about (start of the first, end of the last; both
+    the time of the press before any speech).
 
-    `stage` is how the detector found the present pause, None where it has not answered.
+    `stage` is how the detector found the present pause, None where it has not answered; `press_end` is how a
+    press of the button ended with this event.
     """
 
     action: TurnAction
@@ -54,6 +67,7 @@ class TurnEvent:
     speech_start_ms: float
     speech_end_ms: float
     stage: Stage | None = None
+    press_end: PressEnd | None = None
 
     @property
     def silence_ms(self) -> float:
@@ -62,7 +76,10 @@ class TurnEvent:
 
     @property
     def reason(self) -> str:
-        """Why a turn was committed: the stage, "silence" without one, or "length" of an endless turn."""
+        """Why a turn was committed: the stage, "silence" without one, "length" of an endless turn, or
+        "released"."""
+        if self.press_end is not None:
+            return self.press_end
         if self.silence_ms <= 0:
             return "length"
         return "silence" if self.stage is None else self.stage.value
@@ -93,6 +110,8 @@ class TurnTaking:
         self._may_reopen = False
         self._is_heard = False
         self._waits_for_silence = False
+        self._is_pressed = False
+        self._released_ms: float | None = None
 
     @property
     def is_hearing(self) -> bool:
@@ -113,12 +132,35 @@ class TurnTaking:
         """One VAD frame that was captured from `start_ms` to `end_ms`; frames come in order."""
         if end_ms <= start_ms:
             raise ValueError(f"a frame needs a length, got {start_ms} to {end_ms} ms")
+        if self._is_pressed:
+            return self._hear_press(probability, start_ms, end_ms)
         if self._phase is _Phase.HEARING:
             return self._hear(probability, start_ms, end_ms)
         self._remember(probability, start_ms, end_ms)
         if self._phase is _Phase.IDLE:
             return self._await_speech(end_ms)
         return self._await_interruption(end_ms)
+
+    def press(self, at_ms: float) -> list[TurnEvent]:
+        """The button of push-to-talk went down: a turn is open until `release`, whatever is heard."""
+        phase, self._phase = self._phase, _Phase.HEARING
+        continues = phase is _Phase.REPLYING and self._may_continue(at_ms)
+        self._is_pressed = True
+        self._released_ms = None
+        self._end_pause()
+        self._recent.clear()
+        if phase is _Phase.HEARING:
+            return []
+        if continues:
+            return [self._event(TurnAction.REOPEN, at_ms)]
+        self._speech_start_ms = self._speech_end_ms = at_ms
+        self._speech_ms = 0.0
+        action = TurnAction.OPEN if phase is _Phase.IDLE else TurnAction.BARGE_IN
+        return [self._event(action, at_ms)]
+
+    def release(self, at_ms: float) -> None:
+        """The button came up at `at_ms`: the frame that reaches this time ends the turn."""
+        self._released_ms = at_ms
 
     def rate_pause(self, speech_end_ms: float, probability: float) -> Stage | None:
         """The detector's answer about the pause after `speech_end_ms`: how likely the user has finished.
@@ -146,6 +188,7 @@ class TurnTaking:
     def end_turn(self) -> None:
         """The reply was played to its end, or the turn was cancelled: nobody speaks."""
         self._phase = _Phase.IDLE
+        self._is_pressed = False
         self._recent.clear()
 
     # ---- phases ----
@@ -186,6 +229,30 @@ class TurnTaking:
             events.append(committed)
         return events
 
+    def _hear_press(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
+        settings, events = self.settings, []
+        if probability >= (settings.end_threshold if self._speech_ms else settings.start_threshold):
+            is_first, self._speech_end_ms = not self._speech_ms, end_ms
+            self._speech_ms += end_ms - start_ms
+            if is_first:
+                self._speech_start_ms = start_ms
+                events.append(self._event(TurnAction.ONSET, end_ms))
+        if self._released_ms is not None and end_ms >= self._released_ms:
+            events.append(self._end_press(end_ms, "released"))
+        elif end_ms - self._speech_start_ms >= settings.max_turn_ms:
+            events.append(self._end_press(end_ms, "length"))
+        return events
+
+    def _end_press(self, end_ms: float, how: PressEnd) -> TurnEvent:
+        is_short = self._speech_ms < self.settings.min_speech_ms
+        ended = self._event(TurnAction.DROP if is_short else TurnAction.COMMIT, end_ms, how)
+        if is_short:
+            self.end_turn()
+        else:
+            self._enter_reply(end_ms, may_reopen=how == "released")
+            self._waits_for_silence = how == "length"
+        return ended
+
     def _is_time_to_ask(self, silence_ms: float) -> bool:
         if self._is_paused:
             waits = silence_ms < self._commit_after_ms and not self._is_asked_again
@@ -205,19 +272,23 @@ class TurnTaking:
                 self._waits_for_silence = False
                 self._recent.clear()
             return []
-        if not self._is_heard and self._may_reopen:
-            start = self._speech_start_in_window()
-            if start is not None and start <= self._commit_ms + self.settings.reopen_ms:
-                spoken_ms, first_ms = self._speech_ms, self._speech_start_ms
-                self._begin_speech(start)
-                self._speech_ms += spoken_ms
-                self._speech_start_ms = first_ms
-                return [self._event(TurnAction.REOPEN, end_ms)]
+        start = self._speech_start_in_window()
+        if start is not None and self._may_continue(start):
+            spoken_ms, first_ms = self._speech_ms, self._speech_start_ms
+            self._begin_speech(start)
+            self._speech_ms += spoken_ms
+            self._speech_start_ms = first_ms
+            return [self._event(TurnAction.REOPEN, end_ms)]
         start = self._barge_in_start()
         if start is None:
             return []
         self._begin_speech(start)
         return [self._event(TurnAction.BARGE_IN, end_ms)]
+
+    def _may_continue(self, start_ms: float) -> bool:
+        """Whether speech from `start_ms` on still belongs to the turn that was committed."""
+        is_soon = start_ms <= self._commit_ms + self.settings.reopen_ms
+        return is_soon and self._may_reopen and not self._is_heard
 
     # ---- what was heard lately ----
 
@@ -282,6 +353,7 @@ class TurnTaking:
         self._may_reopen = may_reopen
         self._is_heard = False
         self._waits_for_silence = False
+        self._is_pressed = False
         self._end_pause()
         self._recent.clear()
 
@@ -289,5 +361,5 @@ class TurnTaking:
         self._is_paused = self._is_asked_again = False
         self._stage = None
 
-    def _event(self, action: TurnAction, at_ms: float) -> TurnEvent:
-        return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage)
+    def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
+        return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage, press_end)

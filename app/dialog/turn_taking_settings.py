@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy
-from app.settings import Eagerness
+from app.settings import Eagerness, InputMode
 
 
 @dataclass(frozen=True, slots=True)
 class TurnTakingSettings:
     """When a user turn starts, continues and ends. All times in milliseconds of captured audio."""
 
+    input_mode: InputMode | None = None
+    """What opens a turn; None for the default, voice activity."""
     start_threshold: float = 0.5
     """A frame at or above this probability is speech while nobody speaks."""
     end_threshold: float = 0.35
@@ -69,6 +71,11 @@ class TurnTakingSettings:
             raise ValueError(f"max_turn_ms {self.max_turn_ms} must be above end_ms {self.end_ms}")
         if min(self.pre_roll_ms, self.min_speech_ms, self.reopen_ms, self.barge_in_ms) < 0:
             raise ValueError("times must not be negative")
+
+    @property
+    def is_voice_activated(self) -> bool:
+        """Whether voice activity opens turns and interrupts replies."""
+        return self.input_mode != "push"
 
     @property
     def policy(self) -> EndOfTurnPolicy | None:

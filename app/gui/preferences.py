@@ -21,7 +21,7 @@ from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
-from app.settings import Eagerness, StartSettings
+from app.settings import Eagerness, InputMode, StartSettings
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
@@ -62,6 +62,7 @@ class Preferences:
     latency_ms: int = 40
     endpointing_ms: int = SessionSettings().turn_taking.end_ms
     eagerness: Eagerness = DEFAULT_EAGERNESS
+    input_mode: InputMode = "voice"
     interruption: Interruption = "at_once"
     echo_cancellation: EchoMode = "auto"
     noise_suppression: bool = False
@@ -75,8 +76,8 @@ class Preferences:
     voice: str = ""
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
-        """The settings of a session with these choices; all else, and seed and eagerness that are set, as in
-        `base`."""
+        """The settings of a session with these choices; all else, and seed, eagerness and input mode that are
+        set, as in `base`."""
         base = SessionSettings() if base is None else base
         turns = base.turn_taking
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
@@ -95,6 +96,7 @@ class Preferences:
                 turns,
                 end_ms=self.endpointing_ms,
                 eagerness=turns.eagerness or self.eagerness,
+                input_mode=turns.input_mode or self.input_mode,
                 pause_ms=pause_ms,
                 tail_ms=min(turns.tail_ms, pause_ms),
                 barge_in=interruption_ms is not None,
@@ -142,6 +144,7 @@ class PreferenceStore:
             latency_ms=self._number("latency_ms", min(LATENCIES_MS), max(LATENCIES_MS)) or default.latency_ms,
             endpointing_ms=self._number("endpointing_ms", *ENDPOINTING_RANGE_MS) or default.endpointing_ms,
             eagerness=_known(get_args(Eagerness), self._text("eagerness"), default.eagerness),
+            input_mode=_known(get_args(InputMode), self._text("input_mode"), default.input_mode),
             interruption=_known(get_args(Interruption), self._text("interruption"), default.interruption),
             echo_cancellation=_known(
                 get_args(EchoMode), self._text("echo_cancellation"), default.echo_cancellation

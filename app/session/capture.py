@@ -19,6 +19,9 @@ from app.dialog.utterance import UtteranceBuffer
 from app.dialog.vad import Vad
 from engine_runtime.types import Pcm
 
+_MOST_BEHIND_MS = 500.0
+"""Limit of the time from sound in the air to its frame, where the clock of a device says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class VadFrame:
@@ -124,6 +127,12 @@ class Capture:
         if self.source is None:
             raise ValueError("no source is attached")
         return self.source.sample_time_ns(self.source_index(sample))
+
+    def ms_at(self, time_ns: int) -> float:
+        """Where in the stream the sound is that is in the air at `time_ns`; it is captured a little later."""
+        end = self.utterance.end
+        late_ms = (time_ns - self.spoken_at_ns(end)) / 1e6
+        return self.ms_of(end) + min(max(late_ms, 0.0), _MOST_BEHIND_MS)
 
     def place_s(self, sample: float) -> float:
         """Where `sample` is in the captured audio, or in the file that is the source."""

@@ -29,7 +29,7 @@ from app.session.playback import Playback
 from app.session.session_settings import SessionSettings
 from app.session.sources import Sources
 from app.session.turn_control import TurnControl
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import AudioInputError, MossVoiceError
 from engine_runtime.types import Pcm
 
 _MAX_FAILURES = 3
@@ -135,6 +135,8 @@ class DialogLoop:
                 self._stop()
             case messages.Mute(on):
                 sources.is_muted = on
+            case messages.HoldToTalk(on):
+                self._hold(on)
             case messages.SetDevices(audio_in, audio_out):
                 self._apply(replace(turns.settings, input_device=audio_in, output_device=audio_out))
             case messages.ApplySettings(settings):
@@ -168,6 +170,16 @@ class DialogLoop:
             self.turns.cancel("replaced")
             self._sources.open_output(self.turns.settings)
             self._sources.begin_sample(sample, self._clock.now_ns())
+
+    def _hold(self, on: bool) -> None:
+        if on:
+            if not self._is_loaded:
+                raise AudioInputError("The model is not loaded yet. Wait until it is ready.")
+            self._sources.require_microphone()
+            if self._sources.has_sample:
+                self.turns.cancel("replaced")
+                self._sources.end_sample()
+        self.turns.hold(on)
 
     def _start(self) -> None:
         if self._has_failed:

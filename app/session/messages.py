@@ -46,6 +46,14 @@ class Mute:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldToTalk:
+    """The button of push-to-talk went down (`on`) or came up. Down opens a turn and stops a reply, up commits
+    the turn at once, or drops it (`nothing_heard`). ErrorRaised if the microphone cannot be heard."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SetDevices:
     """Use these devices, by name; None is the default one. Answered with DevicesChanged."""
 
@@ -107,6 +115,7 @@ Command = (
     Start
     | Stop
     | Mute
+    | HoldToTalk
     | SetDevices
     | RescanDevices
     | SetReply
@@ -141,8 +150,11 @@ class SessionState(str, Enum):
 
 
 TurnSource = Literal["voice", "sample", "text"]
-CancelReason = Literal["user", "barge_in", "too_short", "stopped", "error", "replaced", "output_lost"]
-"""`output_lost`: the loudspeaker went away while the reply was played."""
+CancelReason = Literal[
+    "user", "barge_in", "too_short", "nothing_heard", "stopped", "error", "replaced", "output_lost"
+]
+"""`nothing_heard`: no speech while the button of push-to-talk was down; `output_lost`: the loudspeaker went
+away while the reply was played."""
 
 
 @dataclass(frozen=True, slots=True)

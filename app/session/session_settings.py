@@ -45,13 +45,13 @@ class SessionSettings:
         input_device: str | None = None,
         output_device: str | None = None,
     ) -> SessionSettings:
-        """The defaults, with seed and eagerness of the command line."""
+        """The defaults, with seed, eagerness and input mode of the command line."""
         return cls(
             reply=reply,
             input_device=input_device,
             output_device=output_device,
             seed=start.seed,
-            turn_taking=TurnTakingSettings(eagerness=start.eagerness),
+            turn_taking=TurnTakingSettings(eagerness=start.eagerness, input_mode=start.input_mode),
         )
 
     def __post_init__(self) -> None:

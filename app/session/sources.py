@@ -16,6 +16,7 @@ from app.session.capture import Capture
 from app.session.messages import DevicesChanged, ErrorRaised, Event, SampleFinished, SampleStarted
 from app.session.sample_monitor import SampleMonitor
 from app.session.session_settings import SessionSettings
+from engine_runtime.errors import AudioInputError
 from engine_runtime.types import Pcm
 
 _SILENCE_AFTER_FILE_NS = 1_000_000_000
@@ -75,6 +76,15 @@ class Sources:
         )
         self._attach()
         self.report()
+
+    def require_microphone(self) -> None:
+        """AudioInputError if the microphone is closed, muted or absent."""
+        if not self.is_listening:
+            raise AudioInputError("The microphone is closed. Press Start before you talk.")
+        if self.is_muted:
+            raise AudioInputError("The microphone is muted. Unmute it before you talk.")
+        if not self._supervisor.is_input_open:
+            raise AudioInputError("No microphone is open. Connect one and look for devices again.")
 
     def open_output(self, settings: SessionSettings) -> None:
         """Open the loudspeaker for a reply while the microphone is closed."""

@@ -5,10 +5,13 @@ In: the utterance buffer of the capture, and the end of the speech so far. Out: 
 
 from __future__ import annotations
 
+import numpy as np
+
 from app.audio.resample import Resampler
 from app.session.capture import Capture
 from app.session.engine_jobs import Hear
 from app.session.engine_worker import EngineWorker
+from engine_runtime.types import Pcm
 
 _BLOCK_MS = 80
 """Speech is handed over in blocks of at least this much."""
@@ -36,9 +39,12 @@ class SpeechFeed:
         self._give(turn_id, up_to_ms, self._capture.samples_of(_BLOCK_MS))
 
     def finish(self, turn_id: int, up_to_ms: float) -> None:
-        """Hand over all that is left before `up_to_ms`; later speech may still continue the turn."""
+        """Hand over all that is left before `up_to_ms`, silence in place of what is not captured yet; later
+        speech may still continue the turn."""
         self._give(turn_id, up_to_ms, 1)
-        rest = self._resampler.finish()
+        missing = max(self._capture.samples_of(up_to_ms) - self._capture.utterance.end, 0)
+        silence: Pcm = np.zeros(missing, dtype=np.float32)
+        rest = np.concatenate([self._resampler.push(silence), self._resampler.finish()])
         if len(rest):
             self._worker.submit(Hear(turn_id, rest))
 

@@ -121,13 +121,26 @@ class TurnControl:
     def hear(self, frame: VadFrame) -> None:
         """The next frame of the microphone."""
         capture = self._capture
-        is_own_voice = frame.may_be_echo and not self._turn_taking.is_hearing
-        probability = 0.0 if is_own_voice else frame.probability
+        probability = frame.probability if self._counts(frame) else 0.0
         events = self._turn_taking.update(probability, capture.ms_of(frame.start), capture.ms_of(frame.end))
         for event in events:
             self._on_turn_event(event)
         if self._turn is not None and self._turn_taking.is_hearing:
             self._feed.give(self._turn.turn_id, self._speech_end_ms)
+
+    def _counts(self, frame: VadFrame) -> bool:
+        """Whether speech in the frame may begin something: with push-to-talk alone none does, apart from that
+        of files, nor does what may be the assistant's own voice."""
+        is_awaited = self._capture.is_file or self.settings.turn_taking.is_voice_activated
+        return self._turn_taking.is_hearing or (is_awaited and not frame.may_be_echo)
+
+    def hold(self, on: bool) -> None:
+        """The button of push-to-talk went down or came up; a source has to be attached when it goes down."""
+        if on:
+            for event in self._turn_taking.press(self._capture.ms_at(self._clock.now_ns())):
+                self._on_turn_event(event)
+        elif self._capture.source is not None:
+            self._turn_taking.release(self._capture.ms_at(self._clock.now_ns()))
 
     def take_ratings(self) -> None:
         """What the end-of-turn detector answered since the last round."""
@@ -254,16 +267,22 @@ class TurnControl:
             self._commit_voice(turn, event)
         elif event.action is TurnAction.REOPEN:
             self._reopen(turn)
+        elif event.action is TurnAction.ONSET:
+            self._open_feed(event)
         elif event.action is TurnAction.DROP:
-            self._stop(turn, "too_short")
+            self._stop(turn, "too_short" if event.press_end is None else "nothing_heard")
 
     def _open_voice(self, event: TurnEvent) -> None:
         turn = self._new_turn()
-        self._feed.open(event.speech_start_ms - self.settings.turn_taking.pre_roll_ms)
+        if event.speech_end_ms > event.speech_start_ms:
+            self._open_feed(event)
         source: TurnSource = "sample" if self._capture.is_file else "voice"
         self._emit(TurnOpened(turn.turn_id, source))
         self.transcript.open(turn.turn_id, turn.modality)
         self._worker.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
+
+    def _open_feed(self, event: TurnEvent) -> None:
+        self._feed.open(event.speech_start_ms - self.settings.turn_taking.pre_roll_ms)
 
     @property
     def _speech_end_ms(self) -> float:

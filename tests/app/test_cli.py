@@ -119,6 +119,11 @@ def test_eagerness_is_read_from_either_place() -> None:
     assert start_settings(build_parser().parse_args(["talk"])).eagerness is None
 
 
+def test_the_input_mode_is_read_for_the_window() -> None:
+    assert start_settings(build_parser().parse_args(["--input-mode", "push"])).input_mode == "push"
+    assert start_settings(build_parser().parse_args([])).input_mode is None
+
+
 def test_how_the_engine_runs_is_read_from_the_command_line() -> None:
     words = "talk --device cuda --dtype bfloat16 --weights int4 --kv fp8 --kernels torch --no-graphs"
     read = start_settings(build_parser().parse_args([*words.split(), "--gpu-memory-gb", "24"])).engine

@@ -29,6 +29,7 @@ EVERYTHING = Preferences(
     latency_ms=80,
     endpointing_ms=900,
     eagerness="eager",
+    input_mode="both",
     interruption="never",
     echo_cancellation="off",
     noise_suppression=True,
@@ -166,6 +167,7 @@ def test_session_settings_follow_the_preferences() -> None:
     assert settings.device_latency_s == pytest.approx(0.08)
     assert settings.turn_taking.end_ms == 900
     assert settings.turn_taking.eagerness == "eager"
+    assert settings.turn_taking.input_mode == "both"
     assert not settings.turn_taking.barge_in
     assert settings.audio_processing == AudioProcessing("off", noise_suppression=True, gain_control=True)
     assert settings.seed == 0
@@ -178,7 +180,7 @@ def test_an_interruption_may_need_more_speech(interruption: Interruption, needed
 
 
 def test_defaults_change_nothing() -> None:
-    turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS)
+    turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS, input_mode="voice")
     assert Preferences().session_settings() == SessionSettings(turn_taking=turns)
 
 
@@ -190,8 +192,9 @@ def test_every_endpointing_yields_valid_settings(endpointing_ms: int) -> None:
 
 def test_the_command_line_wins() -> None:
     assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
-    turns = TurnTakingSettings(eagerness="patient")
-    assert EVERYTHING.session_settings(SessionSettings(turn_taking=turns)).turn_taking.eagerness == "patient"
+    turns = TurnTakingSettings(eagerness="patient", input_mode="push")
+    chosen = EVERYTHING.session_settings(SessionSettings(turn_taking=turns)).turn_taking
+    assert (chosen.eagerness, chosen.input_mode) == ("patient", "push")
     given = StartSettings(
         bundle=Path("given"),
         engine=EngineOptions(
