@@ -7,8 +7,8 @@ from PySide6.QtGui import QFontMetricsF
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.gui.icons import Icons
-from app.gui.metrics import TurnTimes
 from app.gui.themes import Theme
+from app.gui.turn_times import TurnTimes
 from app.gui.wave_strip import WaveStrip
 from app.session.messages import CancelReason, TurnSource
 from engine_runtime.types import FinishReason, Modality

@@ -6,6 +6,7 @@ above the range are triangles at the upper edge. Pens of width 1 and no antialia
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ Points = NDArray[np.float64]
 
 _EDGE = 0.96
 """Height of the triangles, as a share of the range."""
+_MARKS = {"interrupt": "t", "resume": "t1", "cut": "x"}
 _NOTHING: Points = np.zeros(0)
 
 
@@ -47,6 +49,23 @@ def with_gaps(x: Points, y: Points, gap: float = 0.5) -> tuple[Points, Points]:
     edges = np.stack((x[breaks - 1] + 1e-3, x[breaks] - 1e-3), axis=1).ravel()
     twice = np.repeat(breaks, 2)
     return np.insert(x, twice, edges), np.insert(y, twice, 0.0)
+
+
+class InterruptionMarks:
+    """Triangles and crosses on the level of the playback: interrupted, resumed, cut."""
+
+    def __init__(self, box: pg.ViewBox) -> None:
+        self.item = pg.ScatterPlotItem(size=8, pen=None)
+        box.addItem(self.item, ignoreBounds=True)
+
+    def draw(self, interruptions: Iterable[tuple[str, float]], upper: float) -> None:
+        """Draw decisions at their second."""
+        spots = [{"pos": (second, _EDGE * upper), "symbol": _MARKS[kind]} for kind, second in interruptions]
+        self.item.setData(spots)
+
+    def set_colour(self, colour: str) -> None:
+        """Take a colour of the theme."""
+        self.item.setBrush(pg.mkBrush(colour))
 
 
 class Curve:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication
 
-from app.gui.metrics import LatencyStage, Metric, Rating
+from app.gui.metrics import Metric
 from app.gui.series import SHOWN_TURNS, SeriesSummary
+from app.gui.turn_times import LatencyStage, Rating
 
 translate = QCoreApplication.translate
 
@@ -42,6 +43,7 @@ def stage_name(stage: LatencyStage) -> str:
         LatencyStage.STEP: translate("Definitions", "Decode steps"),
         LatencyStage.TOKEN2MEL: translate("Definitions", "token2mel"),
         LatencyStage.VOCODER: translate("Definitions", "Vocoder"),
+        LatencyStage.HOLD: translate("Definitions", "Playback hold"),
         LatencyStage.DEVICE: translate("Definitions", "Device"),
     }
     return names[stage]
@@ -61,9 +63,14 @@ def stage_text(stage: LatencyStage) -> str:
             "Definitions", "Flow matching: speech codes of the first packet to mel frames."
         ),
         LatencyStage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
+        LatencyStage.HOLD: translate(
+            "Definitions",
+            "First sample ready → start of playback: deliberate buffering, so that the reply does not "
+            "stutter.",
+        ),
         LatencyStage.DEVICE: translate(
             "Definitions",
-            "First sample ready → first sample at the loudspeaker: buffering and device latency.",
+            "Start of playback → first sample at the loudspeaker: next block and latency of the device.",
         ),
     }
     return texts[stage]
@@ -92,6 +99,11 @@ def rating_text(rating: Rating) -> str:
     }
     values = (f"{rating.probability:.2f}", f"{rating.answered_ms:.0f}")
     return texts[rating.stage].replace("%1", values[0]).replace("%2", values[1])
+
+
+def speculation_text() -> str:
+    """What the lighter bars of a waterfall are."""
+    return translate("Definitions", "Lighter bars: done before it was sure that you had finished.")
 
 
 def number(value: float, unit: str) -> str:

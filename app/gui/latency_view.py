@@ -24,10 +24,11 @@ from PySide6.QtWidgets import (
 
 from app.gui.curves import CurveStyle
 from app.gui.definitions import number
-from app.gui.metrics import LatencyMetrics, LatencyStage, Metric
+from app.gui.metrics import LatencyMetrics, Metric
 from app.gui.plots import LivePlot, PlotStyle
 from app.gui.themes import Ink, Theme, Tone
 from app.gui.tiles import FigureTile
+from app.gui.turn_times import LatencyStage
 from app.gui.waterfall import WaterfallView
 from engine_runtime.timing import TimingEvent
 
@@ -167,7 +168,9 @@ class LatencyView(QScrollArea):
             ),
             "playback": (
                 self.tr("Playback"),
-                self.tr("Generated audio not yet played, in ms, over the last 30 seconds."),
+                self.tr("Generated audio not yet played, in ms, over the last 30 seconds.")
+                + " "
+                + self.tr("▼ interrupted, ▲ resumed, ✕ cut."),
             ),
             "prefill": (
                 self.tr("Prefill"),
@@ -231,7 +234,12 @@ class LatencyView(QScrollArea):
         if waterfall is None:
             self._waterfall_sum.setText(self.tr("no spoken reply yet"))
             return
-        end = self.tr("to the loudspeaker") if waterfall.reaches_device else self.tr("to the first sample")
+        if waterfall.reaches_device:
+            end = self.tr("to the loudspeaker")
+        elif waterfall.total_ms(LatencyStage.HOLD):
+            end = self.tr("to the start of playback")
+        else:
+            end = self.tr("to the first sample")
         total, other = number(waterfall.end_ms, "ms"), number(waterfall.other_ms, "ms")
         text = self.tr("<b>%1 ms</b> %2, %3 ms of it between the stages")
         self._waterfall_sum.setText(text.replace("%1", total).replace("%2", end).replace("%3", other))

@@ -6,28 +6,16 @@ Qt-free and pure: no clock is read here, every time comes from the events. Fed a
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 
 from app.gui.series import SHOWN_TURNS, LevelSeries, SeriesSummary, TurnSeries
+from app.gui.turn_times import TurnTimes, Waterfall, finite
 from engine_runtime.timing import TimingEvent
 
 _MAX_TURNS = 256
-_MAX_SPANS = 4096
-
-
-class LatencyStage(str, Enum):
-    """The stages between the end of a question and the first sound of its reply, in order."""
-
-    ENDPOINTING = "endpointing"
-    PREFILL = "prefill"
-    STEP = "step"
-    TOKEN2MEL = "token2mel"
-    VOCODER = "vocoder"
-    DEVICE = "device"
+_MAX_MARKS = 64
 
 
 class Metric(str, Enum):
@@ -70,76 +58,9 @@ _PER_CALL = {
     Metric.VOCODER,
     Metric.CHUNK_AUDIO,
 }
+INTERRUPTIONS = ("interrupt", "resume", "cut")
+"""Decisions that are marked on the level of the playback."""
 _REPLY_RATIOS = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO)
-_SPANS = {
-    "prefill": LatencyStage.PREFILL,
-    "step": LatencyStage.STEP,
-    "token2mel": LatencyStage.TOKEN2MEL,
-    "vocoder": LatencyStage.VOCODER,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One span of a waterfall, in ms after the last speech sample (after the commit for a typed question)."""
-
-    stage: LatencyStage
-    start_ms: float
-    duration_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rating:
-    """An answer of the end-of-turn detector: the probability that the user has finished, what came of it
-    (`Stage` of app.dialog.end_of_turn), and the silence when it was asked and when it answered."""
-
-    probability: float
-    stage: str
-    asked_ms: float
-    answered_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """Where the time went between the end of the question and the first sound of the answer."""
-
-    turn_id: int
-    is_spoken: bool
-    reaches_device: bool
-    end_ms: float
-    bars: tuple[Bar, ...]
-    ratings: tuple[Rating, ...] = ()
-    """Of the pause that ended the question."""
-
-    def total_ms(self, stage: LatencyStage) -> float:
-        """Sum of the spans of one stage."""
-        return sum(bar.duration_ms for bar in self.bars if bar.stage is stage)
-
-    @property
-    def other_ms(self) -> float:
-        """Time in which none of the stages ran: waiting, queueing, Python between the stages."""
-        covered, reached = 0.0, 0.0
-        for bar in sorted(self.bars, key=lambda bar: bar.start_ms):
-            end = bar.start_ms + bar.duration_ms
-            covered += max(0.0, end - max(reached, bar.start_ms))
-            reached = max(reached, end)
-        return max(0.0, self.end_ms - covered)
-
-
-@dataclass(slots=True)
-class TurnTimes:
-    """Times of one turn; None until their event has arrived."""
-
-    turn_id: int
-    ttfa_ms: float | None = None
-    voice_to_voice_ms: float | None = None
-    rtf_total: float | None = None
-    commit_ns: int | None = None
-    endpointing: tuple[int, int] | None = None
-    first_audio_ns: int | None = None
-    voice_ns: int | None = None
-    ratings: list[Rating] = field(default_factory=list)
-    spans: deque[tuple[LatencyStage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
 
 
 class LatencyMetrics:
@@ -148,6 +69,7 @@ class LatencyMetrics:
     Attributes:
         series: one series by turn per figure.
         playback: the level of the playback over seconds.
+        interruptions: when playback was interrupted, resumed or cut: kind of the decision and second.
         turns: first and newest turn of which anything is known, (0, 0) before.
         underruns, dropped_input: how often playback starved, how much input was lost (samples).
         version: grows with every event that was used; a view redraws when it has moved.
@@ -160,6 +82,7 @@ class LatencyMetrics:
             if metric is not Metric.PLAYBACK
         }
         self.playback = LevelSeries()
+        self.interruptions: deque[tuple[str, float]] = deque(maxlen=_MAX_MARKS)
         self.turns = (0, 0)
         self.underruns = 0
         self.dropped_input = 0
@@ -183,15 +106,18 @@ class LatencyMetrics:
             self._put(metric, event.turn_id, event.duration_ms)
         for name, metric in _ATTRIBUTES.get(event.name, {}).items():
             self._put(metric, event.turn_id, event.attributes.get(name))
+        seconds = (event.start_ns - self._origin_ns) / 1e9
         if event.name == "playback_buffer":
-            level_ms = _finite(event.attributes.get("level_ms"))
+            level_ms = finite(event.attributes.get("level_ms"))
             if level_ms is not None:
-                self.playback.append((event.start_ns - self._origin_ns) / 1e9, level_ms)
+                self.playback.append(seconds, level_ms)
         elif event.name == "underrun":
             self.underruns += _count(event)
         elif event.name == "dropped_input":
             self.dropped_input += _count(event)
         else:
+            if event.name == "decision" and event.attributes.get("kind") in INTERRUPTIONS:
+                self.interruptions.append((str(event.attributes["kind"]), seconds))
             self._note_turn(event)
 
     def summary(self, metric: Metric) -> SeriesSummary | None:
@@ -208,35 +134,10 @@ class LatencyMetrics:
 
     def waterfall(self) -> Waterfall | None:
         """The waterfall of the last turn with a spoken reply; None if there is none yet."""
-        turn = self._sounding
-        if turn is None or turn.commit_ns is None or turn.first_audio_ns is None:
-            return None
-        origin = turn.commit_ns if turn.endpointing is None else turn.endpointing[0]
-        end = turn.first_audio_ns
-        spans: list[tuple[LatencyStage, int, int]] = []
-        if turn.endpointing is not None:
-            spans.append((LatencyStage.ENDPOINTING, *turn.endpointing))
-        spans += [
-            (stage, start, min(stop, end))
-            for stage, start, stop in turn.spans
-            if turn.commit_ns <= start < end
-        ]
-        reaches_device = turn.voice_ns is not None and turn.voice_ns >= end
-        if turn.voice_ns is not None and reaches_device:
-            spans.append((LatencyStage.DEVICE, end, turn.voice_ns))
-            end = turn.voice_ns
-        bars = tuple(Bar(stage, (start - origin) / 1e6, (stop - start) / 1e6) for stage, start, stop in spans)
-        return Waterfall(
-            turn.turn_id,
-            turn.endpointing is not None,
-            reaches_device,
-            (end - origin) / 1e6,
-            bars,
-            tuple(turn.ratings),
-        )
+        return None if self._sounding is None else self._sounding.waterfall()
 
     def _put(self, metric: Metric, turn_id: int, value: object) -> None:
-        number, oldest = _finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
+        number, oldest = finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
         if number is not None and turn_id >= oldest:
             self.series[metric].put(turn_id, number)
 
@@ -254,47 +155,14 @@ class LatencyMetrics:
             turn = self._turns[event.turn_id] = TurnTimes(event.turn_id)
             if len(self._turns) > _MAX_TURNS:
                 self._turns.popitem(last=False)
-        end_ns = event.start_ns + event.duration_ns
-        if (stage := _SPANS.get(event.name)) is not None:
-            if turn.first_audio_ns is None or event.start_ns < turn.first_audio_ns:
-                turn.spans.append((stage, event.start_ns, end_ns))
-        elif event.name == "commit":
-            # A reopened turn is committed again: discard the events after the earlier commit.
-            turn.commit_ns, turn.first_audio_ns, turn.voice_ns = event.start_ns, None, None
-        elif event.name == "end_of_turn":
-            _note_rating(turn.ratings, event)
-        elif event.name == "endpointing":
-            turn.endpointing = (event.start_ns, end_ns)
-        elif event.name == "first_audio":
-            turn.first_audio_ns, turn.ttfa_ms = end_ns, event.duration_ms
-            turn.commit_ns = event.start_ns if turn.commit_ns is None else turn.commit_ns
+        turn.note(event)
+        if event.name == "first_audio":
             self._sounding = turn
-        elif event.name == "voice_to_voice":
-            turn.voice_ns, turn.voice_to_voice_ms = end_ns, event.duration_ms
         elif event.name == "reply" and event.attributes.get("finish_reason") != "cancelled":
-            self._note_reply(turn, event)
-
-    def _note_reply(self, turn: TurnTimes, event: TimingEvent) -> None:
-        for metric in _REPLY_RATIOS:
-            self._put(metric, event.turn_id, event.attributes.get(metric.value))
-        total = _finite(event.attributes.get(Metric.RTF_TOTAL.value))
-        turn.rtf_total = turn.rtf_total if total is None else total
-
-
-def _note_rating(ratings: list[Rating], event: TimingEvent) -> None:
-    """Keep the answers about the present pause: the silence of a new one is shorter than the one before."""
-    known = event.attributes
-    probability, asked_ms, answered_ms = (
-        float(known[name]) for name in ("probability", "asked_ms", "answered_ms")
-    )
-    if ratings and asked_ms <= ratings[-1].asked_ms:
-        ratings.clear()
-    if known["stage"] != "late":
-        ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms))
-
-
-def _finite(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+            for metric in _REPLY_RATIOS:
+                self._put(metric, event.turn_id, event.attributes.get(metric.value))
+            total = finite(event.attributes.get(Metric.RTF_TOTAL.value))
+            turn.rtf_total = turn.rtf_total if total is None else total
 
 
 def _count(event: TimingEvent) -> int:

@@ -15,7 +15,7 @@ from PySide6.QtGui import QFont, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
 from app.gui.axis_range import AxisRange
-from app.gui.curves import Curve, CurveStyle
+from app.gui.curves import Curve, CurveStyle, InterruptionMarks
 from app.gui.definitions import define, number, tooltip, unit_name
 from app.gui.metrics import LatencyMetrics, Metric
 from app.gui.series import SHOWN_TURNS, SeriesSummary
@@ -73,6 +73,9 @@ class LivePlot(QFrame):
             self._line = pg.InfiniteLine(style.reference, angle=0)
             self.plot.addItem(self._line, ignoreBounds=True)
         self.curves = {curve.metric: Curve(curve, self._box_of(curve)) for curve in style.curves}
+        self.marks: InterruptionMarks | None = None
+        if style.seconds is not None:
+            self.marks = InterruptionMarks(self.plot.getPlotItem().getViewBox())
         self._lay_out()
         self.set_theme(theme)
 
@@ -100,6 +103,8 @@ class LivePlot(QFrame):
             self._write_legend(metric)
         if changed:
             self._fit()
+        if self.marks is not None:
+            self.marks.draw(metrics.interruptions, self._left.upper)
         self._follow(metrics)
         return bool(changed)
 
@@ -116,6 +121,8 @@ class LivePlot(QFrame):
         for metric, curve in self.curves.items():
             curve.clear()
             self._write_legend(metric)
+        if self.marks is not None:
+            self.marks.draw((), 0.0)
         self._left.reset()
         self._right.reset()
         self._set_y_ranges()
@@ -133,6 +140,8 @@ class LivePlot(QFrame):
             self._line.setPen(pg.mkPen(theme.muted, width=1, style=Qt.PenStyle.DashLine))
         for curve in self.curves.values():
             curve.set_colour(theme.ink(curve.style.ink))
+        if self.marks is not None:
+            self.marks.set_colour(theme.text)
         self.plot.setBackground(theme.surface)
         self.retranslate()
 

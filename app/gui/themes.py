@@ -15,7 +15,7 @@ from PySide6.QtCore import QDir, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
-from app.gui.metrics import LatencyStage
+from app.gui.turn_times import LatencyStage
 
 _FONT_FAMILIES = (
     "Inter",
@@ -108,6 +108,7 @@ LIGHT = Theme(
         LatencyStage.STEP: "#731a8c",
         LatencyStage.TOKEN2MEL: "#a33000",
         LatencyStage.VOCODER: "#0fa26a",
+        LatencyStage.HOLD: "#78243c",
         LatencyStage.DEVICE: "#ab860c",
     },
 )
@@ -134,6 +135,7 @@ DARK = Theme(
         LatencyStage.STEP: "#ef9af0",
         LatencyStage.TOKEN2MEL: "#f0622c",
         LatencyStage.VOCODER: "#74dcb2",
+        LatencyStage.HOLD: "#b46054",
         LatencyStage.DEVICE: "#f5e07a",
     },
 )
@@ -243,7 +245,7 @@ QPushButton:focus {{ border: 1px solid {t.accent}; }}
 QPushButton:disabled {{ color: {t.muted}; background: {t.sunken}; border-color: {t.sunken}; }}
 QPushButton[role="primary"], QPushButton:default {{
     background: {t.accent}; color: {t.on_accent}; border: 1px solid {t.accent}; font-weight: 600; }}
-QPushButton[role="primary"]:hover {{ background: {_mix(t.accent, t.text, 0.15)}; }}
+QPushButton[role="primary"]:hover {{ background: {mix(t.accent, t.text, 0.15)}; }}
 QPushButton[role="primary"]:focus {{ border: 2px solid {t.text}; padding: 5px 13px; }}
 QPushButton[role="primary"]:disabled {{ background: {t.sunken}; color: {t.muted}; border-color: {t.sunken}; }}
 QPushButton[role="chip"] {{ border-radius: 14px; padding: 4px 12px; background: {t.surface}; }}
@@ -295,7 +297,8 @@ QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; f
 """
 
 
-def _mix(first: str, second: str, amount: float) -> str:
+def mix(first: str, second: str, amount: float) -> str:
+    """A colour between two, as #rrggbb; `amount` is the share of the second."""
     a, b = QColor(first), QColor(second)
     parts = ((1 - amount) * x + amount * y for x, y in zip(a.getRgb()[:3], b.getRgb()[:3], strict=True))  # type: ignore[index]
     return QColor(*(round(part) for part in parts)).name()

@@ -15,8 +15,8 @@ from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
 from app.gui.balanced_label import BalancedLabel
 from app.gui.bubbles import Bubble, ReplyBubble, UserBubble
 from app.gui.icons import Icons
-from app.gui.metrics import TurnTimes
 from app.gui.themes import Theme
+from app.gui.turn_times import TurnTimes
 from app.session.messages import (
     Levels,
     PlaybackFinished,

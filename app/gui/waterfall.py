@@ -14,11 +14,12 @@ from app.gui.definitions import (
     rating_definition,
     rating_name,
     rating_text,
+    speculation_text,
     stage_name,
     stage_text,
 )
-from app.gui.metrics import LatencyStage, Waterfall
-from app.gui.themes import Theme
+from app.gui.themes import Theme, mix
+from app.gui.turn_times import LatencyStage, Waterfall
 
 _ROW = 21
 _AXIS = 20
@@ -30,7 +31,8 @@ _MARK = 4.0
 class WaterfallView(QWidget):
     """Draws a `Waterfall`: one row per stage, its spans on a common axis of ms, their sum at the right.
 
-    Diamonds on the bar of the endpointing are the answers of the end-of-turn detector.
+    Diamonds on the bar of the endpointing are the answers of the end-of-turn detector. Lighter bars are work
+    on a reply before it was sure that the turn is over.
     """
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -78,6 +80,8 @@ class WaterfallView(QWidget):
             ratings = self._waterfall.ratings if self._waterfall is not None else ()
             answers = "".join(f"<br>{rating_text(rating)}" for rating in ratings)
             parts.append(f"<b>◆ {rating_name()}</b><br>{rating_definition()}{answers}")
+        elif self._waterfall is not None and self._waterfall.is_speculative:
+            parts.append(speculation_text())
         return f"<qt>{'<br>'.join(parts)}</qt>"
 
     def paintEvent(self, _event: QPaintEvent) -> None:
@@ -131,9 +135,11 @@ class WaterfallView(QWidget):
         painter.drawRoundedRect(QRectF(track.left(), top + 8.5, track.width(), 4), 2, 2)
         total = 0.0
         if self._waterfall is not None:
-            painter.setBrush(colour)
             for bar in self._waterfall.bars:
                 if bar.stage is stage:
+                    painter.setBrush(
+                        QColor(mix(colour.name(), self._theme.surface, 0.5 * bar.is_speculative))
+                    )
                     left = track.left() + track.width() * bar.start_ms / upper
                     width = max(2.0, track.width() * bar.duration_ms / upper)
                     painter.drawRoundedRect(QRectF(left, top + 4, width, _ROW - 8), 3, 3)
@@ -166,4 +172,5 @@ class WaterfallView(QWidget):
             for stage in LatencyStage
         ]
         parts += [f"{rating_name()}: {rating_text(rating)}" for rating in self._waterfall.ratings]
+        parts += [speculation_text()] if self._waterfall.is_speculative else []
         self.setAccessibleDescription(", ".join(parts))

@@ -166,10 +166,6 @@
         <translation>把第一包梅尔帧变为音频采样。</translation>
     </message>
     <message>
-        <source>First sample ready → first sample at the loudspeaker: buffering and device latency.</source>
-        <translation>首个采样就绪 → 首个采样到达扬声器：缓冲与设备延迟。</translation>
-    </message>
-    <message>
         <source>End of turn</source>
         <translation>说完检测</translation>
     </message>
@@ -296,6 +292,22 @@
     <message>
         <source>over %1 values of the last %2 turns</source>
         <translation>最近 %2 轮中的 %1 个值</translation>
+    </message>
+    <message>
+        <source>Playback hold</source>
+        <translation>播放缓冲等待</translation>
+    </message>
+    <message>
+        <source>First sample ready → start of playback: deliberate buffering, so that the reply does not stutter.</source>
+        <translation>首个样本就绪 → 开始播放：有意的缓冲，以免回复卡顿。</translation>
+    </message>
+    <message>
+        <source>Start of playback → first sample at the loudspeaker: next block and latency of the device.</source>
+        <translation>开始播放 → 首个样本到达扬声器：等待设备的下一个数据块，加上设备延迟。</translation>
+    </message>
+    <message>
+        <source>Lighter bars: done before it was sure that you had finished.</source>
+        <translation>浅色条：在确定您说完之前完成的工作。</translation>
     </message>
 </context>
 <context>
@@ -675,6 +687,14 @@
     <message>
         <source>By turn, median in ms of the decode steps of the language model.</source>
         <translation>按轮次，语言模型解码步耗时的中位数，毫秒。</translation>
+    </message>
+    <message>
+        <source>▼ interrupted, ▲ resumed, ✕ cut.</source>
+        <translation>▼ 被打断，▲ 继续，✕ 截断。</translation>
+    </message>
+    <message>
+        <source>to the start of playback</source>
+        <translation>到开始播放</translation>
     </message>
 </context>
 <context>

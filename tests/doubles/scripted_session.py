@@ -237,7 +237,8 @@ def exchange_timings(
         )
         if chunk == 0:
             first = emit("first_audio", commit, clock - commit)
-    sound = first + 48 + chance.uniform(0, 14)
+    hold = 20 + chance.uniform(0, 30)
+    sound = emit("playback_hold", first, hold, reason="pace", target_ms=0.0) + 28 + chance.uniform(0, 14)
     if exchange.source != "text":
         emit("voice_to_voice", end, sound - end)
     audio_ms = exchange.chunks * CHUNK_MS

@@ -13,11 +13,12 @@ from pytestqt.qtbot import QtBot
 from app.gui.curves import with_gaps
 from app.gui.definitions import define, number, stage_name, tooltip
 from app.gui.latency_view import LatencyView
-from app.gui.metrics import LatencyStage, Metric
+from app.gui.metrics import Metric
 from app.gui.plots import LivePlot, turn_window
 from app.gui.series import MAX_LEVELS, SHOWN_TURNS
-from app.gui.themes import DARK, Theme
+from app.gui.themes import DARK, Theme, mix
 from app.gui.tiles import FigureTile
+from app.gui.turn_times import LatencyStage
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings
 
@@ -210,6 +211,43 @@ def test_waterfall_is_painted_in_the_colours_of_its_stages(view: LatencyView, th
         picture.pixelColor(x, y).name() for x in range(picture.width()) for y in range(picture.height())
     }
     assert set(theme.stages.values()) <= colours
+
+
+def test_interruptions_are_marked_on_the_playback(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.add_events(
+        TimingEvent("decision", 24, second * 10**9, 0, "dialog", {"kind": kind, "at_s": float(second)})
+        for second, kind in ((60, "interrupt"), (61, "resume"), (63, "cut"))
+    )
+    view.redraw()
+    marks = view.plots["playback"].marks
+    assert marks is not None
+    origin_s = all_timings()[0].start_ns / 1e9
+    x, y = marks.item.getData()
+    assert x.tolist() == pytest.approx([60 - origin_s, 61 - origin_s, 63 - origin_s])
+    assert (y < ranges(view.plots["playback"])[1][1]).all()
+    assert [spot.symbol() for spot in marks.item.points()] == ["t", "t1", "x"]
+    view.clear()
+    assert len(marks.item.points()) == 0
+
+
+def test_lighter_bars_are_work_before_the_turn_was_sure(view: LatencyView, theme: Theme) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    assert "Lighter" not in view.waterfall.row_text(LatencyStage.STEP)
+    bars = tuple(
+        dataclasses.replace(bar, is_speculative=bar.stage is LatencyStage.TOKEN2MEL) for bar in waterfall.bars
+    )
+    view.waterfall.show_waterfall(dataclasses.replace(waterfall, bars=bars))
+    assert "Lighter bars" in view.waterfall.row_text(LatencyStage.STEP)
+    assert "Lighter bars" in view.waterfall.accessibleDescription()
+    picture = view.waterfall.grab().toImage()
+    colours = {
+        picture.pixelColor(x, y).name() for x in range(picture.width()) for y in range(picture.height())
+    }
+    assert mix(theme.stages[LatencyStage.TOKEN2MEL], theme.surface, 0.5) in colours
 
 
 def test_clear_starts_over(view: LatencyView) -> None:

@@ -16,8 +16,8 @@ from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.gui import themes
-from app.gui.metrics import LatencyStage
 from app.gui.themes import DARK, LIGHT, Theme, ThemeChoice, Tone
+from app.gui.turn_times import LatencyStage
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
 # How linear RGB looks with a deficiency (Machado et al. 2009, severity 1).

@@ -11,9 +11,9 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gui.icons import Icons
-from app.gui.metrics import TurnTimes
 from app.gui.themes import DARK, Theme
 from app.gui.transcript import MOST_TURNS, Transcript
+from app.gui.turn_times import TurnTimes
 from app.session.messages import (
     CancelReason,
     Levels,

@@ -1,0 +1,184 @@
+"""The times of one turn, and its waterfall: where the time went until the first sound of the reply.
+
+In: timing events of the turn. Out: bars in ms, answers of the end-of-turn detector. Qt-free and pure: no
+clock is read. GUI thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from engine_runtime.timing import TimingEvent
+
+_MAX_SPANS = 4096
+
+
+class LatencyStage(str, Enum):
+    """The stages between the end of a question and the first sound of its reply, in order."""
+
+    ENDPOINTING = "endpointing"
+    PREFILL = "prefill"
+    STEP = "step"
+    TOKEN2MEL = "token2mel"
+    VOCODER = "vocoder"
+    HOLD = "hold"
+    DEVICE = "device"
+
+
+_SPANS = {
+    "prefill": LatencyStage.PREFILL,
+    "step": LatencyStage.STEP,
+    "token2mel": LatencyStage.TOKEN2MEL,
+    "vocoder": LatencyStage.VOCODER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One span of a waterfall, in ms after the last speech sample (after the commit for a typed question).
+    `is_speculative` if it began before it was sure that the turn is over."""
+
+    stage: LatencyStage
+    start_ms: float
+    duration_ms: float
+    is_speculative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """An answer of the end-of-turn detector: the probability that the user has finished, what came of it
+    (`Stage` of app.dialog.end_of_turn), and the silence when it was asked and when it answered."""
+
+    probability: float
+    stage: str
+    asked_ms: float
+    answered_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """Where the time went between the end of the question and the first sound of the answer."""
+
+    turn_id: int
+    is_spoken: bool
+    reaches_device: bool
+    end_ms: float
+    bars: tuple[Bar, ...]
+    ratings: tuple[Rating, ...] = ()
+    """Of the pause that ended the question."""
+
+    def total_ms(self, stage: LatencyStage) -> float:
+        """Sum of the spans of one stage."""
+        return sum(bar.duration_ms for bar in self.bars if bar.stage is stage)
+
+    @property
+    def is_speculative(self) -> bool:
+        """Whether the reply was begun before the turn was sure."""
+        return any(bar.is_speculative for bar in self.bars)
+
+    @property
+    def other_ms(self) -> float:
+        """Time in which none of the stages ran: waiting, queueing, Python between the stages."""
+        covered, reached = 0.0, 0.0
+        for bar in sorted(self.bars, key=lambda bar: bar.start_ms):
+            end = bar.start_ms + bar.duration_ms
+            covered += max(0.0, end - max(reached, bar.start_ms))
+            reached = max(reached, end)
+        return max(0.0, self.end_ms - covered)
+
+
+@dataclass(slots=True)
+class TurnTimes:
+    """Times of one turn; None until their event has arrived."""
+
+    turn_id: int
+    ttfa_ms: float | None = None
+    voice_to_voice_ms: float | None = None
+    rtf_total: float | None = None
+    commit_ns: int | None = None
+    """When the engine was asked for the reply; a speculative one before the end of the endpointing."""
+    endpointing: tuple[int, int] | None = None
+    first_audio_ns: int | None = None
+    hold_ns: int = 0
+    voice_ns: int | None = None
+    ratings: list[Rating] = field(default_factory=list)
+    spans: deque[tuple[LatencyStage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
+
+    def note(self, event: TimingEvent) -> None:
+        """Take an event of the turn; unknown names are passed over."""
+        end_ns = event.start_ns + event.duration_ns
+        if (stage := _SPANS.get(event.name)) is not None:
+            if self.first_audio_ns is None or event.start_ns < self.first_audio_ns:
+                self.spans.append((stage, event.start_ns, end_ns))
+        elif event.name == "commit":
+            # A reopened turn is committed again: discard the events after the earlier commit.
+            self.commit_ns, self.first_audio_ns, self.voice_ns = event.start_ns, None, None
+            self.hold_ns = 0
+        elif event.name == "end_of_turn":
+            self._note_rating(event)
+        elif event.name == "endpointing":
+            self.endpointing = (event.start_ns, end_ns)
+        elif event.name == "first_audio":
+            self.first_audio_ns, self.ttfa_ms = end_ns, event.duration_ms
+            self.commit_ns = event.start_ns if self.commit_ns is None else self.commit_ns
+        elif event.name == "playback_hold":
+            self.hold_ns = event.duration_ns
+        elif event.name == "voice_to_voice":
+            self.voice_ns, self.voice_to_voice_ms = end_ns, event.duration_ms
+
+    def waterfall(self) -> Waterfall | None:
+        """Its waterfall; None before the first sample of its reply is ready."""
+        if self.commit_ns is None or self.first_audio_ns is None:
+            return None
+        begin, sure = self.endpointing or (self.commit_ns, self.commit_ns)
+        ready = max(self.first_audio_ns, sure)
+        spans = [*self._stage_spans(self.commit_ns, self.first_audio_ns), *self._playback_spans(ready)]
+        bars = [
+            Bar(stage, (start - begin) / 1e6, (stop - start) / 1e6, is_speculative=start < sure)
+            for stage, start, stop in spans
+        ]
+        if self.endpointing is not None:
+            bars.insert(0, Bar(LatencyStage.ENDPOINTING, 0.0, (sure - begin) / 1e6))
+        end = max([ready, *(stop for _, _, stop in spans)])
+        return Waterfall(
+            self.turn_id,
+            self.endpointing is not None,
+            any(bar.stage is LatencyStage.DEVICE for bar in bars),
+            (end - begin) / 1e6,
+            tuple(bars),
+            tuple(self.ratings),
+        )
+
+    def _stage_spans(self, asked: int, ready: int) -> list[tuple[LatencyStage, int, int]]:
+        """What the engine did from the commit to the first sample."""
+        return [
+            (stage, start, min(stop, ready)) for stage, start, stop in self.spans if asked <= start < ready
+        ]
+
+    def _playback_spans(self, ready: int) -> list[tuple[LatencyStage, int, int]]:
+        """Hold and device. The hold counts from the first sample; before `ready`, that sample waited for the
+        end of the turn to be sure."""
+        heard = self.voice_ns if self.voice_ns is not None and self.voice_ns >= ready else None
+        played = max(ready, (self.first_audio_ns or 0) + self.hold_ns)
+        played = played if heard is None else min(played, heard)
+        spans = [(LatencyStage.HOLD, ready, played)] if played > ready else []
+        return spans if heard is None else [*spans, (LatencyStage.DEVICE, played, heard)]
+
+    def _note_rating(self, event: TimingEvent) -> None:
+        """Keep the answers about the present pause: the silence of a new pause is shorter than before."""
+        known = event.attributes
+        probability, asked_ms, answered_ms = (
+            float(known[name]) for name in ("probability", "asked_ms", "answered_ms")
+        )
+        if self.ratings and asked_ms <= self.ratings[-1].asked_ms:
+            self.ratings.clear()
+        if known["stage"] != "late":
+            self.ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms))
+
+
+def finite(value: object) -> float | None:
+    """A value of an event, None unless it is a finite number."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

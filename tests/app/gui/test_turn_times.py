@@ -1,0 +1,148 @@
+"""The waterfall of a turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.gui.metrics import LatencyMetrics, Metric
+from app.gui.turn_times import LatencyStage, Rating
+from engine_runtime.timing import TimingEvent
+from tests.doubles.timed_turns import event, spoken_turn, typed_turn
+
+
+def test_waterfall_of_a_spoken_turn() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn())
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.is_spoken
+    assert waterfall.reaches_device
+    assert waterfall.end_ms == pytest.approx(840.0)
+    totals = {stage: waterfall.total_ms(stage) for stage in LatencyStage}
+    assert totals == pytest.approx(
+        {
+            LatencyStage.ENDPOINTING: 600.0,
+            LatencyStage.PREFILL: 20.0,  # prefill during speech is not on the critical path
+            LatencyStage.STEP: 20.0,  # nor is the step after the first sound
+            LatencyStage.TOKEN2MEL: 90.0,
+            LatencyStage.VOCODER: 50.0,
+            LatencyStage.HOLD: 25.0,
+            LatencyStage.DEVICE: 15.0,
+        }
+    )
+    assert waterfall.other_ms == pytest.approx(20.0)
+    assert min(bar.start_ms for bar in waterfall.bars) == 0.0
+
+
+def test_the_delay_of_the_commit_is_between_the_stages() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend([event("endpointing", 0, 600), event("commit", 608, 0), event("first_audio", 608, 100)])
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.total_ms(LatencyStage.ENDPOINTING) == 600.0
+    assert metrics.series[Metric.ENDPOINTING].points().medians.tolist() == [600.0]
+    assert waterfall.other_ms == pytest.approx(108.0)
+
+
+def test_waterfall_of_a_typed_question_starts_at_the_commit() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(typed_turn())
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert not waterfall.is_spoken
+    assert not waterfall.reaches_device
+    assert waterfall.end_ms == pytest.approx(225.0)  # the hold is known, the device is not
+    assert waterfall.total_ms(LatencyStage.ENDPOINTING) == 0.0
+    assert waterfall.total_ms(LatencyStage.HOLD) == 25.0
+
+
+def test_a_reply_that_was_begun_before_the_turn_was_sure() -> None:
+    """Commit 160 ms after the last speech, first sample 200 ms later, the turn sure at 500, sound at 530."""
+    speculative = [
+        each for each in spoken_turn(at_ms=560) if each.name not in ("endpointing", "voice_to_voice")
+    ]
+    metrics = LatencyMetrics()
+    metrics.add(event("endpointing", 1_000, 500))
+    metrics.extend(speculative)  # its commit is at 1,160
+    metrics.add(event("voice_to_voice", 1_000, 530))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.is_speculative
+    assert waterfall.end_ms == pytest.approx(530.0)
+    early = {bar.stage for bar in waterfall.bars if bar.is_speculative}
+    assert early == {LatencyStage.PREFILL, LatencyStage.STEP, LatencyStage.TOKEN2MEL, LatencyStage.VOCODER}
+    assert waterfall.total_ms(LatencyStage.HOLD) == 0.0  # the hold was over before the turn was sure
+    assert waterfall.total_ms(LatencyStage.DEVICE) == pytest.approx(30.0)
+    assert waterfall.other_ms == 0.0
+
+
+def test_waterfall_follows_the_last_turn_that_sounded() -> None:
+    metrics = LatencyMetrics()
+    assert metrics.waterfall() is None
+    metrics.extend(spoken_turn(1, 1000))
+    metrics.add(event("commit", 9000, 0, turn_id=2))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.turn_id == 1
+    metrics.extend(spoken_turn(3, 20_000))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.turn_id == 3
+
+
+def test_a_turn_that_continued_counts_from_its_last_commit() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn(1, 1000))
+    metrics.extend(spoken_turn(1, 3000))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.end_ms == pytest.approx(840.0)
+    assert waterfall.total_ms(LatencyStage.STEP) == pytest.approx(20.0)
+
+
+def test_span_across_the_first_sound_is_cut_there() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(
+        [
+            event("commit", 0, 0),
+            event("step", 10, 100),
+            event("first_audio", 0, 60),
+        ]
+    )
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.total_ms(LatencyStage.STEP) == pytest.approx(50.0)
+    assert waterfall.other_ms == pytest.approx(10.0)
+
+
+def rated(probability: float, stage: str, asked_ms: float) -> list[TimingEvent]:
+    """The detector's answer about a pause, 64 ms after it was asked."""
+    answered_ms = asked_ms + 64
+    return [
+        event(
+            "end_of_turn",
+            0,
+            50,
+            probability=probability,
+            stage=stage,
+            asked_ms=asked_ms,
+            answered_ms=answered_ms,
+        ),
+    ]
+
+
+def test_the_waterfall_shows_the_answers_about_the_last_pause() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend([*rated(0.3, "unlikely", 160), *rated(0.4, "unlikely", 960)])
+    metrics.extend([*rated(0.2, "unlikely", 160), *rated(0.95, "likely", 960), *spoken_turn()])
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.ratings == (Rating(0.2, "unlikely", 160, 224), Rating(0.95, "likely", 960, 1_024))
+
+
+def test_an_answer_that_came_too_late_is_not_shown() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend([*rated(0.3, "unlikely", 160), *rated(0.99, "late", 160), *spoken_turn()])
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.ratings == ()
