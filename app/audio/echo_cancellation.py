@@ -30,8 +30,8 @@ _LONGEST_WAIT_FRAMES = 10
 """A captured frame waits this long for the reference: late callbacks, and the resampling filter."""
 _QUIET_S = 2.0
 """Playback without an echo after which automatic cancellation passes the capture through."""
-_CHECK_FRAMES, _RARE_CHECK_FRAMES = 3, 5
-"""How often an echo is looked for: in time to hold back an interruption, and while cancelling."""
+_CHECK_FRAMES = 3
+"""How often an echo is looked for: in time to hold back an interruption."""
 _NO_CLOCK_FRAMES = 300
 _SMOOTHING = 0.02
 _PACKAGE = "pywebrtc_audio"
@@ -213,7 +213,7 @@ class CaptureProcessor:
         monitor.add(near, far, cleaned)
         if monitor.is_audible:
             self._audible_samples += len(near)
-        if self._frames - self._checked >= (_CHECK_FRAMES if self._passes_through else _RARE_CHECK_FRAMES):
+        if self._frames - self._checked >= _CHECK_FRAMES:
             self._checked = self._frames
             if monitor.find_echo():
                 self._audible_samples = 0

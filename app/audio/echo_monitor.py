@@ -27,13 +27,16 @@ _WHITENING_FLOOR = 0.1
 """Of the mean: bins without sound must not weigh as much as those with some."""
 _PEAK = 12.0
 """Height over the RMS of all delays that counts as a peak; an echo at -30 dB has 22 in the median."""
-_SECOND_PEAK = 0.6
-"""Part of that height which any other peak may have. Two voices of the same pitch have several alike (61 % of
-their peaks have), an echo one (94 %)."""
-_SAME_DELAY = 16
-"""Samples, 1 ms: an echo stays where it is, a chance peak does not."""
-_APART_S = (0.15, 0.5)
-"""Two peaks this far apart at the same delay are an echo: not the same sound twice, not long ago."""
+_PEAK_WIDTH = 16
+"""Samples on each side, 1 ms: the room spreads a peak."""
+_SECOND_PEAK = 0.55
+"""Part of that height which any other peak may have. Two voices of the same pitch have several alike, an echo
+has one."""
+_SAME_DELAY = 4
+"""Samples, 0.25 ms: an echo stays where it is but for drift (2.4 samples at most), a chance peak does not."""
+_PEAKS, _WITHIN_S = 6, 0.5
+"""So many peaks at the same delay within this time are an echo. A synthetic voice that says the same words
+as the user gives a few, since it repeats itself exactly."""
 _RECENT_S = 0.1
 """A peak makes an echo possible for this long."""
 _AUDIBLE = 0.001
@@ -102,17 +105,19 @@ class EchoMonitor:
         height = correlation[peak]
         if height <= max(_PEAK * rms(correlation), 0.0):
             return False
-        correlation[max(peak - _SAME_DELAY, 0) : peak + _SAME_DELAY + 1] = 0.0
+        correlation[max(peak - _PEAK_WIDTH, 0) : peak + _PEAK_WIDTH + 1] = 0.0
         return bool(correlation.max() < _SECOND_PEAK * height) and self._confirm(peak)
 
     def _confirm(self, delay: int) -> bool:
-        """Whether an earlier peak had the same delay; if so, measure the losses."""
+        """Whether enough of the latest peaks have this delay; if so, measure the losses."""
         now_s = self._samples / RATE_HZ
-        is_echo = any(
-            _APART_S[0] <= now_s - then_s <= _APART_S[1] and abs(delay - earlier) <= _SAME_DELAY
-            for then_s, earlier in self._peaks
-        )
         self._peaks.append((now_s, delay))
+        same = [
+            then_s
+            for then_s, earlier in self._peaks
+            if now_s - then_s <= _WITHIN_S and abs(delay - earlier) <= _SAME_DELAY
+        ]
+        is_echo = len(same) >= _PEAKS
         if is_echo:
             self.delay_ms = delay * 1000.0 / RATE_HZ
             played = self._far[len(self._far) - delay - _WINDOW : len(self._far) - delay]

@@ -160,8 +160,9 @@ def test_with_headphones_the_user_can_interrupt_and_is_not_processed(after_s: fl
         driver.until(lambda: driver.of(EchoMeasured)[-1].echo.state == "no_echo")
         room.speak(0.25 * spoken("question", RATE), after_s)
         driver.until(lambda: interruptions(driver) > 0 or replies_heard(driver) > 1, 60)
-    assert interruptions(driver) == 1
-    assert driver.of(EchoMeasured)[-1].echo.state == "no_echo"
+        assert interruptions(driver) == 1
+        # The reply repeats words of the user in the same voice, which may pass for an echo for a moment.
+        driver.until(lambda: driver.of(EchoMeasured)[-1].echo.state == "no_echo", 60)
 
 
 @pytest.mark.parametrize("loss_db", [6, 20])
