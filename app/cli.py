@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from platform import platform, python_version
 from typing import NoReturn, TypeGuard
 
 from app import paths, process
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parsed(sys.argv[1:] if argv is None else list(argv))
     paths.require_home()
     set_up_logging(paths.log_file(), arguments.verbose)
+    command = arguments.command or "window"
+    _log.info("moss-voice %s, %s: Python %s on %s", _version(), command, python_version(), platform())
     try:
         with process.stopped_by_signals():
             _require_current_folder()

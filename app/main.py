@@ -8,6 +8,7 @@ preferences saved, session stopped (turn cancelled, devices closed, threads join
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from app.dialog.smart_turn import SmartTurn
     from engine_runtime.engine import Engine
 
+_log = logging.getLogger(__name__)
+
 
 def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
     """A factory that loads the engine, called in the thread that will use it. That raises MossVoiceError."""
@@ -29,6 +32,7 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
         from engine_runtime.bundle.released.full_size import describe
         from engine_runtime.engine import Engine
 
+        _log.info("loading %s: %s", settings.bundle, settings.engine)
         with_files, voice = settings.engine.random_weights is None, None
         needs_weights = settings.engine.backend == "torch"
         bundle = (

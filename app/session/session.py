@@ -28,6 +28,7 @@ from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_jobs import Close
 from app.session.engine_worker import EngineFactory, EngineWorker
+from app.session.event_log import EventLog
 from app.session.messages import Command, Event, Timing
 from app.session.pending_work import PendingWork
 from app.session.session_settings import SessionSettings
@@ -80,6 +81,7 @@ class Session:
         """
         settings = settings or SessionSettings()
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
+        self._log = EventLog()
         pending = PendingWork()
         self._worker = EngineWorker(engine_factory, self._on_engine, pending)
         self._end_of_turn = EndOfTurnWorker(end_of_turn, pending) if end_of_turn is not None else None
@@ -96,7 +98,7 @@ class Session:
             Capture(vad, keep_ms, processor),
             supervisor,
             clock or RealClock(),
-            self._events.append,
+            self._emit,
             settings,
             find_devices,
             sample_listener,
@@ -165,7 +167,12 @@ class Session:
         self._loop.turns.use_timing(engine.timing)
 
     def _on_timing(self, event: TimingEvent) -> None:
-        self._events.append(Timing(event))
+        self._emit(Timing(event))
+
+    def _emit(self, event: Event) -> None:
+        """Any thread."""
+        self._events.append(event)
+        self._log.note(event)
 
 
 def _run_bounded(action: Callable[[], None], limit_s: float) -> bool:

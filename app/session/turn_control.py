@@ -7,7 +7,6 @@ extended, committed, cancelled), its endpointing time, and every decision as a t
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -50,7 +49,6 @@ from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope
 
 DecisionKind = Literal["pause", "speculate", "confirm", "roll_back", "interrupt", "resume", "cut"]
-_log = logging.getLogger(__name__)
 
 
 class TurnControl:
@@ -325,7 +323,6 @@ class TurnControl:
         """A decision of turn-taking, for trace, report and log. `at_s` is by the session's clock."""
         at_s = self._clock.now_ns() / 1e9
         self.timing.emit("decision", turn_id, time.perf_counter_ns(), 0, kind=kind, at_s=at_s, **details)
-        _log.info("turn %d: %s at %.2f s %s", turn_id, kind, at_s, details)
 
     # ---- beginnings and ends ----
 
