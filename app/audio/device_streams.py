@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.audio.devices import Device, DeviceList, choose, list_devices, portaudio
+from app.audio.devices import SERVER_DEVICE, Device, DeviceList, choose, find, list_devices, portaudio
 from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
+from app.audio.sound_server import Side, routed_to
 from app.audio.streams import SampleClock
 from engine_runtime.errors import AudioDeviceError
 
@@ -64,8 +67,10 @@ class _SoundStream(ABC):
     device."""
 
     _what: str
+    _direction: Side
 
-    def __init__(self) -> None:
+    def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
+        self._find_devices = find_devices
         self.sample_rate = DEVICE_RATE_HZ
         self.ring = self._new_ring(DEVICE_RATE_HZ)
         self.name = ""
@@ -82,13 +87,18 @@ class _SoundStream(ABC):
         stereo."""
         self.close()
         sounddevice = portaudio()
-        found = list_devices()
-        chosen = choose(self._side(found), device, self._what, found.problem)
+        found = self._find_devices()
+        candidates = self._side(found)
+        chosen = choose(candidates, device, self._what, found.problem)
+        is_named = device is not None and find(candidates, device) == chosen
+        # The server moves a stream that was not routed along with its default device.
+        is_routed = chosen.is_of_server and (is_named or not chosen.is_default)
         refusal: Exception | None = None
         for rate in dict.fromkeys((DEVICE_RATE_HZ, chosen.sample_rate)):
             for channels in (1, 2):
                 try:
-                    self._start(sounddevice, chosen, rate, channels, latency_s)
+                    with routed_to(self._direction, chosen) if is_routed else nullcontext():
+                        self._start(sounddevice, chosen, rate, channels, latency_s)
                     return
                 except sounddevice.PortAudioError as error:
                     refusal = error
@@ -100,6 +110,7 @@ class _SoundStream(ABC):
         ) from refusal
 
     def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:
+        index = self._portaudio_index(chosen)
         self._prepare(rate)
         self._has_finished = False
         is_wasapi = chosen.host_api == "Windows WASAPI"
@@ -107,7 +118,7 @@ class _SoundStream(ABC):
             sounddevice,
             samplerate=rate,
             blocksize=BLOCK_FRAMES,
-            device=chosen.index,
+            device=index,
             channels=channels,
             dtype="float32",
             latency=latency_s,
@@ -119,6 +130,20 @@ class _SoundStream(ABC):
         self.latency_s = float(self._stream.latency)
         self.name = chosen.name
         self._stall.restart(time.perf_counter_ns())
+
+    def _portaudio_index(self, chosen: Device) -> int:
+        """The device to open. AudioDeviceError if PortAudio was started before the sound server."""
+        if not chosen.is_of_server:
+            return chosen.index
+        found = list_devices()
+        for device in self._side(found):
+            if device.name == SERVER_DEVICE:
+                return device.index
+        raise AudioDeviceError(
+            found.problem
+            or f"No {self._what} was found. The sound server cannot be reached through ALSA; on Debian or "
+            "Ubuntu install it with: apt install libasound2-plugins"
+        )
 
     def _prepare(self, rate: int) -> None:
         """Rings and clocks for a stream at `rate`."""
@@ -169,9 +194,10 @@ class SoundInput(_SoundStream):
     """A microphone. Non-finite samples become silence, loud ones are clipped to [-1, 1]."""
 
     _what = "microphone"
+    _direction: Side = "input"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
+        super().__init__(find_devices)
         self._overflows = 0
 
     @property
@@ -206,10 +232,11 @@ class SoundOutput(_SoundStream):
     """A loudspeaker. Plays silence while the ring is empty."""
 
     _what = "loudspeaker"
+    _direction: Side = "output"
     ring: PlaybackRing
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
+        super().__init__(find_devices)
         self.is_expecting = False
         self.underruns = 0
         self.played = Ring(int(_RING_SECONDS * self.sample_rate))

@@ -18,8 +18,9 @@ from typing import Any
 
 from engine_runtime.errors import AudioDeviceError
 
-_PREFERRED_ON_LINUX = "pulse"
-"""Ends cleanly when the sound server dies; PipeWire's own ALSA plugin can hang PortAudio for ever."""
+SERVER_DEVICE = "pulse"
+"""PortAudio's name of the sound server. Preferred on Linux: it ends cleanly when the server dies, where
+PipeWire's own ALSA plugin can hang PortAudio for ever."""
 _AVOIDED_ON_LINUX = ("pipewire", "default", "sysdefault", "dmix")
 _WINDOWS_HOST_API = "Windows WASAPI"
 """Windows lists each device once per host API; the others are slower or cannot share the device."""
@@ -31,10 +32,20 @@ class Device:
     """One side (input or output) of a sound device."""
 
     index: int
+    """In PortAudio's list; -1 for a device of the sound server, which is opened through `SERVER_DEVICE`."""
     name: str
     host_api: str
     sample_rate: int
     is_default: bool
+    description: str = ""
+    """What the system calls it; "" if that is the name."""
+    is_monitor: bool = False
+    """It captures what a loudspeaker plays: used only if it is asked for by name."""
+
+    @property
+    def is_of_server(self) -> bool:
+        """Whether the sound server connects it by its name."""
+        return self.index < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,11 @@ class DeviceList:
     inputs: tuple[Device, ...]
     outputs: tuple[Device, ...]
     problem: str = ""
+    input_in_use: str = ""
+    """Where the sound server has our capture stream, "" if that is not known; it may move streams."""
+    output_in_use: str = ""
+    is_live: bool = False
+    """It follows the system by itself; otherwise only `rescan` finds changes."""
 
 
 def portaudio() -> Any:
@@ -109,23 +125,37 @@ def choose(
     """The device named `wanted`, or else the best default. `what` is "microphone" or "loudspeaker" (for the
     error).
 
-    A name fits if it is equal, or if exactly one device's name starts with it. On Linux the default is
-    `pulse`, then what PortAudio calls default unless that is one of the plugins that can hang.
+    On Linux the default is `pulse`, then what PortAudio calls default unless that is one of the plugins that
+    can hang.
     """
-    if not devices:
-        raise AudioDeviceError(problem or f"No {what} was found. Connect one and look for devices again.")
-    if wanted is not None:
-        equal = [device for device in devices if device.name == wanted]
-        starting = [device for device in devices if device.name.startswith(wanted)]
-        if equal or len(starting) == 1:
-            return (equal or starting)[0]
+    if wanted is not None and (named := find(devices, wanted)) is not None:
+        return named
+    usable = [device for device in devices if not device.is_monitor]
+    if not usable:
+        raise AudioDeviceError(
+            problem or f"No {what} was found. Connect one; it is used as soon as it is found."
+        )
     if platform.startswith("linux"):
-        return min(devices, key=_linux_rank)
-    return next((device for device in devices if device.is_default), devices[0])
+        return min(usable, key=_linux_rank)
+    return next((device for device in usable if device.is_default), usable[0])
+
+
+def find(devices: tuple[Device, ...], wanted: str) -> Device | None:
+    """The device of this name, or else the only one of this description, or else the only one of which either
+    starts so."""
+    for fits in (
+        lambda device: device.name == wanted,
+        lambda device: device.description == wanted,
+        lambda device: device.name.startswith(wanted) or device.description.startswith(wanted),
+    ):
+        found = [device for device in devices if fits(device)]
+        if len(found) == 1:
+            return found[0]
+    return None
 
 
 def _linux_rank(device: Device) -> tuple[int, int]:
-    if device.name == _PREFERRED_ON_LINUX:
+    if device.name == SERVER_DEVICE:
         return (0, device.index)
     if device.name in _AVOIDED_ON_LINUX:
         return (3, device.index)

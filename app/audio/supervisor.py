@@ -1,20 +1,32 @@
-"""Keeps microphone and loudspeaker running: opens them, detects the loss of one, reopens it.
+"""Keeps microphone and loudspeaker running: opens them, replaces one that is lost, takes it back by name.
 
-In: `open`, `close` and a `service` every few milliseconds with the time. Out: notices for the user. A lost
-device is closed within a time limit, PortAudio is restarted, and the device (or else the default one) is
-opened again, after 0.5, 1, 2, then every 5 s. Dialog thread; closing runs through `run_bounded`, because
-PortAudio can hang.
+In: `open`, `close`, a `service` every few milliseconds with the time, and `follow` when the list of a sound
+server has changed. Out: notices for the user. The server moves our streams itself when their device goes.
+Where a stream ends, it is closed and opened again, on the device that was asked for or else on the default
+one, after 0.5, 1, 2, then every 5 s; PortAudio is restarted first if nothing else is open, the only way to
+make it look for devices. Dialog thread; opening and closing run through `run_bounded`, because PortAudio can
+hang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.audio.devices import divert_messages, leave_portaudio_behind, rescan
+from app.audio.devices import (
+    Device,
+    DeviceList,
+    divert_messages,
+    find,
+    leave_portaudio_behind,
+    list_devices,
+    rescan,
+)
 from app.audio.streams import AudioInput, AudioOutput
 from engine_runtime.errors import MossVoiceError
 
+_OPEN_LIMIT_S = 5.0
+"""A Bluetooth headset may have to change its profile first."""
 _CLOSE_LIMIT_S = 2.0
 _BACK_OFF_NS = (500_000_000, 1_000_000_000, 2_000_000_000, 5_000_000_000)
 
@@ -24,15 +36,44 @@ RunBounded = Callable[[Callable[[], None], float], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeviceNotice:
-    """Something that the user should know about a device."""
+    """Something that the user should know about a device; nothing needs to be done unless it `is_error`."""
 
     message: str
-    what_to_do: str
+    what_to_do: str = ""
     is_error: bool = True
 
 
+class _Side:
+    """One direction: its stream, and what is asked of it."""
+
+    def __init__(self, what: str, stream: AudioInput | AudioOutput) -> None:
+        self.what, self.stream = what, stream
+        self.is_wanted = False
+        self.device: str | None = None
+        """The device that is asked for, None for the default one."""
+        self.is_replaced = False
+        """That device is away and the default one takes its place."""
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.stream.name)
+
+    def devices(self, found: DeviceList) -> tuple[Device, ...]:
+        return found.inputs if self.what == "microphone" else found.outputs
+
+    def in_use(self, found: DeviceList) -> str:
+        """Where the sound server has the stream, or else what was opened."""
+        if not self.is_open:
+            return ""
+        moved = found.input_in_use if self.what == "microphone" else found.output_in_use
+        return moved or self.stream.name
+
+    def is_absent(self, found: DeviceList) -> bool:
+        return self.device is not None and find(self.devices(found), self.device) is None
+
+
 class DeviceSupervisor:
-    """Both sides together, because looking for devices again needs all streams closed."""
+    """Both sides together, because a restart of PortAudio needs all streams closed."""
 
     def __init__(
         self,
@@ -40,83 +81,119 @@ class DeviceSupervisor:
         audio_out: AudioOutput,
         run_bounded: RunBounded,
         look_again: Callable[[], None] = rescan,
+        find_devices: Callable[[], DeviceList] = list_devices,
     ) -> None:
         self.audio_in = audio_in
         self.audio_out = audio_out
         self._run_bounded = run_bounded
         self._look_again = look_again
-        self._wanted: dict[str, str | None] = {}
-        """Side -> device name, for the sides that are to be open."""
+        self._find_devices = find_devices
+        self._input, self._output = _Side("microphone", audio_in), _Side("loudspeaker", audio_out)
+        self._sides = (self._output, self._input)
+        self.input_changes = 0
+        """How often the microphone was opened or closed so far."""
         self._latency_s = 0.0
         self._retry_at_ns: int | None = None
         self._attempt = 0
         self._is_hung = False
+        self._descriptions: dict[str, str] = {}
+        """Of all devices seen so far, to name one that has gone."""
 
     @property
     def is_input_open(self) -> bool:
         """Whether the microphone runs."""
-        return bool(self.audio_in.name)
+        return self._input.is_open
 
     @property
     def is_output_open(self) -> bool:
         """Whether the loudspeaker runs."""
-        return bool(self.audio_out.name)
+        return self._output.is_open
+
+    def in_use(self, found: DeviceList) -> tuple[str, str]:
+        """Names of the microphone and the loudspeaker in use, "" for none."""
+        return self._input.in_use(found), self._output.in_use(found)
 
     def open(
         self, latency_s: float, *, input_device: str | None, output_device: str | None, with_input: bool
     ) -> list[DeviceNotice]:
-        """Open the loudspeaker and, if asked, the microphone; a side that fails is a notice and stays
-        closed."""
-        notices = self.close()
+        """Open the loudspeaker and, if asked, the microphone; a side that fails is a notice, and `service`
+        tries again. A side that is open as it is asked for goes on undisturbed."""
+        changed = []
+        for side, is_wanted, device in (
+            (self._output, True, output_device),
+            (self._input, with_input, input_device),
+        ):
+            same = (side.is_wanted, side.device, self._latency_s) == (is_wanted, device, latency_s)
+            side.is_wanted, side.device = is_wanted, device
+            if not (same and side.is_open):
+                changed.append(side)
         self._latency_s = latency_s
-        self._wanted = {"output": output_device}
-        if with_input:
-            self._wanted["input"] = input_device
-        return [*notices, *self._open_wanted()]
+        self._retry_at_ns, self._attempt = None, 0
+        return [*self._close_streams(changed), *self._open_wanted()]
 
     def close(self) -> list[DeviceNotice]:
         """Close both sides within a time limit; a notice if the sound system hangs."""
-        self._wanted = {}
-        self._retry_at_ns = None
-        self._attempt = 0
-        return self._close_streams()
+        for side in self._sides:
+            side.is_wanted = side.is_replaced = False
+        self._retry_at_ns, self._attempt = None, 0
+        return self._close_streams(self._sides)
 
     def refresh(self) -> list[DeviceNotice]:
         """Look for devices again and reopen what was open."""
-        wanted = dict(self._wanted)
-        notices = self.close()
-        self._wanted = wanted
-        return [*notices, *self._look_and_open()]
+        return [*self._close_streams(self._sides), *self._look_and_open()]
 
-    def service(self, now_ns: int) -> list[DeviceNotice]:
-        """Advance both sides, notice a loss, reopen when it is time."""
+    def look_around(self) -> None:
+        """Look for devices again, unless one is or ought to be open: `service` does that then."""
+        if not any(side.is_open or side.is_wanted for side in self._sides):
+            self._look_and_open()
+
+    def follow(self, found: DeviceList) -> list[DeviceNotice]:
+        """The list of the sound server has changed: note a device that went, take one back that returned,
+        open a side for which there was none."""
+        notices: list[DeviceNotice] = []
+        self._learn(found)
+        for side in self._sides:
+            if side.is_open and not any(not device.is_monitor for device in side.devices(found)):
+                notices += [self._loss([side]), *self._close_streams([side])]
+            elif side.is_open and side.is_replaced and not side.is_absent(found):
+                notices += self._close_streams([side])
+            elif side.is_open and side.is_absent(found) and not side.is_replaced:
+                side.is_replaced = True
+                notices.append(self._replacement(side, found))
+        return [*notices, *(notice for notice in self._open_wanted() if not notice.is_error)]
+
+    def service(self, now_ns: int, *, is_idle: bool = True) -> list[DeviceNotice]:
+        """Advance both sides, notice a loss, reopen when it is time. While it `is_idle`, an open side may be
+        interrupted in order to look for the other."""
         self.audio_in.service(now_ns)
         self.audio_out.service(now_ns)
         if self._is_hung:
             return []
-        lost = [side.name for side in (self.audio_in, self.audio_out) if side.is_lost()]
-        if lost:
-            notices = self._close_streams()
+        if lost := [side for side in self._sides if side.stream.is_lost()]:
+            notices = [self._loss(lost)]
+            is_live = self._find_devices().is_live
+            notices += self._close_streams(lost if is_live else self._sides)
             self._attempt = 0
             self._retry_at_ns = now_ns + _BACK_OFF_NS[0]
-            names = " and ".join(dict.fromkeys(name or "a device" for name in lost))
-            notice = DeviceNotice(
-                f"The sound device {names} was lost.",
-                "It is reconnected automatically; check its cable or choose another one.",
-            )
-            return [notice, *notices]
-        if self._retry_at_ns is not None and now_ns >= self._retry_at_ns:
-            return self._retry(now_ns)
+            return notices
+        if all(side.is_open or not side.is_wanted for side in self._sides):
+            self._retry_at_ns = None
+        elif self._retry_at_ns is None:
+            self._retry_at_ns = now_ns + _BACK_OFF_NS[self._attempt]
+        elif now_ns >= self._retry_at_ns:
+            return self._retry(now_ns, is_idle=is_idle)
         return []
 
-    def _retry(self, now_ns: int) -> list[DeviceNotice]:
-        notices = self._close_streams()
+    def _retry(self, now_ns: int, *, is_idle: bool) -> list[DeviceNotice]:
+        notices: list[DeviceNotice] = []
+        if is_idle and not self._find_devices().is_live:
+            notices = self._close_streams(self._sides)
+        closed = [side for side in self._sides if side.is_wanted and not side.is_open]
         notices += self._look_and_open()
         if not any(notice.is_error for notice in notices):
-            self._retry_at_ns = None
-            self._attempt = 0
-            names = " and ".join(side.name for side in (self.audio_in, self.audio_out) if side.name)
-            return [DeviceNotice(f"Sound is back: {names}.", "", is_error=False)]
+            self._retry_at_ns, self._attempt = None, 0
+            names = " and ".join(dict.fromkeys(self._described(side.stream.name) for side in closed))
+            return [*notices, DeviceNotice(f"Sound is back: {names}.", is_error=False)]
         self._attempt = min(self._attempt + 1, len(_BACK_OFF_NS) - 1)
         self._retry_at_ns = now_ns + _BACK_OFF_NS[self._attempt]
         return []  # reported once, when it was lost
@@ -125,7 +202,8 @@ class DeviceSupervisor:
         if self._is_hung:
             return []
         try:
-            self._look_again()
+            if not any(side.is_open for side in self._sides):
+                self._look_again()
         except MossVoiceError as error:
             return [DeviceNotice(error.what_is_wrong, error.what_to_do)]
         except Exception as error:  # PortAudioError: the sound system is away for the moment
@@ -134,29 +212,53 @@ class DeviceSupervisor:
 
     def _open_wanted(self) -> list[DeviceNotice]:
         notices: list[DeviceNotice] = []
-        sides: dict[str, AudioInput | AudioOutput] = {"output": self.audio_out, "input": self.audio_in}
-        for side, device in self._wanted.items():
-            try:
-                sides[side].open(device, self._latency_s)
-            except MossVoiceError as error:
-                notices.append(DeviceNotice(error.what_is_wrong, error.what_to_do))
+        for side in self._sides:
+            if side.is_wanted and not side.is_open and not self._is_hung:
+                notices += self._open_side(side)
         return notices
 
-    def _close_streams(self) -> list[DeviceNotice]:
-        if self._is_hung:
+    def _open_side(self, side: _Side) -> list[DeviceNotice]:
+        refused: list[MossVoiceError] = []
+        self.input_changes += side is self._input
+
+        def attempt() -> None:
+            try:
+                side.stream.open(side.device, self._latency_s)
+            except MossVoiceError as error:
+                refused.append(error)
+
+        if not self._run_bounded(attempt, _OPEN_LIMIT_S):
+            return self._give_up()
+        if refused:
+            return [DeviceNotice(refused[0].what_is_wrong, refused[0].what_to_do)]
+        found = self._find_devices()
+        self._learn(found)
+        was_replaced, side.is_replaced = side.is_replaced, side.is_absent(found)
+        if side.is_replaced and not was_replaced:
+            return [self._replacement(side, found)]
+        if was_replaced and not side.is_replaced:
+            name = self._described(side.stream.name)
+            return [DeviceNotice(f"The {side.what} {name} is back.", is_error=False)]
+        return []
+
+    def _close_streams(self, sides: Sequence[_Side]) -> list[DeviceNotice]:
+        open_sides = [side for side in sides if side.is_open]
+        if self._is_hung or not open_sides:
             return []
 
-        def close_both() -> None:
-            self.audio_in.close()
-            self.audio_out.close()
+        def close_all() -> None:
+            for side in open_sides:
+                side.stream.close()
 
-        if not (self.audio_in.name or self.audio_out.name):
-            return []
+        self.input_changes += self._input in open_sides
         restore_messages = divert_messages()
-        if self._run_bounded(close_both, _CLOSE_LIMIT_S):
+        if self._run_bounded(close_all, _CLOSE_LIMIT_S):
             restore_messages()
             return []
         # Its messages stay diverted, since the hanging thread may continue to write them.
+        return self._give_up()
+
+    def _give_up(self) -> list[DeviceNotice]:
         self._is_hung = True
         leave_portaudio_behind()
         return [
@@ -165,3 +267,25 @@ class DeviceSupervisor:
                 "Restart this program to use sound again.",
             )
         ]
+
+    def _loss(self, lost: list[_Side]) -> DeviceNotice:
+        names = " and ".join(dict.fromkeys(self._described(side.stream.name) for side in lost))
+        return DeviceNotice(
+            f"The sound device {names} was lost.",
+            "It is reconnected automatically; check its cable or choose another one.",
+        )
+
+    def _replacement(self, side: _Side, found: DeviceList) -> DeviceNotice:
+        return DeviceNotice(
+            f"The {side.what} {self._described(side.device or '')} is not connected; "
+            f"{self._described(side.in_use(found))} takes its place.",
+            is_error=False,
+        )
+
+    def _described(self, name: str) -> str:
+        """What the user knows the device as."""
+        return self._descriptions.get(name, name or "a device")
+
+    def _learn(self, found: DeviceList) -> None:
+        for device in (*found.inputs, *found.outputs):
+            self._descriptions[device.name] = device.description or device.name

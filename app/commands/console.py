@@ -159,6 +159,8 @@ class Terminal:
                 return f"{turn_id}. {_REASONS['too_short']}"
             case messages.Timing(timing):
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
+            case messages.DeviceNoticed(message):
+                return message
             case messages.ErrorRaised(message, what_to_do, _, _):
                 return f"{message} {what_to_do}".strip()
         return None

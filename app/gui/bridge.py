@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.session.messages import (
     Command,
     Counters,
+    DeviceNoticed,
     DevicesChanged,
     EchoMeasured,
     EngineReady,
@@ -70,6 +71,7 @@ class SessionBridge(QObject):
     echo_measured = Signal(object)
     error_raised = Signal(object)
     devices_changed = Signal(object)
+    device_noticed = Signal(object)
     sample_started = Signal(object)
     sample_progress = Signal(object)
     sample_finished = Signal(object)
@@ -97,6 +99,7 @@ class SessionBridge(QObject):
             EchoMeasured: self.echo_measured,
             ErrorRaised: self.error_raised,
             DevicesChanged: self.devices_changed,
+            DeviceNoticed: self.device_noticed,
             SampleStarted: self.sample_started,
             SampleProgress: self.sample_progress,
             SampleFinished: self.sample_finished,

@@ -63,7 +63,6 @@ class ControlBar(QFrame):
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
         self.input_box, self.output_box = DeviceBox(), DeviceBox()
         for box in (self.input_box, self.output_box):
-            box.addItem("", "")
             box.activated.connect(self._choose_devices)
         self.speech_button, self.text_button = QPushButton(), QPushButton()
         self._replies = QButtonGroup(self)
@@ -105,19 +104,8 @@ class ControlBar(QFrame):
 
     def show_devices(self, event: DevicesChanged, wanted_input: str, wanted_output: str) -> None:
         """List the devices; a chosen one that is absent stays listed, so that the choice is kept."""
-        for box, names, wanted in (
-            (self.input_box, event.inputs, wanted_input),
-            (self.output_box, event.outputs, wanted_output),
-        ):
-            box.clear()
-            box.addItem("", "")
-            for name in names:
-                box.addItem(name, name)
-            if wanted and wanted not in names:
-                box.addItem(wanted, wanted)
-            box.setCurrentIndex(max(0, box.findData(wanted)))
-        self.input_box.setToolTip(event.input)
-        self.output_box.setToolTip(event.output)
+        self.input_box.show_devices(event.inputs, event.descriptions, wanted_input, event.input)
+        self.output_box.show_devices(event.outputs, event.descriptions, wanted_output, event.output)
         self.retranslate()
 
     def show_levels(self, event: Levels) -> None:
@@ -158,7 +146,7 @@ class ControlBar(QFrame):
             (self.output_box, self.tr("Loudspeaker"), self.tr("Default loudspeaker")),
         ):
             box.setAccessibleName(name)
-            box.setItemText(0, default)
+            box.set_default(default)
             icon_name = "microphone" if box is self.input_box else "speaker"
             for index in range(box.count()):
                 box.setItemIcon(index, self._icons.icon(icon_name, self._theme.muted))

@@ -1,6 +1,11 @@
-"""A combo box for sound devices, whose names are often longer than there is room for."""
+"""A combo box for sound devices: their descriptions are shown, their names are the data.
+
+Descriptions are often longer than there is room for. GUI thread.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QPaintEvent
@@ -14,15 +19,41 @@ from PySide6.QtWidgets import (
 
 
 class DeviceBox(QComboBox):
-    """As wide as the layout permits; a name that does not fit is elided."""
+    """As wide as the layout permits; a description that does not fit is elided. The first item, whose name is
+    "", is the default device."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._default = self._default_is = ""
+        self.addItem("", "")
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setMinimumContentsLength(10)
 
+    def show_devices(
+        self, names: Iterable[str], descriptions: Mapping[str, str], wanted: str, in_use: str = ""
+    ) -> None:
+        """List the devices with `wanted` chosen; it stays listed while it is absent, so that the choice is
+        kept. `in_use` is the open device, "" for none."""
+        self.clear()
+        self.addItem("", "")
+        for name in names:
+            self.addItem(descriptions.get(name) or name, name)
+        if wanted and self.findData(wanted) < 0:
+            known = descriptions.get(wanted)
+            self.addItem(known or self.tr("%1 (not connected)").replace("%1", wanted), wanted)
+        self.setCurrentIndex(max(0, self.findData(wanted)))
+        shown = descriptions.get(in_use) or in_use
+        self._default_is = "" if wanted else shown
+        self.setToolTip(self.tr("In use: %1").replace("%1", shown) if shown else "")
+        self.set_default(self._default)
+
+    def set_default(self, words: str) -> None:
+        """What the default device is called; the device that it stands for is added."""
+        self._default = words
+        self.setItemText(0, f"{words}: {self._default_is}" if self._default_is else words)
+
     def shown_text(self) -> str:
-        """The current name, elided to the available width."""
+        """The current description, elided to the available width."""
         option = QStyleOptionComboBox()
         self.initStyleOption(option)
         part = QStyle.SubControl.SC_ComboBoxEditField

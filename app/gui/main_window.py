@@ -25,6 +25,7 @@ from app.gui.export import Export
 from app.gui.header_bar import HeaderBar
 from app.gui.icons import Icons
 from app.gui.latency_view import LatencyView
+from app.gui.notice_line import NoticeLine
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
@@ -75,6 +76,7 @@ class MainWindow(QMainWindow):
         self._samples = load_samples(assets / "samples")
         self.header = HeaderBar(self.theme, self._icons)
         self.banner = ErrorBanner(self.theme, self._icons)
+        self.notice = NoticeLine()
         self._sound_error = ""
         """The error of a device that the banner shows; it ends when the device is back."""
         self.transcript = Transcript(self.theme, self._icons)
@@ -203,6 +205,7 @@ class MainWindow(QMainWindow):
         bridge.sample_progress.connect(transcript.show_sample_progress)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
+        bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
         bridge.error_raised.connect(self._show_error)
         bridge.lost.connect(self._show_loss)
         bridge.timings.connect(self._take_timings)
@@ -374,7 +377,7 @@ class MainWindow(QMainWindow):
         column.setContentsMargins(0, 0, 0, 12)
         column.setSpacing(8)
         column.addWidget(self.transcript, 1)
-        for widget in (self.banner, self.sample_row, self.composer):
+        for widget in (self.banner, self.notice, self.sample_row, self.composer):
             inset = QVBoxLayout()
             inset.setContentsMargins(16, 0, 14, 0)
             inset.addWidget(widget)

@@ -55,8 +55,10 @@ class SettingsDialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
         self.setMinimumWidth(560)
-        self.input_box = self._device_box(devices.inputs if devices else (), self.tr("Default microphone"))
-        self.output_box = self._device_box(devices.outputs if devices else (), self.tr("Default loudspeaker"))
+        self.input_box, self.output_box = DeviceBox(), DeviceBox()
+        self._devices = devices or DevicesChanged((), (), "", "")
+        self.input_box.set_default(self.tr("Default microphone"))
+        self.output_box.set_default(self.tr("Default loudspeaker"))
         self.latency_box, self.reply_box = QComboBox(), QComboBox()
         self.theme_box, self.language_box = QComboBox(), QComboBox()
         self.endpointing = self._spin_box(*ENDPOINTING_RANGE_MS, step=20, suffix=self.tr(" ms"))
@@ -99,9 +101,10 @@ class SettingsDialog(QDialog):
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the dialog."""
+        known = self._devices
+        self.input_box.show_devices(known.inputs, known.descriptions, preferences.input_device)
+        self.output_box.show_devices(known.outputs, known.descriptions, preferences.output_device)
         for box, value in (
-            (self.input_box, preferences.input_device),
-            (self.output_box, preferences.output_device),
             (self.latency_box, preferences.latency_ms),
             (self.reply_box, preferences.reply),
             (self.echo_box, preferences.echo_cancellation),
@@ -112,8 +115,6 @@ class SettingsDialog(QDialog):
             (self.schedule_box, preferences.flow_schedule),
             (self.codec_box, preferences.codec_dtype),
         ):
-            if box.findData(value) < 0 and isinstance(value, str):
-                box.addItem(value, value)
             box.setCurrentIndex(max(0, box.findData(value)))
         self.endpointing.setValue(preferences.endpointing_ms)
         self.noise_suppression.setChecked(preferences.noise_suppression)
@@ -306,14 +307,6 @@ class SettingsDialog(QDialog):
             "A question that sounds finished is answered after a quarter of a second; a pause in "
             "mid-sentence is waited for. Eager answers sooner, patient cuts you off less often."
         )
-
-    @staticmethod
-    def _device_box(names: tuple[str, ...], default: str) -> QComboBox:
-        box = DeviceBox()
-        box.addItem(default, "")
-        for name in names:
-            box.addItem(name, name)
-        return box
 
     @staticmethod
     def _spin_box(low: int, high: int, step: int = 1, suffix: str = "", special: str = "") -> QSpinBox:

@@ -80,7 +80,7 @@ class StateBadge(QFrame):
             SessionState.ERROR: (self.tr("Not available"), self.tr("The model could not be loaded.")),
             "no_input": (
                 self.tr("No microphone"),
-                self.tr("Connect one and press Ctrl+R, or type a question."),
+                self.tr("Connect one, which is then used by itself, or type a question."),
             ),
             "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
         }

@@ -94,7 +94,8 @@ class DialogLoop:
         now_ns = self._clock.now_ns()
         turns, sources = self.turns, self._sources
         self._take_commands()
-        sources.service(now_ns, is_answering=turns.state not in (None, SessionState.HEARING))
+        state = turns.state
+        sources.service(now_ns, is_answering=state not in (None, SessionState.HEARING), is_idle=state is None)
         self._take_results()
         turns.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
@@ -200,12 +201,8 @@ class DialogLoop:
         self.turns.apply(settings)
         self._capture.apply(settings.audio_processing)
         self._sources.hears_samples = settings.hear_samples
-        if _device_choice(before) == _device_choice(settings):
-            return
-        if self._sources.is_listening:
-            self._sources.open(settings)
-        else:
-            self._sources.close()  # the next reply opens what was chosen
+        if _device_choice(before) != _device_choice(settings):
+            self._sources.use(settings)
 
     def _refuse(self) -> None:
         self._emit(

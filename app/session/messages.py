@@ -14,7 +14,8 @@ is discarded, and a new TurnCommitted follows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Literal
@@ -343,12 +344,21 @@ class SampleFinished:
 
 @dataclass(frozen=True, slots=True)
 class DevicesChanged:
-    """Names of the available devices, and of those in use ("" if none is open)."""
+    """Names of the devices that can be chosen, and of those in use ("" if none is open)."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     input: str
     output: str
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    """Name -> what the system calls the device, where that is more than its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNoticed:
+    """A device was replaced, or is back, in words for the user; nothing needs to be done."""
+
+    message: str
 
 
 Event = (
@@ -373,4 +383,5 @@ Event = (
     | SampleProgress
     | SampleFinished
     | DevicesChanged
+    | DeviceNoticed
 )

@@ -1,4 +1,4 @@
-"""A running conversation: owns the threads dialog, engine and end of turn; the only file that starts threads.
+"""A running conversation: owns all threads and is the only file that starts any.
 
 In: commands (`send`). Out: events (`poll`). Sound flows device -> capture ring -> dialog thread -> engine
 thread -> dialog thread -> playback ring -> device. The audio callbacks run in PortAudio's threads. `send` and
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.audio.device_streams import SoundInput, SoundOutput
-from app.audio.devices import DeviceList, list_devices, rescan
+from app.audio.devices import DeviceList, rescan
 from app.audio.echo_cancellation import CaptureProcessor
+from app.audio.sound_server import SoundServer
 from app.audio.streams import AudioInput, AudioOutput
 from app.audio.supervisor import DeviceSupervisor
 from app.dialog.smart_turn import WINDOW_S
@@ -67,7 +68,7 @@ class Session:
         clock: Clock | None = None,
         vad: Vad | None = None,
         end_of_turn: DetectorFactory | None = None,
-        find_devices: Callable[[], DeviceList] = list_devices,
+        find_devices: Callable[[], DeviceList] | None = None,
         look_for_devices: Callable[[], None] = rescan,
         sample_listener: Callable[[Pcm], None] | None = None,
     ) -> None:
@@ -76,8 +77,8 @@ class Session:
         `engine_factory` is called once, in the engine thread, and `end_of_turn` in a thread of its own;
         without a detector silence alone ends a turn. Without `audio_in` and `audio_out` the sound
         devices named in `settings` are used; app.audio.wav_streams has files that take their place.
-        `find_devices` and `look_for_devices` list them and look again. MossVoiceError if speech cannot be
-        detected on this machine.
+        `find_devices` and `look_for_devices` list them and look again; by default a thread follows those of
+        the sound server. MossVoiceError if speech cannot be detected on this machine.
         """
         settings = settings or SessionSettings()
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
@@ -86,8 +87,16 @@ class Session:
         self._worker = EngineWorker(engine_factory, self._on_engine, pending)
         self._end_of_turn = EndOfTurnWorker(end_of_turn, pending) if end_of_turn is not None else None
         vad = vad or SileroVad()
+        self._sound_server: SoundServer | None = None
+        if find_devices is None:
+            self._sound_server = SoundServer()
+            find_devices = self._sound_server.devices
         supervisor = DeviceSupervisor(
-            audio_in or SoundInput(), audio_out or SoundOutput(), _run_bounded, look_for_devices
+            audio_in or SoundInput(find_devices),
+            audio_out or SoundOutput(find_devices),
+            _run_bounded,
+            look_for_devices,
+            find_devices,
         )
         processor = CaptureProcessor(supervisor.audio_out, settings.audio_processing, vad.sample_rate)
         keep_ms = max(settings.turn_taking.pre_roll_ms + _HISTORY_BEYOND_PRE_ROLL_MS, _TURN_HISTORY_MS)
@@ -107,6 +116,9 @@ class Session:
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),
             threading.Thread(target=self._worker.run, name="engine", daemon=True),
         ]
+        if self._sound_server is not None:
+            server = threading.Thread(target=self._sound_server.run, name="sound server", daemon=True)
+            self._threads.append(server)
         if self._end_of_turn is not None:
             self._threads.append(
                 threading.Thread(target=self._end_of_turn.run, name="end of turn", daemon=True)
@@ -133,6 +145,8 @@ class Session:
             self._worker.submit(Close())
             if self._end_of_turn is not None:
                 self._end_of_turn.close()
+            if self._sound_server is not None:
+                self._sound_server.close()
         for thread in self._threads:
             thread.join(max(give_up_s - time.monotonic(), 0.0))
         if self._unsubscribe is not None:

@@ -1,7 +1,8 @@
 """The current audio sources: the devices, or a file in place of the microphone.
 
 In: requests of the user (start or stop, devices, file). Out: the attached capture, the open loudspeaker,
-notices and events. Dialog thread.
+notices and events. Follows the list of devices: several times a second that of a sound server, which is
+live, and otherwise every few seconds while nothing is open. Dialog thread.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from app.audio.devices import DeviceList
+from app.audio.devices import Device, DeviceList
 from app.audio.supervisor import DeviceNotice, DeviceSupervisor
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture
-from app.session.messages import DevicesChanged, ErrorRaised, Event, SampleFinished, SampleStarted
+from app.session.messages import (
+    DeviceNoticed,
+    DevicesChanged,
+    ErrorRaised,
+    Event,
+    SampleFinished,
+    SampleStarted,
+)
 from app.session.sample_monitor import SampleMonitor
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioInputError
@@ -22,6 +30,9 @@ from engine_runtime.types import Pcm
 _SILENCE_AFTER_FILE_NS = 1_000_000_000
 """A file counts as heard this long after its end if no turn is open: longer than speech needs to be
 noticed."""
+_FOLLOW_NS = 200_000_000
+_LOOK_AGAIN_NS = 5_000_000_000
+"""A restart of PortAudio takes tens of milliseconds."""
 
 
 class Sources:
@@ -51,6 +62,11 @@ class Sources:
         self._monitor = SampleMonitor(supervisor.audio_out)
         self._sample: WavMicrophone | None = None
         self._quiet_since_ns = 0
+        self._found = DeviceList((), ())
+        self._reported: DevicesChanged | None = None
+        self._input_changes = 0
+        """Of the supervisor, when the microphone was attached."""
+        self._follow_ns = self._look_again_ns = 0
 
     @property
     def has_sample(self) -> bool:
@@ -65,8 +81,8 @@ class Sources:
     # ---- devices ----
 
     def open(self, settings: SessionSettings) -> None:
-        """Open the loudspeaker and, while listening, the microphone."""
-        self._notify(
+        """Open the loudspeaker and, while listening, the microphone; what is open as wanted goes on."""
+        self._take_up(
             self._supervisor.open(
                 settings.device_latency_s,
                 input_device=settings.input_device,
@@ -74,8 +90,6 @@ class Sources:
                 with_input=self.is_listening,
             )
         )
-        self._attach()
-        self.report()
 
     def require_microphone(self) -> None:
         """AudioInputError if the microphone is closed, muted or absent."""
@@ -91,11 +105,14 @@ class Sources:
         if not self.is_listening and not self._supervisor.is_output_open:
             self.open(settings)
 
+    def use(self, settings: SessionSettings) -> None:
+        """Other devices or another latency were chosen; what is closed is opened so when it is needed."""
+        if self.is_listening or self._supervisor.is_output_open:
+            self.open(settings)
+
     def close(self) -> None:
         """Close the devices; a sample continues."""
-        self._notify(self._supervisor.close())
-        self._attach()
-        self.report()
+        self._take_up(self._supervisor.close())
 
     def close_unused(self) -> None:
         """Close a loudspeaker that was opened for one reply."""
@@ -104,29 +121,29 @@ class Sources:
 
     def look_again(self) -> None:
         """Find devices that came or went."""
-        self._notify(self._supervisor.refresh())
-        self._attach()
-        self.report()
+        self._take_up(self._supervisor.refresh())
 
     def report(self) -> None:
-        """Emit the available devices and those in use."""
+        """Emit the available devices and those in use, if that is news."""
         found = self._find_devices()
-        self._emit(
-            DevicesChanged(
-                tuple(device.name for device in found.inputs),
-                tuple(device.name for device in found.outputs),
-                self._supervisor.audio_in.name,
-                self._supervisor.audio_out.name,
-            )
+        changed = DevicesChanged(
+            _names(found.inputs),
+            _names(found.outputs),
+            *self._supervisor.in_use(found),
+            {device.name: device.description for device in (*found.inputs, *found.outputs)},
         )
+        if changed != self._reported:
+            self._reported = changed
+            self._emit(changed)
 
-    def service(self, now_ns: int, *, is_answering: bool) -> None:
-        """Advance devices and sample; the sample is paused while a turn `is_answering`."""
-        notices = self._supervisor.service(now_ns)
-        if notices:
-            self._notify(notices)
-            self._attach()
-            self.report()
+    def service(self, now_ns: int, *, is_answering: bool, is_idle: bool) -> None:
+        """Advance devices and sample; the sample is paused while a turn `is_answering`. Without a turn (it
+        `is_idle`) devices may be interrupted in order to look for others."""
+        if notices := self._supervisor.service(now_ns, is_idle=is_idle):
+            self._take_up(notices)
+        if now_ns >= self._follow_ns:
+            self._follow_ns = now_ns + _FOLLOW_NS
+            self._follow(now_ns)
         if self._sample is not None:
             self._sample.is_held = is_answering
             if is_answering:
@@ -137,6 +154,24 @@ class Sources:
                 ring.read(ring.available)
         elif self._capture.has_moved:
             self._attach()
+
+    def _follow(self, now_ns: int) -> None:
+        found = self._find_devices()
+        if found.is_live and found != self._found:
+            self._found = found
+            self._take_up(self._supervisor.follow(found))
+        elif not found.is_live and now_ns >= self._look_again_ns:
+            self._look_again_ns = now_ns + _LOOK_AGAIN_NS
+            self._supervisor.look_around()
+            self.report()
+
+    def _take_up(self, notices: list[DeviceNotice]) -> None:
+        """Devices were opened or closed."""
+        self._notify(notices)
+        if self._input_changes != self._supervisor.input_changes:
+            self._input_changes = self._supervisor.input_changes
+            self._attach()
+        self.report()
 
     # ---- samples ----
 
@@ -188,3 +223,10 @@ class Sources:
         for notice in notices:
             if notice.is_error:
                 self._emit(ErrorRaised(notice.message, notice.what_to_do, is_about_sound=True))
+            else:
+                self._emit(DeviceNoticed(notice.message))
+
+
+def _names(devices: tuple[Device, ...]) -> tuple[str, ...]:
+    """What can be chosen: monitors of loudspeakers only by who knows their names."""
+    return tuple(device.name for device in devices if not device.is_monitor)

@@ -2,6 +2,17 @@
 <!DOCTYPE TS>
 <TS version="2.1" language="zh_CN" sourcelanguage="en">
 <context>
+    <name>DeviceBox</name>
+    <message>
+        <source>%1 (not connected)</source>
+        <translation>%1（未连接）</translation>
+    </message>
+    <message>
+        <source>In use: %1</source>
+        <translation>正在使用：%1</translation>
+    </message>
+</context>
+<context>
     <name>Composer</name>
     <message>
         <source>Type a question …</source>
@@ -368,8 +379,8 @@
         <translation>没有找到扬声器。</translation>
     </message>
     <message>
-        <source>Connect one and look for devices again.</source>
-        <translation>请连接设备后重新查找。</translation>
+        <source>Connect one; it is used as soon as it is found.</source>
+        <translation>请连接设备；找到后会自动使用。</translation>
     </message>
     <message>
         <source>The microphone %1 cannot be opened.</source>
@@ -518,6 +529,26 @@
     <message>
         <source>Ask again; if it happens again, see the log file for details.</source>
         <translation>请再问一次；如果再次发生，请查看日志文件。</translation>
+    </message>
+    <message>
+        <source>Sound is back: %1.</source>
+        <translation>声音已恢复：%1。</translation>
+    </message>
+    <message>
+        <source>The microphone %1 is not connected; %2 takes its place.</source>
+        <translation>麦克风 %1 未连接，暂用 %2。</translation>
+    </message>
+    <message>
+        <source>The loudspeaker %1 is not connected; %2 takes its place.</source>
+        <translation>扬声器 %1 未连接，暂用 %2。</translation>
+    </message>
+    <message>
+        <source>The microphone %1 is back.</source>
+        <translation>麦克风 %1 已恢复。</translation>
+    </message>
+    <message>
+        <source>The loudspeaker %1 is back.</source>
+        <translation>扬声器 %1 已恢复。</translation>
     </message>
 </context>
 <context>
@@ -1235,8 +1266,8 @@
         <translation>没有麦克风</translation>
     </message>
     <message>
-        <source>Connect one and press Ctrl+R, or type a question.</source>
-        <translation>请连接麦克风并按 Ctrl+R，或输入问题。</translation>
+        <source>Connect one, which is then used by itself, or type a question.</source>
+        <translation>请连接麦克风（会自动使用），或输入问题。</translation>
     </message>
     <message>
         <source>Muted</source>

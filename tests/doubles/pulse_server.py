@@ -88,6 +88,18 @@ class PulseServer:
             ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=5
         )
 
+    def add_sink(self, name: str, description: str) -> str:
+        """Plug in another loudspeaker; returns what `remove_sink` takes."""
+        properties = f"sink_properties=\"device.description='{description}'\""
+        sink = ("module-null-sink", f"sink_name={name}", "norewinds=1", properties)
+        loaded = self._pactl("load-module", *sink)
+        loaded.check_returncode()
+        return loaded.stdout.decode().strip()
+
+    def remove_sink(self, module: str) -> None:
+        """Unplug it."""
+        self._pactl("unload-module", module).check_returncode()
+
     def remove(self) -> None:
         """Stop the daemon and remove its files."""
         self.stop()

@@ -49,7 +49,7 @@ class NoMicrophone:
         self.dropped_samples = 0
 
     def open(self, device: str | None, latency_s: float) -> None:
-        raise AudioDeviceError("No microphone was found. Connect one and look for devices again.")
+        raise AudioDeviceError("No microphone was found. Connect one; it is used as soon as it is found.")
 
     def close(self) -> None:
         """Does nothing."""

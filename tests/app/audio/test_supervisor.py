@@ -1,9 +1,12 @@
-"""Lost devices are closed, retried with growing pauses, and reported to the user once."""
+"""Lost devices are replaced and taken back by name, retried with growing pauses, and reported once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from app.audio.devices import Device, DeviceList
 from app.audio.ring import Ring
 from app.audio.supervisor import DeviceSupervisor
 from engine_runtime.errors import AudioDeviceError
@@ -11,7 +14,19 @@ from engine_runtime.errors import AudioDeviceError
 S = 1_000_000_000
 
 
-class Device:
+def listed(*names: str) -> tuple[Device, ...]:
+    """Devices of a sound server; the first one is the default."""
+    return tuple(
+        Device(-1, name, "sound server", 48_000, number == 0, f"The {name}")
+        for number, name in enumerate(names)
+    )
+
+
+PLAIN = DeviceList(listed("built-in", "mic"), listed("speaker", "headset"))
+SERVER = replace(PLAIN, is_live=True)
+
+
+class Stream:
     """Both kinds of stream, under the control of the test."""
 
     def __init__(self, what: str, log: list[str]) -> None:
@@ -26,12 +41,14 @@ class Device:
         self.lost = False
         self.is_absent = False
         self.asked_for: list[str | None] = []
+        self.gone: tuple[str | None, ...] = (None,)
+        self.name_of_default = f"default {what}"
 
     def open(self, device: str | None, latency_s: float) -> None:
         self.asked_for.append(device)
         if self.is_absent:
             raise AudioDeviceError(f"No {self.what} was found. Connect one.")
-        self.name = device or f"default {self.what}"
+        self.name = device if device not in self.gone else self.name_of_default
         self.lost = False
         self.log.append(f"open {self.what}")
 
@@ -52,16 +69,17 @@ class Device:
 class Rig:
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.microphone = Device("microphone", self.log)
-        self.loudspeaker = Device("loudspeaker", self.log)
+        self.microphone = Stream("microphone", self.log)
+        self.loudspeaker = Stream("loudspeaker", self.log)
         self.closes = True
+        self.devices = PLAIN
         self.scan_error: Exception | None = None
         self.supervisor = DeviceSupervisor(
-            self.microphone, self.loudspeaker, self.run_bounded, self.look_again
+            self.microphone, self.loudspeaker, self.run_bounded, self.look_again, lambda: self.devices
         )
 
     def run_bounded(self, action: object, limit_s: float) -> bool:
-        assert limit_s <= 2.0
+        assert limit_s <= 5.0
         if self.closes:
             action()  # type: ignore[operator]
         return self.closes
@@ -73,9 +91,13 @@ class Rig:
         if self.scan_error is not None:
             raise self.scan_error
 
-    def open(self) -> list[str]:
-        notices = self.supervisor.open(0.04, input_device="mic", output_device=None, with_input=True)
+    def open(self, output: str | None = None) -> list[str]:
+        notices = self.supervisor.open(0.04, input_device="mic", output_device=output, with_input=True)
         return [notice.message for notice in notices]
+
+    def follow(self, devices: DeviceList) -> list[str]:
+        self.devices = devices
+        return [notice.message for notice in self.supervisor.follow(devices)]
 
 
 @pytest.fixture
@@ -119,7 +141,7 @@ def test_a_lost_device_comes_back(rig: Rig) -> None:
     assert not back.is_error
     assert "mic" in back.message
     assert rig.log == [
-        "close microphone", "close loudspeaker", "scan", "open loudspeaker", "open microphone"
+        "close loudspeaker", "close microphone", "scan", "open loudspeaker", "open microphone"
     ]  # fmt: skip
     assert rig.microphone.asked_for == ["mic", "mic"]
 
@@ -181,3 +203,101 @@ def test_close_ends_the_attempts(rig: Rig) -> None:
     rig.supervisor.close()
     assert rig.supervisor.service(60 * S) == []
     assert "scan" not in rig.log
+
+
+def test_another_loudspeaker_leaves_the_microphone_alone(rig: Rig) -> None:
+    rig.open()
+    rig.log.clear()
+    changes = rig.supervisor.input_changes
+    assert rig.open("headset") == []
+    assert rig.log == ["close loudspeaker", "open loudspeaker"]
+    assert rig.open("headset") == []
+    assert len(rig.log) == 2
+    assert rig.supervisor.input_changes == changes
+    rig.supervisor.open(0.08, input_device="mic", output_device="headset", with_input=True)
+    assert rig.supervisor.input_changes > changes
+
+
+def test_the_device_that_is_missing_at_the_start_is_taken_when_it_comes(rig: Rig) -> None:
+    rig.microphone.is_absent = True
+    rig.devices = replace(SERVER, inputs=())
+    assert rig.open() == ["No microphone was found."]
+    assert rig.supervisor.service(0) == []
+    rig.microphone.is_absent = False
+    assert rig.follow(SERVER) == []
+    assert rig.supervisor.is_input_open
+    assert "scan" not in rig.log
+
+
+def test_without_a_server_the_missing_device_is_looked_for_between_turns(rig: Rig) -> None:
+    rig.microphone.is_absent = True
+    rig.open()
+    rig.microphone.is_absent = False
+    rig.supervisor.service(0, is_idle=False)
+    rig.loudspeaker.log.clear()
+    for tenth in range(1, 30):
+        rig.supervisor.service(tenth * S // 10, is_idle=False)
+    assert "close loudspeaker" not in rig.log
+    for tenth in range(30, 100):
+        rig.supervisor.service(tenth * S // 10, is_idle=True)
+    assert rig.supervisor.is_input_open
+    assert rig.supervisor.is_output_open
+
+
+def test_a_device_that_goes_is_replaced_and_taken_back_by_its_name(rig: Rig) -> None:
+    rig.devices = SERVER
+    rig.open("headset")
+    rig.log.clear()
+    unplugged = replace(SERVER, outputs=listed("speaker"), output_in_use="speaker")
+    (gone,) = rig.follow(unplugged)
+    assert gone == "The loudspeaker The headset is not connected; The speaker takes its place."
+    assert rig.follow(replace(unplugged, input_in_use="mic")) == []  # told once
+    assert rig.log == []  # the server has moved the stream
+    (back,) = rig.follow(SERVER)
+    assert back == "The loudspeaker The headset is back."
+    assert rig.log == ["close loudspeaker", "open loudspeaker"]
+    assert rig.loudspeaker.asked_for[-1] == "headset"
+    assert rig.follow(replace(SERVER, output_in_use="headset")) == []
+
+
+def test_a_stream_that_ends_with_its_device_is_opened_on_the_default_within_a_second(rig: Rig) -> None:
+    rig.devices = SERVER
+    rig.open("headset")
+    rig.log.clear()
+    rig.devices = replace(SERVER, outputs=listed("speaker"))
+    rig.loudspeaker.lost = True
+    (lost,) = rig.supervisor.service(0)
+    assert lost.message == "The sound device The headset was lost."
+    rig.loudspeaker.gone, rig.loudspeaker.name_of_default = ("headset",), "speaker"
+    notices = rig.supervisor.service(S // 2)
+    assert [notice.is_error for notice in notices] == [False, False]
+    assert "headset is not connected; The speaker takes its place" in notices[0].message
+    assert rig.log == ["close loudspeaker", "open loudspeaker"]  # and the microphone went on
+
+
+def test_the_last_loudspeaker_is_lost_even_if_the_server_makes_one_up(rig: Rig) -> None:
+    rig.devices = SERVER
+    rig.open()
+    rig.loudspeaker.is_absent = True
+    (lost,) = rig.follow(replace(SERVER, outputs=()))
+    assert "default loudspeaker was lost" in lost
+    assert not rig.supervisor.is_output_open
+    rig.loudspeaker.is_absent = False
+    rig.follow(SERVER)
+    assert rig.supervisor.is_output_open
+
+
+def test_a_device_that_hangs_while_it_opens(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.audio.supervisor.leave_portaudio_behind", lambda: None)
+    rig.closes = False
+    (hangs,) = rig.open()
+    assert hangs == "The sound system does not respond and cannot be closed."
+    assert rig.supervisor.service(100 * S) == []
+
+
+def test_nothing_is_looked_for_while_devices_are_wanted(rig: Rig) -> None:
+    rig.supervisor.look_around()
+    assert rig.log == ["scan"]
+    rig.open()
+    rig.supervisor.look_around()
+    assert rig.log.count("scan") == 1

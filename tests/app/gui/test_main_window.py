@@ -238,7 +238,7 @@ def test_a_start_that_fails_leaves_the_start_button(
     session.feed(StateChanged(SessionState.STOPPED))
     ready.bridge.poll()
     qtbot.mouseClick(ready.controls.start_button, Qt.MouseButton.LeftButton)
-    session.feed(ErrorRaised("No microphone was found.", "Connect one and look for devices again."))
+    session.feed(ErrorRaised("No microphone was found.", "Connect one; it is used as soon as it is found."))
     ready.bridge.poll()
     assert ready.controls.start_button.text() == "Start"
     assert not ready.controls.is_running

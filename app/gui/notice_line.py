@@ -1,0 +1,32 @@
+"""One line for what happened without a need to act, as a microphone that is back; it goes after a while.
+
+In: the text. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import QLabel, QWidget
+
+SHOWN_MS = 10_000
+
+
+class NoticeLine(QLabel):
+    """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "muted")
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setWordWrap(True)
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.timeout.connect(self.hide)
+        self.hide()
+
+    def show_notice(self, text: str) -> None:
+        """Show `text` in place of an earlier one."""
+        self.setText(text)
+        self.setAccessibleName(text)
+        self.show()
+        self._timer.start(SHOWN_MS)
