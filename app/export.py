@@ -44,7 +44,7 @@ class ExportFile:
             prefix = f".{self._target.name[:_PREFIX_CHARACTERS]}."
             descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=self._target.parent)
         except OSError as error:
-            raise _in_words(path, error) from error
+            raise in_words(path, error) from error
         self._temporary = Path(name)
         self._file = os.fdopen(descriptor, "w+b")
 
@@ -54,7 +54,7 @@ class ExportFile:
             self._file.write(content)
         except OSError as error:
             self.abort()
-            raise _in_words(self.path, error) from error
+            raise in_words(self.path, error) from error
 
     def keep(self, header: bytes = b"") -> None:
         """Put the file in place, its first bytes replaced by `header`. May be called twice."""
@@ -72,7 +72,7 @@ class ExportFile:
                 self._temporary.replace(self._target)
         except OSError as error:
             self.abort()
-            raise _in_words(self.path, error) from error
+            raise in_words(self.path, error) from error
         self._temporary = None
         self._is_open = False
 
@@ -177,7 +177,8 @@ def _permissions(mode: int | None) -> int:
     return 0o666 & ~mask
 
 
-def _in_words(path: Path, error: OSError) -> ExportError:
+def in_words(path: Path, error: OSError) -> ExportError:
+    """Why `path` could not be written, and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ExportError(
             f"{path} was not written: the disk is full. Free some space or choose another folder."

@@ -20,7 +20,7 @@ from app.audio.devices import SERVER_DEVICE, Device, DeviceList, choose, find, l
 from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
 from app.audio.sound_server import Side, routed_to
-from app.audio.streams import SampleClock
+from app.audio.streams import PlayedTap, SampleClock
 from engine_runtime.errors import AudioDeviceError
 
 DEVICE_RATE_HZ = 48_000
@@ -240,6 +240,7 @@ class SoundOutput(_SoundStream):
         self.is_expecting = False
         self.underruns = 0
         self.played = Ring(int(_RING_SECONDS * self.sample_rate))
+        self.recorded = PlayedTap(self.sample_rate)
         self._played_clock = SampleClock(self.sample_rate)
         self._is_starved = False
 
@@ -254,6 +255,7 @@ class SoundOutput(_SoundStream):
     def _prepare(self, rate: int) -> None:
         if rate != self.sample_rate:
             self.played = Ring(int(_RING_SECONDS * rate))
+        self.recorded = PlayedTap(rate)
         self._played_clock = SampleClock(rate)
         super()._prepare(rate)
 
@@ -275,6 +277,7 @@ class SoundOutput(_SoundStream):
             self._clock.stamp(self.ring.consumed - count, now_ns)
         if self.played.write(played) == frames:
             self._played_clock.stamp(first, now_ns)
+        self.recorded.write(played, now_ns)
         starves = count < frames and self.is_expecting and not self.ring.is_silent
         if (starves and not self._is_starved) or (status.output_underflow and self.is_expecting):
             self.underruns += 1

@@ -11,6 +11,9 @@ from typing import Protocol
 
 from app.audio.playback_ring import PlaybackRing
 from app.audio.ring import Ring
+from engine_runtime.types import Pcm
+
+_TAP_SECONDS = 2
 
 
 class SampleClock:
@@ -40,6 +43,31 @@ class SampleClock:
         if stamp is None:
             return None
         return stamp[0] + (time_ns - stamp[1]) * self._rate / 1e9
+
+
+class PlayedTap:
+    """What a device was given since it was opened, silence included, and when: for one reader. The device
+    writes; while nobody reads, the tap is full and takes nothing more."""
+
+    __slots__ = ("_clock", "ring", "sample_rate")
+
+    def __init__(self, sample_rate: int) -> None:
+        self.sample_rate = sample_rate
+        self.ring = Ring(_TAP_SECONDS * sample_rate)
+        self._clock = SampleClock(sample_rate)
+
+    def write(self, block: Pcm, time_ns: int) -> None:
+        """The device was given `block` [n] at `time_ns`."""
+        first = self.ring.written
+        if self.ring.write(block) == len(block):
+            self._clock.stamp(first, time_ns)
+
+    def read(self) -> tuple[Pcm, int]:
+        """What came since the last call, and when its first sample was given to the device (0 if nothing
+        came)."""
+        first = self.ring.consumed
+        pcm = self.ring.read(self.ring.available)
+        return pcm, self._clock.time_ns(first) or 0
 
 
 class AudioInput(Protocol):
@@ -86,6 +114,8 @@ class AudioOutput(Protocol):
     played: Ring
     """What the device was given, silence included, mono at `sample_rate`: the reference of echo cancellation.
     While nobody reads it, it is full and takes nothing more."""
+    recorded: PlayedTap
+    """The same for a recording; a new one at each opening."""
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start to empty the ring, silence when it is empty. AudioDeviceError."""

@@ -59,9 +59,11 @@ class WavFormat:
 class WavReader:
     """An open WAV file. Use it as a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open and check the file. AudioInputError states the defect and the remedy."""
+    def __init__(self, path: Path, channel: int | None = None) -> None:
+        """Open and check the file. `channel` is read instead of the mean of all. AudioInputError states the
+        defect and the remedy."""
         self.path = path
+        self._channel = channel
         self._file = _open_file(path)
         try:
             self.format = _parse_header(self._file, path)
@@ -69,6 +71,12 @@ class WavReader:
             self._file.close()
             raise
         self._left = self.format.frames
+
+    def skip(self, frames: int) -> None:
+        """Go on `frames` later, at the end of the file at most."""
+        frames = min(frames, self._left)
+        self._file.seek(frames * self.format.frame_bytes, os.SEEK_CUR)
+        self._left -= frames
 
     def read(self, frames: int) -> Pcm:
         """The next `frames` samples as mono float32 in [-1, 1] (fewer at the end, none after it)."""
@@ -87,7 +95,7 @@ class WavReader:
         if len(raw) < frames * self.format.frame_bytes:
             raise AudioInputError(f"{self.path} became shorter while it was read. Copy it again.")
         self._left -= frames
-        return _to_mono(raw, self.format)
+        return _to_mono(raw, self.format, self._channel)
 
     def blocks(self, frames: int) -> Iterator[Pcm]:
         """The rest of the file in blocks of `frames` samples."""
@@ -147,7 +155,7 @@ class WavWriter:
         self.channels = channels
         self.frames = 0
         self._file = ExportFile(path)
-        self._file.write(_header(sample_rate, channels, 0))
+        self._file.write(wav_header(sample_rate, channels, 0))
 
     def write(self, pcm: NDArray[np.float32]) -> None:
         """Append samples, [n] for mono or [n, channels]; values outside [-1, 1] are clipped."""
@@ -158,7 +166,7 @@ class WavWriter:
 
     def close(self) -> None:
         """Complete the file and put it in place. May be called twice."""
-        self._file.keep(_header(self.sample_rate, self.channels, self.frames))
+        self._file.keep(wav_header(self.sample_rate, self.channels, self.frames))
 
     def abort(self) -> None:
         """Remove the incomplete file."""
@@ -182,7 +190,8 @@ def write_wav(path: Path, pcm: NDArray[np.float32], sample_rate: int) -> None:
         writer.write(pcm)
 
 
-def _header(sample_rate: int, channels: int, frames: int) -> bytes:
+def wav_header(sample_rate: int, channels: int, frames: int) -> bytes:
+    """The header of a 16-bit PCM file, 44 bytes."""
     size = min(frames * channels * 2, _UNKNOWN_SIZE - 36)
     block = channels * 2
     layout = struct.pack("<HHIIHH", _PCM, channels, sample_rate, sample_rate * block, block, 16)
@@ -297,7 +306,7 @@ def _checked_format(layout: bytes, data_bytes: int, path: Path) -> WavFormat:
     return wav
 
 
-def _to_mono(raw: bytes, wav: WavFormat) -> Pcm:
+def _to_mono(raw: bytes, wav: WavFormat, channel: int | None) -> Pcm:
     samples: NDArray[np.float32]
     if wav.is_float:
         values = np.frombuffer(raw, dtype=f"<f{wav.bits // 8}")
@@ -314,6 +323,7 @@ def _to_mono(raw: bytes, wav: WavFormat) -> Pcm:
         samples = np.frombuffer(raw, dtype=f"<i{wav.bits // 8}").astype(np.float32) / np.float32(
             2 ** (wav.bits - 1)
         )
-    if wav.channels > 1:
-        samples = samples.reshape(-1, wav.channels).mean(axis=1, dtype=np.float32)
-    return samples
+    if wav.channels == 1:
+        return samples
+    columns = samples.reshape(-1, wav.channels)
+    return columns.mean(axis=1, dtype=np.float32) if channel is None else columns[:, channel].copy()

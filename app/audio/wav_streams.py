@@ -13,7 +13,7 @@ import numpy as np
 
 from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
-from app.audio.streams import SampleClock
+from app.audio.streams import PlayedTap, SampleClock
 from app.audio.wav import WavReader
 from engine_runtime.types import Pcm
 
@@ -146,6 +146,7 @@ class WavSpeaker:
         self.is_expecting = False
         self.underruns = 0
         self.played = Ring(int(_RING_SECONDS * sample_rate))
+        self.recorded = PlayedTap(sample_rate)
         self._listener = listener
         self._clock = SampleClock(sample_rate)
         self._played_clock = SampleClock(sample_rate)
@@ -155,6 +156,7 @@ class WavSpeaker:
     def open(self, device: str | None, latency_s: float) -> None:
         """Start at the next `service`; the arguments are ignored."""
         self.name = "file"
+        self.recorded = PlayedTap(self.sample_rate)
         self._pace.restart()
 
     def close(self) -> None:
@@ -180,6 +182,7 @@ class WavSpeaker:
         first = self.played.written
         if self.played.write(block) == due:
             self._played_clock.stamp(first, self._pace.time_ns(start))
+        self.recorded.write(block, self._pace.time_ns(start))
         if self._listener is not None:
             self._listener(block)
 

@@ -50,7 +50,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the replies alone")
     add_reply_option(parser)
     parser.add_argument(
-        "--record", type=paths.user_path, metavar="WAV", help="write both sides, time-aligned, as stereo"
+        "--record",
+        type=paths.user_path,
+        metavar="PATH",
+        help="record both sides: a new folder with stereo sound, texts, decisions and timings, or the sound "
+        "alone if the name ends in .wav",
     )
     parser.add_argument(
         "--trace", type=paths.user_path, metavar="JSON", help="write the timings as a Chrome trace"

@@ -23,6 +23,7 @@ from app.session.messages import (
     PlaybackFinished,
     PlaybackLevel,
     PlaybackStarted,
+    RecordingStopped,
     ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
@@ -70,6 +71,7 @@ class SessionBridge(QObject):
     counters = Signal(object)
     echo_measured = Signal(object)
     error_raised = Signal(object)
+    recording_stopped = Signal(object)
     devices_changed = Signal(object)
     device_noticed = Signal(object)
     sample_started = Signal(object)
@@ -98,6 +100,7 @@ class SessionBridge(QObject):
             Counters: self.counters,
             EchoMeasured: self.echo_measured,
             ErrorRaised: self.error_raised,
+            RecordingStopped: self.recording_stopped,
             DevicesChanged: self.devices_changed,
             DeviceNoticed: self.device_noticed,
             SampleStarted: self.sample_started,

@@ -207,6 +207,7 @@ class MainWindow(QMainWindow):
         bridge.devices_changed.connect(self._take_devices)
         bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
         bridge.error_raised.connect(self._show_error)
+        bridge.recording_stopped.connect(self._show_error)
         bridge.lost.connect(self._show_loss)
         bridge.timings.connect(self._take_timings)
 
@@ -258,10 +259,11 @@ class MainWindow(QMainWindow):
         self.sample_row.show_running(None)
         self._show_input()
 
-    def _show_error(self, event: messages.ErrorRaised) -> None:
-        remedy = self.tr("Look for devices again") if event.is_about_sound else ""
+    def _show_error(self, event: messages.ErrorRaised | messages.RecordingStopped) -> None:
+        is_about_sound = isinstance(event, messages.ErrorRaised) and event.is_about_sound
+        remedy = self.tr("Look for devices again") if is_about_sound else ""
         self.banner.show_error(in_words(event.message), in_words(event.what_to_do), remedy)
-        self._sound_error = self.banner.message if event.is_about_sound else ""
+        self._sound_error = self.banner.message if is_about_sound else ""
         # A start that failed brings no new state: show the one that still holds.
         self.controls.show_state(self.header.badge.state)
 

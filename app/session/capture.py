@@ -5,7 +5,7 @@ In: the ring of a microphone or of a file in its place. Out: one `VadFrame` per 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,20 @@ class VadFrame:
     """It may hold an echo that is not cancelled yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class CapturedBlock:
+    """What a source captured, before anything was done to it; silence while it is muted."""
+
+    pcm: Pcm
+    sample_rate: int
+    first_ns: int
+    """When its first sample was spoken, by the session's clock."""
+    is_new: bool
+    """It is the first block of this source."""
+    is_file: bool
+    """The source is a file, whose times are exact."""
+
+
 class Capture:
     """The current source and the state of its stream. Sample indices start at 0 with each source."""
 
@@ -55,6 +69,8 @@ class Capture:
         self.sample_rate = vad.sample_rate
         self.source: AudioInput | None = None
         self.utterance = UtteranceBuffer(self._keep_samples)
+        self.listener: Callable[[CapturedBlock], None] | None = None
+        """Gets what is captured, for a recording."""
 
     def attach(self, source: AudioInput | None) -> None:
         """Listen to `source` from now on; samples already in its ring are skipped."""
@@ -90,10 +106,12 @@ class Capture:
         """The frames captured since the last call; a muted microphone captures silence."""
         if self._ring is None:
             return
+        first = self._ring.consumed
         pcm = self._ring.read(self._ring.available)
         resampled = self._process(self._resampler.push(pcm))
         if is_muted:
             pcm, resampled = np.zeros_like(pcm), np.zeros_like(resampled)
+        self._pass_on(pcm, first)
         self._energy += float(np.dot(pcm, pcm))
         self._energy_samples += len(pcm)
         self._rest = np.concatenate([self._rest, resampled])
@@ -106,6 +124,11 @@ class Capture:
             start = self.utterance.end
             self.utterance.append(frame)
             yield VadFrame(start, start + size, probability, may_be_echo)
+
+    def _pass_on(self, pcm: Pcm, first: int) -> None:
+        if self.listener is not None and self.source is not None and len(pcm):
+            first_ns, is_new = self.source.sample_time_ns(first), first == self._origin
+            self.listener(CapturedBlock(pcm, self.source.sample_rate, first_ns, is_new, self.is_file))
 
     def _process(self, pcm: Pcm) -> Pcm:
         if self.processor is None or self.is_file:

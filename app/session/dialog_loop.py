@@ -26,11 +26,11 @@ from app.session.messages import Command, ErrorRaised, Event, SessionState, Stat
 from app.session.meters import Meters
 from app.session.pending_work import PendingWork
 from app.session.playback import Playback
+from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
 from app.session.sources import Sources
 from app.session.turn_control import TurnControl
 from engine_runtime.errors import AudioInputError, MossVoiceError
-from engine_runtime.types import Pcm
 
 _MAX_FAILURES = 3
 _ECHO_ADVICE = "Use headphones, so that a reply does not interrupt itself."
@@ -51,7 +51,7 @@ class DialogLoop:
         emit: Callable[[Event], None],
         settings: SessionSettings,
         find_devices: Callable[[], DeviceList],
-        sample_listener: Callable[[Pcm], None] | None,
+        recorder: ConversationRecorder,
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.stopping = threading.Event()
@@ -62,10 +62,10 @@ class DialogLoop:
         self._playback = Playback(supervisor.audio_out)
         self._clock = clock
         self._emit = emit
+        self._recorder = recorder
+        recorder.apply(settings)
         self.turns = TurnControl(worker, end_of_turn, capture, self._playback, clock, emit, settings)
-        self._sources = Sources(
-            supervisor, capture, emit, find_devices, self.turns.cancel_speech, sample_listener
-        )
+        self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._waiting: deque[messages.AskText | messages.PlaySample] = deque()
@@ -88,6 +88,7 @@ class DialogLoop:
             self._clock.tick(self._pending.idle, is_active=self._is_active)
         self._stop()
         self._report_state(SessionState.STOPPED)
+        self._recorder.close()
 
     def step(self) -> None:
         """One round."""
@@ -107,6 +108,7 @@ class DialogLoop:
         sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
         if turns.state is None:
             sources.close_unused()
+        self._recorder.service(now_ns)
         self._meters.service(now_ns, turns.timing, turns.turn_id, is_active=self._is_active)
         self._report_state()
 
@@ -122,6 +124,7 @@ class DialogLoop:
                 command = self.commands.get_nowait()
             except Empty:
                 return
+            self._recorder.note(command)
             try:
                 self._carry_out(command)
             except MossVoiceError as error:
@@ -152,6 +155,7 @@ class DialogLoop:
             case messages.NewConversation():
                 sources.end_sample()
                 turns.new_conversation()
+                self._recorder.end(is_ended=True)
             case messages.PlayAgain(turn_id):
                 sources.open_output(turns.settings)
                 turns.repeat(turn_id)
@@ -199,6 +203,7 @@ class DialogLoop:
     def _apply(self, settings: SessionSettings) -> None:
         before = self.turns.settings
         self.turns.apply(settings)
+        self._recorder.apply(settings)
         self._capture.apply(settings.audio_processing)
         self._sources.hears_samples = settings.hear_samples
         if _device_choice(before) != _device_choice(settings):

@@ -28,7 +28,7 @@ from app.session import messages
 from app.session.clocks import RealClock, VirtualClock
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_worker import EngineFactory
-from app.session.recorder import StereoRecorder
+from app.session.record_target import recorded
 from app.session.report import ConversationReport
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
@@ -73,7 +73,8 @@ def run_file(
     """Hold the conversation and return the report (see ConversationReport.document).
 
     `out` receives the reply speech alone, at the engine's rate, with half a second of silence between
-    replies; `record` both sides in stereo on one clock; `trace` the timings for chrome://tracing. `realtime`
+    replies; `record` the conversation as a folder (see conversation_folder.py), or, if its name ends in .wav,
+    the stereo sound alone; `trace` the timings for chrome://tracing. `realtime`
     paces the sound as a device would. Kind of reply, seed and eagerness come from `settings`; `vad` and
     `end_of_turn` are those of `Session`. Raises AudioInputError for a file that cannot be used or holds no
     speech, ExportError, and MossVoiceError for a turn or an engine that failed (earlier replies are written
@@ -81,23 +82,17 @@ def run_file(
     """
     if (wav_in is None) == (text is None):
         raise ValueError("give either wav_in or text")
-    for file in filter(None, (out, record, trace)):
+    for file in filter(None, (out, trace)):
         check_target(file)
-    user_rate = DEVICE_RATE_HZ
     if wav_in is not None:
-        with WavReader(wav_in) as reader:  # refuse a file that cannot be used before an engine is loaded
-            user_rate = reader.format.sample_rate
-    recorder = StereoRecorder(record, DEVICE_RATE_HZ, user_rate) if record is not None else None
-    try:
-        conversation = _Conversation(engine_factory, settings, recorder, realtime, progress, vad, end_of_turn)
+        WavReader(wav_in).close()  # refuse a file that cannot be used before an engine is loaded
+    settings = settings or SessionSettings()
+    with recorded(record) as recording:
+        settings = replace(settings, hear_samples=False, recording=recording)
+        conversation = _Conversation(engine_factory, settings, realtime, progress, vad, end_of_turn)
         conversation.hold(wav_in, text)
         if out is not None and conversation.replies:
             _write_replies(out, list(conversation.replies.values()))
-        if recorder is not None and conversation.report.has_turns:
-            recorder.close()
-    finally:
-        if recorder is not None:
-            recorder.abort()  # a closed file cannot be lost
     if trace is not None and conversation.report.has_turns:
         write_chrome_trace(trace, conversation.report.timings)
     if conversation.error is not None:
@@ -120,8 +115,7 @@ class _Conversation:
     def __init__(
         self,
         engine_factory: EngineFactory,
-        settings: SessionSettings | None,
-        recorder: StereoRecorder | None,
+        settings: SessionSettings,
         realtime: bool,
         progress: Progress | None,
         vad: Vad | None,
@@ -133,20 +127,18 @@ class _Conversation:
         self.error: MossVoiceError | None = None
         self.loudest_dbfs = -120.0
         self._progress = progress
-        self._recorder = recorder
         self._length_s = 0.0
         self._is_over = False
         self._session = Session(
             engine_factory,
-            replace(settings or SessionSettings(), hear_samples=False),
+            settings,
             _NoMicrophone(),
-            WavSpeaker(DEVICE_RATE_HZ, recorder.add_reply if recorder else None),
+            WavSpeaker(DEVICE_RATE_HZ),
             clock=RealClock() if realtime else VirtualClock(),
             vad=vad,
             end_of_turn=end_of_turn,
             find_devices=lambda: DeviceList((), ()),
             look_for_devices=lambda: None,
-            sample_listener=recorder.add_user if recorder else None,
         )
 
     def hold(self, wav_in: Path | None, text: str | None) -> None:
@@ -188,6 +180,8 @@ class _Conversation:
             case messages.ErrorRaised(message, what_to_do, _, _):
                 self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
                 self._is_over = True
+            case messages.RecordingStopped(_, message, what_to_do):
+                self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
             case messages.SampleFinished():
                 self._is_over = True
             case messages.StateChanged(messages.SessionState.STOPPED):

@@ -321,6 +321,16 @@ class ErrorRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingStopped:
+    """The conversation is not recorded any more, and continues. What was recorded is in `folder`, "" if there
+    is none."""
+
+    folder: str
+    message: str
+    what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
 class SampleStarted:
     """A WAV file takes the microphone's place; `seconds` is its length."""
 
@@ -379,6 +389,7 @@ Event = (
     | Counters
     | EchoMeasured
     | ErrorRaised
+    | RecordingStopped
     | SampleStarted
     | SampleProgress
     | SampleFinished

@@ -1,64 +1,180 @@
-"""Records a conversation to a stereo file: the user left, the replies right, on the clock of the session.
+"""Records conversations: what was captured, what was played, and what happened, on one time line.
 
-In: blocks of both sides, each in order and without gaps. Out: a WAV file. Dialog thread while it runs, then
-`close`.
+In: captured blocks, the loudspeaker's tap, events and commands of the session. Out: jobs for the record
+writer; RecordingStopped when it cannot write any more. A recording begins with the first sound or question
+after it was asked for, and ends with the conversation. Dialog thread; `note` may be called from any.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.audio.resample import Resampler
-from app.audio.wav import WavWriter
-from engine_runtime.errors import ExportError
-from engine_runtime.types import Pcm
+from app.audio.stereo_track import StereoTrack
+from app.audio.streams import AudioOutput, PlayedTap
+from app.session.capture import Capture, CapturedBlock
+from app.session.clocks import Clock
+from app.session.messages import (
+    AskText,
+    Command,
+    EngineReady,
+    Event,
+    PlaySample,
+    RecordingStopped,
+    Start,
+)
+from app.session.record_writer import About, Begin, End, Line, RecordWriter, Sound, plain
+from app.session.recording import Recording
+from app.session.session_settings import SessionSettings
+
+_BLOCK_S = 0.25
+"""Sound is handed to the writer in blocks of this length."""
+_MOST_BACKLOG = 10_000
+"""Jobs that the writer may be behind: some minutes. A disk that is behind by more is too slow."""
+_TAP_AGE_NS = 50_000_000
+"""What the loudspeaker was given longer before the beginning does not belong to the recording."""
+_BEGINNINGS = (Start, AskText, PlaySample)
 
 
-class StereoRecorder:
-    """Writes the range that both sides have reached; a side that stays behind is padded with silence."""
+class ConversationRecorder:
+    """One recording at a time, or none."""
 
-    def __init__(self, path: Path, sample_rate: int, user_rate: int) -> None:
-        """`sample_rate` is that of the file and of the replies, `user_rate` that of the user's side."""
-        self._writer = WavWriter(path, sample_rate, channels=2)
-        self._resampler = Resampler(user_rate, sample_rate)
-        self._sides = [np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.float32)]
-        self._failure: ExportError | None = None
+    def __init__(
+        self,
+        writer: RecordWriter,
+        capture: Capture,
+        audio_out: AudioOutput,
+        clock: Clock,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._writer = writer
+        self._capture = capture
+        self._audio_out = audio_out
+        self._clock = clock
+        self._emit = emit
+        self._settings = SessionSettings()
+        self._wanted: Recording | None = None
+        """What is to be recorded with the next beginning, or is recorded now."""
+        self._is_on = False
+        self._origin_ns = 0
+        self._track: StereoTrack | None = None
+        self._tap: PlayedTap | None = None
+        """The loudspeaker's tap that was read last."""
+        self._has_heard = False
+        self._held: list[NDArray[np.float32]] = []
+        self._held_frames = 0
+        self._engine: dict[str, Any] = {}
+        capture.listener = self._hear
 
-    def add_user(self, pcm: Pcm) -> None:
-        """More of the user's side."""
-        self._add(0, self._resampler.push(pcm))
+    @property
+    def is_on(self) -> bool:
+        """Whether a conversation is being recorded."""
+        return self._is_on
 
-    def add_reply(self, pcm: Pcm) -> None:
-        """More of the assistant's side."""
-        self._add(1, pcm)
+    def apply(self, settings: SessionSettings) -> None:
+        """Record as these settings say; a change ends the recording, and the next one begins with the next
+        sound."""
+        self._settings = settings
+        if settings.recording != self._wanted:
+            self.end(is_ended=False)
+            self._wanted = settings.recording
+
+    def service(self, now_ns: int) -> None:
+        """Take what was played, hand over what is complete, report what the writer could not write."""
+        if self._is_on:
+            self._take_played()
+        if self._track is not None:
+            self._hand_over(self._track, now_ns)
+        if self._is_on and self._writer.backlog > _MOST_BACKLOG:
+            self.end(is_ended=False)
+            self._stop_for("", "The disk is too slow to record the conversation.", "Choose another folder.")
+        while not self._writer.problems.empty():
+            folder, error = self._writer.problems.get()
+            self._stop_for(str(folder), error.what_is_wrong, error.what_to_do)
+
+    def note(self, what: Event | Command) -> None:
+        """Something happened. Any thread; commands come in the dialog thread."""
+        if isinstance(what, EngineReady):
+            self._engine = {"bundle": what.bundle}
+            if self._is_on:
+                self._writer.submit(About(dict(self._engine)))
+        if isinstance(what, _BEGINNINGS):
+            self._begin()
+        if self._is_on:
+            self._writer.submit(Line(self.seconds, what))
+
+    @property
+    def seconds(self) -> float:
+        """The present place on the line."""
+        track, now_ns = self._track, self._clock.now_ns()
+        if track is not None:
+            return track.frame_at(now_ns) / track.sample_rate
+        return (now_ns - self._origin_ns) / 1e9
+
+    def end(self, *, is_ended: bool) -> None:
+        """The conversation is over, or not recorded any more. `is_ended`: it will not be continued."""
+        if self._is_on:
+            if self._track is not None:
+                self._hand_over(self._track, self._clock.now_ns(), is_final=True)
+            self._writer.submit(End(is_ended, self.seconds))
+        self._is_on, self._track = False, None
 
     def close(self) -> None:
-        """Complete the file. Raises ExportError, also for errors during recording."""
-        self._add(0, self._resampler.finish())
-        if self._failure is None:
-            longest = max(map(len, self._sides))
-            self._write([np.pad(side, (0, longest - len(side))) for side in self._sides])
-        if self._failure is not None:
-            raise self._failure
-        self._writer.close()
+        """End the recording and the thread of the writer."""
+        self.end(is_ended=False)
+        self._writer.submit(None)
 
-    def abort(self) -> None:
-        """Remove the file."""
-        self._writer.abort()
+    # ---- inside ----
 
-    def _add(self, side: int, pcm: Pcm) -> None:
-        if self._failure is not None:
+    def _begin(self) -> None:
+        if self._is_on or self._wanted is None:
             return
-        self._sides[side] = np.concatenate([self._sides[side], pcm])
-        count = min(map(len, self._sides))
-        if count >= self._writer.sample_rate:  # a second at a time
-            self._write([part[:count] for part in self._sides])
-            self._sides = [part[count:] for part in self._sides]
+        self._is_on, self._tap = True, None
+        self._origin_ns = self._clock.now_ns()
+        about = {"settings": plain(self._settings), **self._engine}
+        self._writer.submit(Begin(self._wanted, about))
 
-    def _write(self, sides: list[Pcm]) -> None:
-        try:
-            self._writer.write(np.stack(sides, axis=1))
-        except ExportError as error:
-            self._failure = error  # the conversation continues; raised by `close`
+    def _hear(self, block: CapturedBlock) -> None:
+        self._begin()
+        if (track := self._sounding()) is not None:
+            is_new = block.is_new or not self._has_heard
+            self._has_heard = True
+            track.hear(block.pcm, block.sample_rate, block.first_ns, is_new=is_new, is_exact=block.is_file)
+
+    def _take_played(self) -> None:
+        tap = self._audio_out.recorded
+        pcm, first_ns = tap.read()
+        if not len(pcm) or (self._tap is None and first_ns < self._origin_ns - _TAP_AGE_NS):
+            return
+        track = self._sounding()
+        if track is not None:
+            left_ns = first_ns + round(self._audio_out.latency_s * 1e9)
+            track.play(pcm, tap.sample_rate, left_ns, is_new=tap is not self._tap)
+            self._tap = tap
+
+    def _sounding(self) -> StereoTrack | None:
+        """The track, at the rate of the microphone, so that its samples are kept as they are; None if no
+        sound is recorded."""
+        if self._track is None and self._is_on and self._wanted is not None and self._wanted.with_sound:
+            source = self._capture.source or self._audio_out
+            self._track = StereoTrack(source.sample_rate, self._origin_ns)
+            self._has_heard = False
+            self._held, self._held_frames = [], 0
+        return self._track
+
+    def _hand_over(self, track: StereoTrack, now_ns: int, *, is_final: bool = False) -> None:
+        has_left, has_right = self._capture.source is not None, bool(self._audio_out.name)
+        frames = track.take(now_ns, has_left=has_left, has_right=has_right, is_final=is_final)
+        self._held.append(frames)
+        self._held_frames += len(frames)
+        if self._held_frames >= _BLOCK_S * track.sample_rate or is_final:
+            self._writer.submit(Sound(np.concatenate(self._held), track.sample_rate))
+            self._held, self._held_frames = [], 0
+
+    def _stop_for(self, folder: str, message: str, what_to_do: str) -> None:
+        """Recording cannot go on; the conversation does."""
+        self._is_on, self._track, self._wanted = False, None, None
+        self._emit(RecordingStopped(folder, message, what_to_do))

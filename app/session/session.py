@@ -32,6 +32,8 @@ from app.session.engine_worker import EngineFactory, EngineWorker
 from app.session.event_log import EventLog
 from app.session.messages import Command, Event, Timing
 from app.session.pending_work import PendingWork
+from app.session.record_writer import RecordWriter
+from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
@@ -70,7 +72,6 @@ class Session:
         end_of_turn: DetectorFactory | None = None,
         find_devices: Callable[[], DeviceList] | None = None,
         look_for_devices: Callable[[], None] = rescan,
-        sample_listener: Callable[[Pcm], None] | None = None,
     ) -> None:
         """Make a session; no device is opened and no thread runs before `start`.
 
@@ -100,21 +101,26 @@ class Session:
         )
         processor = CaptureProcessor(supervisor.audio_out, settings.audio_processing, vad.sample_rate)
         keep_ms = max(settings.turn_taking.pre_roll_ms + _HISTORY_BEYOND_PRE_ROLL_MS, _TURN_HISTORY_MS)
+        capture = Capture(vad, keep_ms, processor)
+        clock = clock or RealClock()
+        self._writer = RecordWriter(pending)
+        self._recorder = ConversationRecorder(self._writer, capture, supervisor.audio_out, clock, self._emit)
         self._loop = DialogLoop(
             self._worker,
             self._end_of_turn,
             pending,
-            Capture(vad, keep_ms, processor),
+            capture,
             supervisor,
-            clock or RealClock(),
+            clock,
             self._emit,
             settings,
             find_devices,
-            sample_listener,
+            self._recorder,
         )
         self._threads = [
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),
             threading.Thread(target=self._worker.run, name="engine", daemon=True),
+            threading.Thread(target=self._writer.run, name="record", daemon=True),
         ]
         if self._sound_server is not None:
             server = threading.Thread(target=self._sound_server.run, name="sound server", daemon=True)
@@ -187,6 +193,7 @@ class Session:
         """Any thread."""
         self._events.append(event)
         self._log.note(event)
+        self._recorder.note(event)
 
 
 def _run_bounded(action: Callable[[], None], limit_s: float) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.session.recording import Recording
 from app.settings import StartSettings
 from engine_runtime.types import Modality
 
@@ -33,6 +34,8 @@ class SessionSettings:
     """Whether a sample question is played aloud while it is fed to the assistant."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
+    recording: Recording | None = None
+    """Where the conversation is kept, None if it is not."""
     max_text_chars: int = 2_000
     """A typed question longer than this is refused with an explanation."""
 

@@ -45,7 +45,6 @@ class Sources:
         emit: Callable[[Event], None],
         find_devices: Callable[[], DeviceList],
         drop_speech: Callable[[], None],
-        sample_listener: Callable[[Pcm], None] | None = None,
     ) -> None:
         """`drop_speech` is called before the source changes: a turn that is being spoken cannot continue."""
         self.is_listening = False
@@ -58,7 +57,6 @@ class Sources:
         self._emit = emit
         self._find_devices = find_devices
         self._drop_speech = drop_speech
-        self._sample_listener = sample_listener
         self._monitor = SampleMonitor(supervisor.audio_out)
         self._sample: WavMicrophone | None = None
         self._quiet_since_ns = 0
@@ -208,8 +206,6 @@ class Sources:
         self._emit(SampleFinished(sample.path))
 
     def _on_sample(self, pcm: Pcm) -> None:
-        if self._sample_listener is not None:
-            self._sample_listener(pcm)
         if self.hears_samples and self._sample is not None and not self._sample.is_held:
             self._monitor.hear(pcm, self._sample.sample_rate)
 

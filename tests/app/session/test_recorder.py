@@ -1,67 +1,211 @@
-"""Both sides on one clock, for any size and order of blocks."""
+"""Recorded conversations: sample-exact sides, events on one line, private files, disk trouble."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
+import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
-from app.session.recorder import StereoRecorder
-from engine_runtime.errors import ExportError
+from app.audio.wav import write_wav
+from app.audio.wav_streams import WavSpeaker
+from app.session import messages
+from app.session.conversation_folder import list_conversations, read_events
+from app.session.messages import RecordingStopped, ReplyFinished, SampleFinished, TurnCommitted
+from app.session.recording import Recording
+from app.session.session_settings import SessionSettings
+from engine_runtime.types import Modality, Pcm
+from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.tools.session_driver import RATE, Driver, running, silence, speech
 
-RATE = 8_000
+
+def settings(root: Path, **given: Any) -> SessionSettings:
+    return SessionSettings(hear_samples=False, recording=Recording(root, name="one"), **given)
 
 
-def test_sides_are_aligned_and_padded(tmp_path: Path) -> None:
-    recorder = StereoRecorder(tmp_path / "s.wav", RATE, RATE)
-    user = np.linspace(0, 0.5, 3 * RATE).astype(np.float32)
-    reply = np.linspace(0, -0.5, 2 * RATE).astype(np.float32)
-    for start in range(0, len(user), 333):
-        recorder.add_user(user[start : start + 333])
-        recorder.add_reply(reply[start : start + 333])
-    recorder.close()
-    both, rate = soundfile.read(tmp_path / "s.wav", dtype="float32")
+@pytest.fixture
+def question(tmp_path: Path) -> tuple[Path, Pcm]:
+    """Two questions of noise, as a 16-bit file holds them."""
+    noise = np.random.default_rng(5).integers(-9_000, 9_000, RATE)
+    levels = (noise / 32_768).astype(np.float32)
+    pcm = np.concatenate([silence(0.5), levels, silence(1.5), levels, silence(1.5)])
+    soundfile.write(tmp_path / "q.wav", pcm, RATE, subtype="PCM_16")
+    return tmp_path / "q.wav", soundfile.read(tmp_path / "q.wav", dtype="float32")[0]
+
+
+def ask(driver: Driver, path: Path) -> None:
+    driver.session.send(messages.PlaySample(path))
+    driver.await_event(SampleFinished)
+
+
+@pytest.mark.slow
+def test_both_sides_are_sample_exact_on_one_line(tmp_path: Path, question: tuple[Path, Pcm]) -> None:
+    path, asked = question
+    played: list[Pcm] = []
+    speaker = WavSpeaker(RATE, played.append)
+    with running(ScriptedEngine(Script(chunks=3)), settings(tmp_path), speaker=speaker) as driver:
+        ask(driver, path)
+    both, rate = soundfile.read(tmp_path / "one" / "conversation.wav", dtype="float32")
     assert rate == RATE
-    assert np.abs(both[:, 0] - user).max() < 1e-4
-    assert np.abs(both[: 2 * RATE, 1] - reply).max() < 1e-4
-    assert not both[2 * RATE :, 1].any()
+    entries = list(read_events(tmp_path / "one"))
+    committed = [entry for entry in entries if entry.get("event") == "TurnCommitted"]
+    assert len(committed) == 2
+    # The file waits while a reply is played; apart from that, and the silence after it, left is the file.
+    loud = np.flatnonzero(both[:, 0])
+    second = loud[np.flatnonzero(np.diff(loud) > RATE // 2)[0] + 1]
+    for start, place in ((loud[0], np.flatnonzero(asked)[0]), (second, round(3.0 * RATE))):
+        start -= int(np.flatnonzero(asked[place:])[0])
+        assert np.array_equal(both[start : start + RATE, 0], asked[place : place + RATE])
+    heard = np.concatenate(played)
+    first = np.flatnonzero(heard)[0] - np.flatnonzero(both[:, 1])[0]
+    length = min(len(heard) - max(first, 0), len(both) + min(first, 0))
+    assert np.abs(heard[max(first, 0) :][:length] - both[max(-first, 0) :, 1][:length]).max() <= 0.5 / 32_768
+    # Events are on the line: a reply starts when PlaybackStarted says so.
+    starts = [entry["t"] for entry in entries if entry.get("event") == "PlaybackStarted"]
+    sounding = np.flatnonzero(both[:, 1])
+    begins = [sounding[0], *sounding[np.flatnonzero(np.diff(sounding) > RATE // 2) + 1]]
+    assert [begin / RATE for begin in begins] == pytest.approx(starts, abs=0.03)
 
 
-def test_the_users_side_is_resampled(tmp_path: Path) -> None:
-    recorder = StereoRecorder(tmp_path / "s.wav", RATE, 2 * RATE)
-    recorder.add_user(np.full(4 * RATE, 0.5, dtype=np.float32))
-    recorder.close()
-    both, _ = soundfile.read(tmp_path / "s.wav", dtype="float32")
-    assert len(both) == pytest.approx(2 * RATE, abs=2)
-    assert both[RATE, 0] == pytest.approx(0.5, abs=0.01)
-
-
-def test_an_abandoned_record_leaves_no_file(tmp_path: Path) -> None:
-    recorder = StereoRecorder(tmp_path / "s.wav", RATE, RATE)
-    recorder.add_user(np.zeros(RATE, dtype=np.float32))
-    recorder.abort()
+def test_nothing_is_kept_by_default(tmp_path: Path) -> None:
+    with running(ScriptedEngine(), SessionSettings()) as driver:
+        driver.session.send(messages.AskText("a secret"))
+        driver.await_event(ReplyFinished)
+    assert SessionSettings().recording is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = StereoRecorder(tmp_path / "s.wav", RATE, RATE)
+def test_the_folder_says_what_was_said_and_is_private(tmp_path: Path) -> None:
+    with running(ScriptedEngine(), settings(tmp_path / "kept", seed=7)) as driver:
+        driver.session.send(messages.AskText("what is two plus three"))
+        driver.await_event(messages.PlaybackFinished)
+    (found,) = list_conversations(tmp_path / "kept")
+    assert (found.turns, found.first_words) == (1, "what is two plus three")
+    assert (found.bundle, found.is_ended, found.has_sound) == ("scripted", False, True)
+    assert found.seconds > 1.0
+    for place in (tmp_path / "kept", found.folder):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    files = {file.name for file in found.folder.iterdir()}
+    assert {"conversation.json", "conversation.wav", "events.jsonl"} <= files
+    assert {stat.S_IMODE(file.stat().st_mode) for file in found.folder.iterdir()} == {0o600}
+    about = json.loads((found.folder / "conversation.json").read_text())
+    assert about["settings"]["seed"] == 7
+    entries = list(read_events(found.folder))
+    assert entries[0] == {"t": 0.0, "command": "AskText", "text": "what is two plus three"}
+    assert {"StateChanged", "TurnOpened", "ReplyTextDelta", "ReplyFinished"} <= {
+        entry.get("event") for entry in entries
+    }
+    assert "voice_to_voice" not in {entry.get("timing") for entry in entries}
+    assert "vocoder" in {entry.get("timing") for entry in entries}
+    assert [entry["t"] for entry in entries] == sorted(entry["t"] for entry in entries)
 
-    def full(content: bytes) -> int:
+
+def test_texts_can_be_kept_without_sound(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, with_sound=False)
+    with running(ScriptedEngine(), SessionSettings(recording=recording)) as driver:
+        driver.session.send(messages.AskText("hello"))
+        driver.await_event(messages.PlaybackFinished)
+    (found,) = list_conversations(tmp_path)
+    assert not found.has_sound
+    assert not (found.folder / "conversation.wav").exists()
+
+
+def test_each_conversation_has_a_folder_and_one_without_a_turn_leaves_none(tmp_path: Path) -> None:
+    with running(ScriptedEngine(), settings(tmp_path, reply=Modality.TEXT)) as driver:
+        for count in (1, 2):
+            driver.session.send(messages.AskText(f"question {count}"))
+            driver.await_event(ReplyFinished, count)
+            driver.session.send(messages.NewConversation())
+        driver.session.send(messages.Start())
+        driver.await_event(messages.ErrorRaised)  # there is no microphone
+    found = list_conversations(tmp_path)
+    assert sorted(summary.first_words for summary in found) == ["question 1", "question 2"]
+    assert all(summary.is_ended for summary in found)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_muted_microphone_is_recorded_as_silence(tmp_path: Path) -> None:
+    from app.session.capture import Capture
+    from tests.doubles.scripted_engine import LoudnessVad
+
+    class Microphone(WavSpeaker):
+        def sample_time_ns(self, index: float) -> int:
+            return round(index * 1e9 / RATE)
+
+    capture, blocks = Capture(LoudnessVad(), 100), []
+    source = Microphone(RATE)
+    capture.listener = blocks.append
+    capture.attach(source)  # type: ignore[arg-type]
+    for is_muted in (False, True):
+        source.ring.write(speech(0.1))
+        list(capture.frames(is_muted=is_muted))
+    assert [bool(block.pcm.any()) for block in blocks] == [True, False]
+    assert [block.is_new for block in blocks] == [True, False]
+    assert blocks[1].first_ns == 100_000_000
+
+
+@pytest.mark.parametrize("trouble", ["full", "deleted", "no folder"])
+def test_trouble_is_said_once_and_the_conversation_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    root = tmp_path / "kept"
+    if trouble == "no folder":
+        root.write_text("a file is in the way")
+    with running(ScriptedEngine(), settings(root)) as driver:
+        driver.session.send(messages.AskText("first"))
+        driver.await_event(messages.PlaybackFinished)
+        if trouble == "full":
+            _fill_disk(monkeypatch)
+        elif trouble == "deleted":
+            shutil.rmtree(root)
+        for count in (2, 3):
+            driver.session.send(messages.AskText(f"question {count}"))
+            driver.await_event(messages.PlaybackFinished, count)
+        assert len(driver.of(TurnCommitted)) == 3
+        (problem,) = driver.of(RecordingStopped)
+    monkeypatch.undo()
+    assert problem.message
+    assert problem.what_to_do
+    if trouble == "full":
+        assert "disk is full" in problem.message
+        (found,) = list_conversations(root)
+        assert problem.folder == str(found.folder)
+        assert found.first_words == "first"
+        both, _ = soundfile.read(found.folder / "conversation.wav")
+        assert both[:, 1].any()
+        assert any(entry.get("event") == "ReplyFinished" for entry in read_events(found.folder))
+
+
+def _fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, content: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    class Full:
-        write = staticmethod(full)
-        close = recorder._writer._file._file.close
+    monkeypatch.setattr(os, "write", full)
 
-    monkeypatch.setattr(recorder._writer._file, "_file", Full())
-    second = np.zeros(RATE, dtype=np.float32)
-    for _ in range(3):  # the conversation is not disturbed
-        recorder.add_user(second)
-        recorder.add_reply(second)
-    with pytest.raises(ExportError, match="disk is full"):
-        recorder.close()
-    assert list(tmp_path.iterdir()) == []
+
+def test_recording_can_be_switched_on_and_off_during_a_conversation(tmp_path: Path) -> None:
+    with running(ScriptedEngine(Script(chunks=1)), SessionSettings()) as driver:
+        for count, wanted in enumerate((None, Recording(tmp_path), None), 1):
+            driver.session.send(messages.ApplySettings(SessionSettings(recording=wanted)))
+            driver.session.send(messages.AskText(f"question {count}"))
+            driver.await_event(messages.PlaybackFinished, count)
+    (found,) = list_conversations(tmp_path)
+    assert (found.turns, found.first_words) == (1, "question 2")
+    assert "question 3" not in (found.folder / "events.jsonl").read_text()
+
+
+def test_a_microphone_that_was_recorded_at_another_rate_is_heard_right(tmp_path: Path) -> None:
+    tone = (0.3 * np.sin(2 * np.pi * 300 * np.arange(24_000) / 24_000)).astype(np.float32)
+    write_wav(tmp_path / "q.wav", np.concatenate([tone, np.zeros(30_000, np.float32)]), 24_000)
+    with running(ScriptedEngine(Script(chunks=1)), settings(tmp_path)) as driver:
+        ask(driver, tmp_path / "q.wav")
+    both, rate = soundfile.read(tmp_path / "one" / "conversation.wav")
+    assert rate == 24_000
+    assert np.sqrt(np.mean(both[6_000:18_000, 0] ** 2)) == pytest.approx(0.3 / 2**0.5, rel=0.02)

@@ -1,0 +1,295 @@
+"""Writes recorded conversations to the disk, so that no other thread waits for it.
+
+In: jobs of the recorder, in a queue: a conversation begins, sound, lines, what changed about it, it ends.
+Out: the files of its folder (see conversation_folder.py), and the errors. After an error nothing more is
+written until the next conversation begins; what was written stays. `run` is the body of the record thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.audio.growing_wav import GrowingWav
+from app.export import ExportFile, in_words
+from app.session.conversation_folder import (
+    ABOUT,
+    EVENTS,
+    FORMAT,
+    SOUND,
+    RecordError,
+    delete_conversation,
+    read_about,
+)
+from app.session.messages import (
+    Command,
+    Event,
+    Levels,
+    PlaybackLevel,
+    ReplyFinished,
+    SampleProgress,
+    Timing,
+    TurnCommitted,
+    TurnOpened,
+)
+from app.session.pending_work import PendingWork
+from app.session.recording import Recording
+from engine_runtime.errors import ExportError, MossVoiceError
+
+_METERS = (Levels, PlaybackLevel, SampleProgress)
+_METER_TIMINGS = frozenset({"playback_buffer"})
+_WORDS_SHOWN = 12
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A conversation begins, or the one in `recording.folder` is continued."""
+
+    recording: Recording
+    about: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """More of both sides [n, 2]."""
+
+    frames: NDArray[np.float32]
+    sample_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something happened, `t` seconds after the beginning."""
+
+    t: float
+    what: Event | Command
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """These values of conversation.json are known now."""
+
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The conversation is over; it will not be continued if `is_ended`."""
+
+    is_ended: bool
+    seconds: float
+
+
+WriteJob = Begin | Sound | Line | About | End | None
+"""None ends the thread."""
+
+
+class RecordWriter:
+    """One conversation at a time."""
+
+    def __init__(self, pending: PendingWork) -> None:
+        self.problems: SimpleQueue[tuple[Path, MossVoiceError]] = SimpleQueue()
+        """The folder that cannot be written to any more, and why."""
+        self._jobs: SimpleQueue[WriteJob] = SimpleQueue()
+        self._pending = pending
+        self._folder: _OpenFolder | None = None
+
+    def submit(self, job: WriteJob) -> None:
+        """Put a job in the queue; never blocks. Any thread."""
+        self._pending.begin()
+        self._jobs.put(job)
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that wait."""
+        return self._jobs.qsize()
+
+    def run(self) -> None:
+        """Body of the record thread."""
+        while True:
+            job = self._jobs.get()
+            try:
+                if job is None:
+                    self._close()
+                    return
+                self._write(job)
+            except MossVoiceError as error:
+                self._give_up(error)
+            except Exception as error:
+                _log.exception("the conversation cannot be recorded")
+                self._give_up(
+                    ExportError(f"The recording failed with a {type(error).__name__}. See the log file.")
+                )
+            finally:
+                self._pending.end()
+
+    def _write(self, job: Begin | Sound | Line | About | End) -> None:
+        if isinstance(job, Begin):
+            self._close()
+            self._folder = _OpenFolder(job)
+        elif isinstance(job, Sound):
+            if self._folder is not None:
+                self._folder.add_sound(job)
+        elif self._folder is None:
+            return
+        elif isinstance(job, Line):
+            self._folder.add_line(job)
+        elif isinstance(job, About):
+            self._folder.note(job.values)
+        else:
+            folder, self._folder = self._folder, None
+            folder.end(job)
+
+    def _give_up(self, error: MossVoiceError) -> None:
+        folder, self._folder = self._folder, None
+        self.problems.put((folder.path if folder is not None else Path(), error))
+        if folder is not None:
+            folder.close()
+
+    def _close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+
+class _OpenFolder:
+    """The files of the conversation that is recorded."""
+
+    def __init__(self, begin: Begin) -> None:
+        recording = begin.recording
+        is_continued = recording.folder is not None
+        self.path = recording.folder or _make_folder(recording)
+        self._sound: GrowingWav | None = None
+        self._lines = -1
+        self._committed: set[int] = set()
+        try:
+            known = read_about(self.path) if is_continued else {}
+            self._about: dict[str, Any] = {
+                "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "seconds": 0.0, "turns": 0, "first_words": "", "is_ended": False, **begin.about, **known,
+            }  # fmt: skip
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._lines = os.open(self.path / EVENTS, flags, 0o600)
+            self._save_about()
+        except OSError as error:
+            raise in_words(self.path, error) from error
+        except MossVoiceError:
+            self.close()
+            raise
+
+    def add_sound(self, sound: Sound) -> None:
+        """More of both sides."""
+        if self._sound is None:
+            self._sound = GrowingWav(self.path / SOUND, sound.sample_rate, 2)
+        self._sound.append(sound.frames)
+
+    def add_line(self, line: Line) -> None:
+        """A command, an event or a timing."""
+        entry = line_document(line)
+        if entry is None:
+            return
+        content = (json.dumps(entry, ensure_ascii=False) + "\n").encode()
+        try:
+            if os.fstat(self._lines).st_nlink == 0:
+                raise ExportError(
+                    f"{self.path} was deleted while it was written. Start another conversation."
+                )
+            if os.write(self._lines, content) < len(content):
+                raise ExportError(f"{self.path} was not written: the disk is full. Free some space.")
+        except OSError as error:
+            raise in_words(self.path / EVENTS, error) from error
+        self._sum_up(line)
+
+    def note(self, values: dict[str, Any]) -> None:
+        """Change conversation.json."""
+        self._about |= values
+        self._save_about()
+
+    def end(self, end: End) -> None:
+        """Close the files; a conversation without a turn leaves none."""
+        if self._about["turns"]:
+            self.note({"seconds": round(end.seconds, 3), "is_ended": end.is_ended})
+        self.close()
+        if not self._about["turns"]:
+            with contextlib.suppress(RecordError):  # deleted meanwhile
+                delete_conversation(self.path)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._sound is not None:
+            self._sound.close()
+        if self._lines >= 0:
+            os.close(self._lines)
+            self._lines = -1
+
+    def _sum_up(self, line: Line) -> None:
+        event = line.what
+        if isinstance(event, TurnCommitted) and event.turn_id not in self._committed:
+            self._committed.add(event.turn_id)
+            self.note({"turns": self._about["turns"] + 1})
+        elif isinstance(event, TurnOpened | ReplyFinished):
+            words = self._about["first_words"] or " ".join(event.text.split()[:_WORDS_SHOWN])
+            self.note({"seconds": round(line.t, 3), "first_words": words})
+
+    def _save_about(self) -> None:
+        with ExportFile(self.path / ABOUT, is_private=True) as file:
+            file.write(json.dumps(self._about, indent=1, ensure_ascii=False).encode())
+
+
+def _make_folder(recording: Recording) -> Path:
+    """A new folder, which only its owner can read."""
+    name = recording.name or datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    path = recording.root / name
+    try:
+        recording.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for number in range(2, 1_000):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                return path
+            path = recording.root / f"{name} ({number})"
+    except OSError as error:
+        raise in_words(path, error) from error
+    raise ExportError(f"{recording.root} has too many folders of this name. Choose another folder.")
+
+
+def line_document(line: Line) -> dict[str, Any] | None:
+    """The line as plain values; None for a meter, which is not recorded."""
+    what = line.what
+    if isinstance(what, _METERS):
+        return None
+    t = round(line.t, 6)
+    if isinstance(what, Timing):
+        timing = what.event
+        if timing.name in _METER_TIMINGS:
+            return None
+        return {
+            "t": t, "timing": timing.name, "turn_id": timing.turn_id,
+            "duration_ms": round(timing.duration_ms, 3), "attributes": timing.attributes,
+        }  # fmt: skip
+    kind = "command" if isinstance(what, Command) else "event"
+    return {"t": t, kind: type(what).__name__, **plain(what)}
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses and the like as values that JSON has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(part) for part in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value

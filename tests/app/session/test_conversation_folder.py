@@ -1,0 +1,89 @@
+"""Folders of recorded conversations: listed, read, deleted; damaged ones are left out or explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.session.conversation_folder import (
+    RecordError,
+    delete_all,
+    delete_conversation,
+    list_conversations,
+    read_about,
+    read_events,
+    size_bytes,
+)
+
+
+def make(root: Path, name: str, **given: Any) -> Path:
+    about = {
+        "format": 1, "started": f"2026-11-2{len(name)}T10:00:00+00:00", "seconds": 3.5, "turns": 2,
+        "first_words": name, "is_ended": True, "bundle": "nano", **given,
+    }  # fmt: skip
+    (root / name).mkdir(parents=True)
+    (root / name / "conversation.json").write_text(json.dumps(about))
+    (root / name / "events.jsonl").write_text('{"t": 1.0, "event": "A"}\n{"t": 2.0, "event": "B"}\n{"t": 3.')
+    (root / name / "conversation.wav").write_bytes(bytes(1_000))
+    return root / name
+
+
+def test_the_list_is_by_date_and_leaves_out_what_is_none(tmp_path: Path) -> None:
+    for name in ("a", "bb", "ccc"):
+        make(tmp_path, name)
+    make(tmp_path, "newer", format=2)
+    make(tmp_path, "wrong", started="yesterday")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "conversation.txt").write_text("no")
+    found = list_conversations(tmp_path)
+    assert [summary.first_words for summary in found] == ["ccc", "bb", "a"]
+    assert all(summary.has_sound and summary.seconds == 3.5 for summary in found)
+    assert found[0].size_bytes == size_bytes(tmp_path / "ccc") > 1_000
+    assert size_bytes(tmp_path) == sum(
+        size_bytes(tmp_path / name) for name in ("a", "bb", "ccc", "newer", "wrong")
+    )
+    assert list_conversations(tmp_path / "none") == []
+
+
+def test_events_without_the_line_that_was_cut_off(tmp_path: Path) -> None:
+    assert [entry["event"] for entry in read_events(make(tmp_path, "a"))] == ["A", "B"]
+    with pytest.raises(RecordError, match="cannot be read"):
+        list(read_events(tmp_path / "none"))
+
+
+def test_what_cannot_be_read_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="not a recorded conversation"):
+        read_about(tmp_path)
+    with pytest.raises(RecordError, match="format 2"):
+        read_about(make(tmp_path, "newer", format=2))
+    for content in ("{", "[1]", "[" * 100_000):
+        (tmp_path / "newer" / "conversation.json").write_text(content)
+        with pytest.raises(RecordError, match="damaged"):
+            read_about(tmp_path / "newer")
+
+
+def test_only_files_of_the_program_are_deleted(tmp_path: Path) -> None:
+    first, second, other = make(tmp_path, "a"), make(tmp_path, "bb"), tmp_path / "holiday"
+    (second / "notes.txt").write_text("mine")
+    other.mkdir()
+    (other / "conversation.wav").write_bytes(b"mine")
+    with pytest.raises(RecordError, match="not a recorded conversation"):
+        delete_conversation(other)
+    delete_all(tmp_path)
+    assert not first.exists()
+    assert [file.name for file in second.iterdir()] == ["notes.txt"]
+    assert (other / "conversation.wav").exists()
+    assert list_conversations(tmp_path) == []
+
+
+def test_one_that_cannot_be_deleted_does_not_keep_the_others(tmp_path: Path) -> None:
+    for name in ("a", "bb"):
+        make(tmp_path, name)
+    (tmp_path / "a" / "conversation.wav").unlink()
+    (tmp_path / "a" / "conversation.wav").mkdir()
+    with pytest.raises(RecordError, match="cannot be deleted"):
+        delete_all(tmp_path)
+    assert [summary.first_words for summary in list_conversations(tmp_path)] == ["a"]
