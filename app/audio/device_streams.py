@@ -237,6 +237,7 @@ class SoundOutput(_SoundStream):
 
     def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
         super().__init__(find_devices)
+        self.gain = 1.0
         self.is_expecting = False
         self.underruns = 0
         self.played = Ring(int(_RING_SECONDS * self.sample_rate))
@@ -270,7 +271,7 @@ class SoundOutput(_SoundStream):
 
     def _callback(self, block: NDArray[np.float32], frames: int, time_info: Any, status: Any) -> None:
         played = self._block[:frames]
-        count = self.ring.play_into(played)
+        count = self.ring.play_into(played, self.gain)
         block[:] = played[:, None]
         now_ns, first = time.perf_counter_ns(), self.played.written
         if count:

@@ -23,7 +23,7 @@ FADE_S = 0.02
 class PlaybackRing(Ring):
     """A ring whose consumer fades."""
 
-    __slots__ = ("_discard_to", "_fade", "_fade_length", "_faded", "_is_paused", "_risen")
+    __slots__ = ("_discard_to", "_fade", "_fade_length", "_faded", "_gain", "_is_paused", "_risen")
 
     def __init__(self, capacity_samples: int, fade_samples: int) -> None:
         """Make a ring as `Ring`, with fades of `fade_samples`."""
@@ -38,7 +38,9 @@ class PlaybackRing(Ring):
         self._fade_length = 0
         """At how many of them there is silence."""
         self._risen = fade_samples
-        """Samples before `consumed` that were faded in. All three written by the consumer."""
+        """Samples before `consumed` that were faded in."""
+        self._gain = 1.0
+        """Of the latest block. All four written by the consumer."""
 
     @property
     def available(self) -> int:
@@ -63,16 +65,18 @@ class PlaybackRing(Ring):
         """Producer: fade in from the next block on, at the sample where the fade to silence began."""
         self._is_paused = False
 
-    def play_into(self, out: Pcm) -> int:
-        """Consumer: fill `out` [n] with what is to be heard, silence where there is nothing. Returns how many
-        samples were taken for it; they are at the front."""
+    def play_into(self, out: Pcm, gain: float = 1.0) -> int:
+        """Consumer: fill `out` [n] with what is to be heard, silence where there is nothing. A new `gain` is
+        reached at the end of the block. Returns how many samples were taken for it; they are at the front."""
         self._look()
         out.fill(0.0)
+        count = 0
         if self._faded is not None:
             self._fade_out(out, self._faded)
-            return 0
-        count = self.read_into(out)
-        self._fade_in(out[:count])
+        else:
+            count = self.read_into(out)
+            self._fade_in(out[:count])
+        self._amplify(out, gain)
         return count
 
     def _look(self) -> None:
@@ -107,3 +111,10 @@ class PlaybackRing(Ring):
         rising = self._fade[::-1][self._risen :][: len(block)]
         block[: len(rising)] *= rising
         self._risen += len(rising)
+
+    def _amplify(self, block: Pcm, gain: float) -> None:
+        before, self._gain = self._gain, gain
+        if before != gain:
+            block *= np.linspace(before, gain, len(block), dtype=np.float32)
+        elif gain != 1.0:
+            block *= np.float32(gain)

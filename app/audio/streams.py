@@ -107,6 +107,8 @@ class AudioOutput(Protocol):
     ring: PlaybackRing
     name: str
     latency_s: float
+    gain: float
+    """Factor for all that is played; any thread."""
     is_expecting: bool
     """Set while a reply is being played, so that an empty ring is an under-run and not just silence."""
     underruns: int

@@ -143,6 +143,7 @@ class WavSpeaker:
         self.ring = PlaybackRing(int(_RING_SECONDS * sample_rate), round(FADE_S * sample_rate))
         self.name = ""
         self.latency_s = 0.0
+        self.gain = 1.0
         self.is_expecting = False
         self.underruns = 0
         self.played = Ring(int(_RING_SECONDS * sample_rate))
@@ -172,7 +173,7 @@ class WavSpeaker:
         if not due:
             return
         block = np.zeros(due, dtype=np.float32)
-        count = self.ring.play_into(block)
+        count = self.ring.play_into(block, self.gain)
         if count:
             self._clock.stamp(self.ring.consumed - count, self._pace.time_ns(start))
         starves = count < due and self.is_expecting and not self.ring.is_silent

@@ -19,6 +19,7 @@ from app.gui.device_box import DeviceBox
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.themes import Theme
+from app.gui.volume_slider import VolumeSlider
 from app.session.messages import DevicesChanged, Levels, SessionState
 from engine_runtime.types import Modality
 
@@ -61,6 +62,7 @@ class ControlBar(QFrame):
         self.mute_button.toggled.connect(self._mute)
         self.rescan_button.clicked.connect(self.rescanned)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
+        self.volume = VolumeSlider()
         self.input_box, self.output_box = DeviceBox(), DeviceBox()
         for box in (self.input_box, self.output_box):
             box.activated.connect(self._choose_devices)
@@ -187,7 +189,12 @@ class ControlBar(QFrame):
             column = QVBoxLayout()
             column.setSpacing(4)
             column.addWidget(box)
-            column.addWidget(meter)
+            level = QHBoxLayout()
+            level.setSpacing(8)
+            level.addWidget(meter, 1)
+            if box is self.output_box:
+                level.addWidget(self.volume)
+            column.addLayout(level)
             layout.addLayout(column, 2)
         layout.addWidget(self.rescan_button)
         layout.addStretch(1)

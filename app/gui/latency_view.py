@@ -7,7 +7,7 @@ view is visible. All shown values come from one `LatencyMetrics`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from PySide6.QtCore import QEvent, Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
@@ -212,8 +212,8 @@ class LatencyView(QScrollArea):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Use fewer columns if the view is narrow."""
-        super().resizeEvent(event)
         self._place(_WIDE_COLUMNS if self.width() >= _WIDE else _NARROW_COLUMNS)
+        super().resizeEvent(event)
 
     def _place(self, columns: tuple[int, int]) -> None:
         if columns == self._columns:
@@ -221,12 +221,8 @@ class LatencyView(QScrollArea):
         self._columns = columns
         # The sum is beside the title, or below it if both together are too wide.
         self._caption.addWidget(self._waterfall_sum, *((0, 1) if columns == _WIDE_COLUMNS else (1, 0)))
-        grids = ((self._tile_grid, self.tiles), (self._plot_grid, self.plots.values()))
-        for count, (grid, widgets) in zip(columns, grids, strict=True):
-            for index, widget in enumerate(widgets):
-                grid.addWidget(widget, index // count, index % count)
-            for column in range(grid.columnCount()):
-                grid.setColumnStretch(column, 1 if column < count else 0)
+        _fill(self._tile_grid, self.tiles, columns[0])
+        _fill(self._plot_grid, list(self.plots.values()), columns[1])
 
     def _show_waterfall(self) -> None:
         waterfall = self.metrics.waterfall()
@@ -285,3 +281,14 @@ class LatencyView(QScrollArea):
         layout.addWidget(card)
         layout.addLayout(self._plot_grid, 1)
         self.setWidget(body)
+
+
+def _fill(grid: QGridLayout, widgets: Sequence[QWidget], columns: int) -> None:
+    """Place widgets row by row. Where a single one would be left over, the first one gets a row of its own."""
+    first, *rest = widgets
+    is_alone = len(widgets) % columns == 1
+    grid.addWidget(first, 0, 0, 1, columns if is_alone else 1)
+    for index, widget in enumerate(rest, start=columns if is_alone else 1):
+        grid.addWidget(widget, index // columns, index % columns)
+    for column in range(grid.columnCount()):
+        grid.setColumnStretch(column, 1 if column < columns else 0)

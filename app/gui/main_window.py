@@ -88,6 +88,7 @@ class MainWindow(QMainWindow):
         self.latency.cleared.connect(self.export.clear)
         self.latency.cleared.connect(self.controls.counters.clear)
         self.controls.show_reply(self.preferences.reply)
+        self.controls.volume.show_volume(self.preferences.volume)
         self._lay_out()
         self._connect_session()
         self._connect_controls()
@@ -284,6 +285,7 @@ class MainWindow(QMainWindow):
         controls.rescanned.connect(lambda: send(messages.RescanDevices()))
         controls.devices_chosen.connect(self._choose_devices)
         controls.reply_chosen.connect(self._choose_reply)
+        controls.volume.valueChanged.connect(self._choose_volume)
         self.composer.asked.connect(self.ask)
         self.composer.stopped.connect(lambda: send(messages.CancelTurn()))
         self.banner.remedied.connect(lambda: send(messages.RescanDevices()))
@@ -314,12 +316,18 @@ class MainWindow(QMainWindow):
         self._store.save(self.preferences)
         self.bridge.send(messages.SetReply(modality))
 
+    def _choose_volume(self, percent: int) -> None:
+        self.preferences = dataclasses.replace(self.preferences, volume=percent)
+        self.bridge.send(messages.SetVolume(percent / 100))
+
     def _play_sample(self, sample: SampleQuestion) -> None:
         self.bridge.send(messages.PlaySample(sample.path))
 
     def _add_shortcuts(self) -> dict[str, QShortcut]:
         actions = {
             "Ctrl+Space": self.controls.toggle,
+            "Ctrl+Up": lambda: self.controls.volume.change(1),
+            "Ctrl+Down": lambda: self.controls.volume.change(-1),
             "Ctrl+M": self.controls.mute_button.toggle,
             "Esc": lambda: self.bridge.send(messages.CancelTurn()),
             "Ctrl+L": self.composer.edit.setFocus,

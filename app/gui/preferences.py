@@ -59,6 +59,8 @@ class Preferences:
     reply: Modality = Modality.SPEECH
     input_device: str = ""
     output_device: str = ""
+    volume: int = 100
+    """Of what is played, in percent as heard."""
     latency_ms: int = 40
     endpointing_ms: int = SessionSettings().turn_taking.end_ms
     eagerness: Eagerness = DEFAULT_EAGERNESS
@@ -88,6 +90,7 @@ class Preferences:
             input_device=self.input_device or None,
             output_device=self.output_device or None,
             device_latency_s=self.latency_ms / 1e3,
+            volume=self.volume / 100,
             seed=self.seed if base.seed is None else base.seed,
             audio_processing=AudioProcessing(
                 self.echo_cancellation, self.noise_suppression, self.gain_control
@@ -141,6 +144,7 @@ class PreferenceStore:
             reply=_one_of(Modality, self._text("reply"), default.reply),
             input_device=self._text("input_device"),
             output_device=self._text("output_device"),
+            volume=_or(self._number("volume", 0, 100), default.volume),
             latency_ms=self._number("latency_ms", min(LATENCIES_MS), max(LATENCIES_MS)) or default.latency_ms,
             endpointing_ms=self._number("endpointing_ms", *ENDPOINTING_RANGE_MS) or default.endpointing_ms,
             eagerness=_known(get_args(Eagerness), self._text("eagerness"), default.eagerness),
@@ -231,6 +235,10 @@ def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value.value) if isinstance(value, (ThemeChoice, Modality)) else str(value)
+
+
+def _or(number: int | None, default: int) -> int:
+    return default if number is None else number
 
 
 def _one_of(kind: type[Choice], text: str, default: Choice) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import get_args
@@ -56,6 +57,7 @@ class SettingsDialog(QDialog):
         self.setWindowTitle(self.tr("Settings"))
         self.setMinimumWidth(560)
         self.input_box, self.output_box = DeviceBox(), DeviceBox()
+        self._given = preferences
         self._devices = devices or DevicesChanged((), (), "", "")
         self.input_box.set_default(self.tr("Default microphone"))
         self.output_box.set_default(self.tr("Default loudspeaker"))
@@ -129,7 +131,8 @@ class SettingsDialog(QDialog):
     def preferences(self) -> Preferences:
         """The preferences in the dialog."""
         steps, seed = self.flow_steps.value(), self.seed.value()
-        return Preferences(
+        return dataclasses.replace(
+            self._given,
             theme=ThemeChoice(self.theme_box.currentData()),
             language=str(self.language_box.currentData()),
             reply=Modality(self.reply_box.currentData()),

@@ -32,6 +32,8 @@ class ShortcutsDialog(QDialog):
     def _words(self) -> dict[str, str]:
         return {
             "Ctrl+Space": self.tr("Start or stop listening"),
+            "Ctrl+Up": self.tr("Louder replies"),
+            "Ctrl+Down": self.tr("Softer replies"),
             "Ctrl+M": self.tr("Mute the microphone"),
             "Esc": self.tr("Stop the reply, or drop the turn"),
             "Ctrl+L": self.tr("Type a question"),

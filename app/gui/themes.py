@@ -285,6 +285,11 @@ QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}
 QMenu::item {{ padding: 6px 18px 6px 14px; border-radius: 6px; }}
 QMenu::item:selected {{ background: {t.sunken}; }}
 QMenu::separator {{ height: 1px; background: {t.border}; margin: 5px 8px; }}
+QSlider {{ border: 1px solid transparent; border-radius: 6px; }}
+QSlider:focus {{ border-color: {t.accent}; }}
+QSlider::groove:horizontal {{ height: 4px; background: {t.border}; border-radius: 2px; }}
+QSlider::sub-page:horizontal {{ background: {t.muted}; border-radius: 2px; }}
+QSlider::handle:horizontal {{ width: 10px; margin: -3px 0px; background: {t.text}; border-radius: 5px; }}
 QScrollBar:vertical {{ background: transparent; width: 10px; margin: 0px; }}
 QScrollBar:horizontal {{ background: transparent; height: 8px; margin: 0px; }}
 QScrollBar::handle {{ background: {t.border}; border-radius: 4px; min-height: 28px; min-width: 28px; }}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from app.audio.devices import DeviceList
+from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
 from app.session import messages
 from app.session.capture import Capture
@@ -59,7 +60,9 @@ class DialogLoop:
         self._worker = worker
         self._pending = pending
         self._capture = capture
-        self._playback = Playback(supervisor.audio_out)
+        self._audio_out = supervisor.audio_out
+        self._audio_out.gain = gain_of(settings.volume)
+        self._playback = Playback(self._audio_out)
         self._clock = clock
         self._emit = emit
         self._recorder = recorder
@@ -145,6 +148,8 @@ class DialogLoop:
                 self._apply(replace(turns.settings, input_device=audio_in, output_device=audio_out))
             case messages.ApplySettings(settings):
                 self._apply(settings)
+            case messages.SetVolume(volume):
+                self._apply(replace(turns.settings, volume=volume))
             case messages.SetReply(modality):
                 turns.apply(replace(turns.settings, reply=modality))
             case messages.RescanDevices():
@@ -205,6 +210,7 @@ class DialogLoop:
         self.turns.apply(settings)
         self._recorder.apply(settings)
         self._capture.apply(settings.audio_processing)
+        self._audio_out.gain = gain_of(settings.volume)
         self._sources.hears_samples = settings.hear_samples
         if _device_choice(before) != _device_choice(settings):
             self._sources.use(settings)

@@ -75,6 +75,13 @@ class SetReply:
 
 
 @dataclass(frozen=True, slots=True)
+class SetVolume:
+    """Loudness of all that is played, from 0 to 1 as heard; from the next block of the device on."""
+
+    volume: float
+
+
+@dataclass(frozen=True, slots=True)
 class AskText:
     """Ask a typed question. Works without a microphone, and also while stopped."""
 
@@ -120,6 +127,7 @@ Command = (
     | SetDevices
     | RescanDevices
     | SetReply
+    | SetVolume
     | AskText
     | PlaySample
     | PlayAgain

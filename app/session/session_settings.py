@@ -26,6 +26,8 @@ class SessionSettings:
     playback_start_ms: int = 300
     """Reply audio to buffer before the first reply starts to play (or the complete reply, if shorter). Later
     replies start as `start_policy` decides."""
+    volume: float = 1.0
+    """Loudness of all that is played, from 0 to 1 as heard (`levels.gain_of`)."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)
     """When turns start and end."""
     audio_processing: AudioProcessing = field(default_factory=AudioProcessing)
@@ -60,6 +62,8 @@ class SessionSettings:
     def __post_init__(self) -> None:
         if self.device_latency_s <= 0:
             raise ValueError(f"device_latency_s must be above 0, got {self.device_latency_s}")
+        if not 0 <= self.volume <= 1:
+            raise ValueError(f"volume must be from 0 to 1, got {self.volume}")
         if self.playback_start_ms < 0:
             raise ValueError(f"playback_start_ms must not be negative, got {self.playback_start_ms}")
         if self.max_text_chars < 1:

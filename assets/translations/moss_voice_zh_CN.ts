@@ -1198,6 +1198,14 @@
         <source>Close the window</source>
         <translation>关闭窗口</translation>
     </message>
+    <message>
+        <source>Louder replies</source>
+        <translation>调大回复音量</translation>
+    </message>
+    <message>
+        <source>Softer replies</source>
+        <translation>调小回复音量</translation>
+    </message>
 </context>
 <context>
     <name>StateBadge</name>
@@ -1376,6 +1384,17 @@
     <message>
         <source>How often playback ran dry in the middle of a reply, since the start or Clear.</source>
         <translation>自启动或清除以来，回复播放中途断流的次数。</translation>
+    </message>
+</context>
+<context>
+    <name>VolumeSlider</name>
+    <message>
+        <source>Volume of replies</source>
+        <translation>回复音量</translation>
+    </message>
+    <message>
+        <source>Volume %1 % (Ctrl+Up, Ctrl+Down)</source>
+        <translation>音量 %1 %（Ctrl+Up，Ctrl+Down）</translation>
     </message>
 </context>
 </TS>

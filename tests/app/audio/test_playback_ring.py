@@ -152,3 +152,14 @@ def test_random_pauses_lose_and_repeat_nothing_outside_the_fades(script: list[St
     once = [number for number, gain in heard if gain == 1.0 and number not in faded]
     assert once == sorted(set(once))
     assert all(gain == 1.0 for number, gain in heard if number not in faded and number > FADE)
+
+
+def test_a_new_gain_is_reached_within_a_block_and_kept() -> None:
+    ring = filled(12)
+    out = np.zeros(4, dtype=np.float32)
+    heard = []
+    for gain in (1.0, 0.25, 0.25):
+        ring.play_into(out, gain)
+        heard.append(out.tolist())
+    assert heard == [[1, 1, 1, 1], [1, 0.75, 0.5, 0.25], [0.25] * 4]
+    assert ring.consumed == 12

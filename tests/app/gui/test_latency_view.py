@@ -275,6 +275,16 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
 
 
+@pytest.mark.parametrize(("width", "columns"), [(960, 5), (600, 3)])
+def test_no_tile_is_left_over(view: LatencyView, width: int, columns: int) -> None:
+    view.resize(width, 780)
+    grid = view._tile_grid
+    cells = [grid.getItemPosition(grid.indexOf(tile)) for tile in view.tiles]
+    covered = [(row, column + extra) for row, column, _, span in cells for extra in range(span)]  # type: ignore[misc]
+    rows = len(covered) // columns
+    assert sorted(covered) == [(row, column) for row in range(rows) for column in range(columns)]
+
+
 def test_gaps_of_a_time_series_drop_to_zero() -> None:
     x, y = np.array([0.0, 0.1, 5.0, 5.1]), np.array([50.0, 60.0, 70.0, 80.0])
     drawn_x, drawn_y = with_gaps(x, y)

@@ -304,6 +304,23 @@ def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> No
     assert ready.controls.counters.underruns.property("alert")
 
 
+def test_the_volume_is_sent_and_kept(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    slider = ready.controls.volume
+    assert (slider.value(), slider.accessibleName()) == (100, "Volume of replies")
+    qtbot.keyClick(slider, Qt.Key.Key_Left)
+    qtbot.keyClick(ready, Qt.Key.Key_Down, Qt.KeyboardModifier.ControlModifier)
+    assert session.commands[-2:] == [messages.SetVolume(0.95), messages.SetVolume(0.9)]
+    assert "90 %" in slider.toolTip()
+    ready.close()
+    assert store.load().volume == 90
+    assert store.load().session_settings().volume == 0.9
+    again = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    qtbot.addWidget(again)
+    assert again.controls.volume.value() == 90
+
+
 def test_clear_starts_counters_and_exported_timings_over(ready: MainWindow, session: ScriptedSession) -> None:
     session.feed(Counters(2, 480), Timing(TimingEvent("first_audio", 1, 0, 1_000_000, "engine")))
     ready.bridge.poll()

@@ -61,6 +61,7 @@ def test_values_that_make_no_sense_fall_back_one_by_one(tmp_path: Path) -> None:
         "language=tlh",
         "latency_ms=soon",
         "endpointing_ms=99999",
+        "volume=101",
         "seed=-4",
         "echo_cancellation=sometimes",
         "noise_suppression=maybe",

@@ -32,6 +32,7 @@ from app.session.messages import (
     SampleStarted,
     SessionState,
     SetReply,
+    SetVolume,
     Start,
     StateChanged,
     Stop,
@@ -401,6 +402,23 @@ def test_start_without_a_microphone_says_so_and_continues() -> None:
     assert error.message == "No microphone was found."
     assert "Connect one" in error.what_to_do
     assert driver.of(DevicesChanged)[-1].output == ""
+
+
+def test_the_volume_is_that_of_what_is_played_and_of_the_meter() -> None:
+    heard: list[Pcm] = []
+    speaker = WavSpeaker(48_000, heard.append)
+    with running(ScriptedEngine(), SessionSettings(volume=0.5), speaker=speaker) as driver:
+        driver.session.send(AskText("hello"))
+        driver.await_event(PlaybackFinished)
+        quiet, before = np.abs(np.concatenate(heard)).max(), len(driver.of(Levels))
+        driver.session.send(SetVolume(1.0))
+        driver.session.send(AskText("hello"))
+        driver.await_event(PlaybackFinished, 2)
+        loud = np.abs(np.concatenate(heard)).max()
+    levels = [event.output_dbfs for event in driver.of(Levels)]
+    assert loud == pytest.approx(0.5, rel=0.02)
+    assert quiet == pytest.approx(loud / 8, rel=0.02)
+    assert max(levels[before:]) - max(levels[:before]) == pytest.approx(18.06, abs=1.0)
 
 
 @pytest.mark.slow
