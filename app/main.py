@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app import paths
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
-    """A factory that loads the engine, called in the thread that will use it. That raises MossVoiceError."""
+def engine_factory(settings: StartSettings, reply_codes: int | None = None) -> Callable[[], Engine]:
+    """A factory that loads the engine, called in the thread that will use it. That raises MossVoiceError.
+
+    `reply_codes` is the length of every spoken reply, for random weights, which never end one.
+    """
 
     def load() -> Engine:
         from engine_runtime.bundle.bundle import Bundle
@@ -40,6 +44,11 @@ def engine_factory(settings: StartSettings) -> Callable[[], Engine]:
             if with_files
             else describe(settings.bundle)
         )
+        if reply_codes is not None:
+            speech = replace(
+                bundle.lm.sampling_speech, do_sample=True, min_new=reply_codes + 1, max_new=reply_codes
+            )
+            bundle = replace(bundle, lm=replace(bundle.lm, sampling_speech=speech))
         if settings.voice is not None:
             from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import psutil
 
 from app import paths
+from app.commands.bench_duplex import add_duplex_options, run_duplex
 from app.commands.bench_variants import StageMeasurements, list_variants
 from app.commands.engine_options import add_eagerness_option, add_engine_options, start_settings
 from app.commands.option_types import LARGEST_COUNT, integer, number
@@ -116,11 +117,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="measure while N processes keep the CPU busy (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+    add_duplex_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, warm up, measure, print. Replies are those of the first variant; stages those of all."""
+    if arguments.duplex:
+        return run_duplex(arguments)
     settings = start_settings(arguments)
     variants = list_variants(settings.engine, arguments.formats)
     settings = replace(settings, engine=next(iter(variants.values())))

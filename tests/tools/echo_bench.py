@@ -21,8 +21,8 @@ from app.audio.levels import dbfs, rms
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
+from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
 from engine_runtime.types import Pcm
-from tests.doubles.echo_room import RATE, SPEAKER_RATE, EchoRoom
 from tests.tools.echo_scene import Scene
 
 _SAMPLES = Path(__file__).parents[2] / "assets" / "samples"

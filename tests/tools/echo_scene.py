@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor
+from app.duplex.room import SPEAKER_RATE, EchoRoom
 from engine_runtime.types import Pcm
-from tests.doubles.echo_room import SPEAKER_RATE, EchoRoom
 
 MS = 1_000_000
 
@@ -17,6 +17,7 @@ class Scene:
     def __init__(self, room: EchoRoom, options: AudioProcessing) -> None:
         self.room = room
         self.processor = CaptureProcessor(room.speaker, options)
+        self.captured: list[Pcm] = []
         self.processed: list[Pcm] = []
         self._now_ms = 0
         room.open(None, 0.0)
@@ -24,7 +25,7 @@ class Scene:
 
     def run(self, seconds: float, played: Pcm | None = None) -> tuple[Pcm, Pcm]:
         """Play something for so long; what was captured, and what came of it."""
-        captured, processed = len(self.room.captured), len(self.processed)
+        captured, processed = len(self.captured), len(self.processed)
         rest = np.zeros(0, dtype=np.float32) if played is None else played
         for _ in range(round(seconds * 100)):
             count = min(SPEAKER_RATE // 10, len(rest), self.room.speaker.ring.free)
@@ -34,5 +35,6 @@ class Scene:
             self.room.service(self._now_ms * MS)
             self.room.speaker.service(self._now_ms * MS)
             pcm = self.room.ring.read(self.room.ring.available)
+            self.captured.append(pcm)
             self.processed.append(self.processor.process(pcm, self.room.sample_time_ns))
-        return np.concatenate(self.room.captured[captured:]), np.concatenate(self.processed[processed:])
+        return np.concatenate(self.captured[captured:]), np.concatenate(self.processed[processed:])

@@ -14,7 +14,7 @@ from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ
 from app.audio.resample import Resampler
 from app.audio.wav_streams import WavSpeaker
 from engine_runtime.types import Pcm
-from tests.doubles.echo_room import SPEAKER_RATE, EchoRoom
+from app.duplex.room import SPEAKER_RATE, EchoRoom
 from tests.tools.echo_scene import Scene
 
 
@@ -59,7 +59,7 @@ def test_automatic_is_off_with_headphones_and_changes_no_bit() -> None:
     before = sum(map(len, scene.processed))
     scene.room.speak(syllables(1.0, RATE_HZ, seed=2), after_s=0.5)
     scene.run(3.0, syllables(3.0, SPEAKER_RATE, seed=1))
-    captured, processed = np.concatenate(scene.room.captured), np.concatenate(scene.processed)
+    captured, processed = np.concatenate(scene.captured), np.concatenate(scene.processed)
     assert len(processed) > before + 2.9 * RATE_HZ
     assert np.array_equal(processed[before:], captured[before : len(processed)])
     assert scene.processor.measurement.state == "no_echo"
@@ -161,11 +161,11 @@ def test_a_closed_or_stuck_loudspeaker_holds_the_capture_up_for_a_moment_only() 
     scene.run(2.0, syllables(2.0, SPEAKER_RATE))
     scene.room.speaker.service = lambda now_ns: None  # type: ignore[method-assign]
     scene.run(2.0)
-    captured = sum(map(len, scene.room.captured))
+    captured = sum(map(len, scene.captured))
     assert captured - sum(map(len, scene.processed)) <= 12 * FRAME_SAMPLES
     scene.room.speaker.close()
     scene.run(1.0)
-    captured = sum(map(len, scene.room.captured))
+    captured = sum(map(len, scene.captured))
     assert captured - sum(map(len, scene.processed)) < FRAME_SAMPLES
     assert scene.processor.problem == ""
 

@@ -12,7 +12,7 @@ from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from engine_runtime.types import Pcm
-from tests.doubles.echo_room import impulse_response
+from app.duplex.room import impulse_response
 
 ROOT = Path(__file__).parents[3]
 

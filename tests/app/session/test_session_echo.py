@@ -32,7 +32,7 @@ from app.session.messages import (
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
-from tests.doubles.echo_room import RATE, EchoRoom
+from app.duplex.room import RATE, EchoRoom
 from tests.doubles.scripted_engine import OUT_RATE, ScriptedEngine, ScriptedTurn
 from tests.tools.session_driver import Driver
 

@@ -1,0 +1,123 @@
+"""moss-voice bench --duplex: simulated users talk to the session, and both channels are measured.
+
+Voices, rooms and moments are drawn with --duplex-seed. `DUPLEX_IN` is the format of own recordings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
+
+from app import paths
+from app.commands.engine_options import start_settings
+from app.commands.option_types import LARGEST_COUNT, integer, number
+from app.duplex.groups import ECHO_DB, GROUPS
+from app.progress import progress_bar
+
+if TYPE_CHECKING:
+    from app.duplex.scenario import RecordedScenario, Scenario
+    from app.duplex.simulator import DuplexRecord
+    from app.session.session_settings import SessionSettings
+    from app.settings import StartSettings
+
+_MOST_MINUTES = 24 * 60
+
+
+def add_duplex_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group("full duplex")
+    group.add_argument(
+        "--duplex",
+        action="store_true",
+        help="instead of all this, let simulated users talk to the assistant, and measure both channels",
+    )
+    group.add_argument(
+        "--groups", nargs="+", choices=GROUPS, default=list(GROUPS), help="what to measure (default: all)"
+    )
+    group.add_argument(
+        "--echo-db",
+        nargs="+",
+        type=number(0, 60),
+        default=list(ECHO_DB),
+        metavar="DB",
+        help="echo return losses of the rooms with an open loudspeaker (default: 6 12 20)",
+    )
+    group.add_argument(
+        "--minutes",
+        type=number(0, _MOST_MINUTES),
+        default=0.0,
+        metavar="M",
+        help="new conversations until M minutes were held (default: one round of all groups)",
+    )
+    group.add_argument(
+        "--duplex-seed", type=integer(0, LARGEST_COUNT), default=1, metavar="N", help="of the scenarios"
+    )
+    group.add_argument("--quick", action="store_true", help="a few exchanges of each group")
+    group.add_argument("--check", action="store_true", help="exit status 1 if a target is not met")
+
+
+def run_duplex(arguments: argparse.Namespace) -> int:
+    """Hold the conversations and print the report."""
+    from app.duplex.report import DuplexReport, unmet
+    from app.session.session_settings import SessionSettings
+    from engine_runtime import hardware
+
+    settings = start_settings(arguments)
+    session_settings = SessionSettings.of(settings)
+    recordings = list(_record(arguments, settings, session_settings))
+    report = DuplexReport(recordings, session_settings.turn_taking.pause_ms)
+    environment: dict[str, Any] = {
+        "bundle": str(settings.bundle.name),
+        **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
+        "seed": arguments.duplex_seed,
+        "eagerness": settings.eagerness or "balanced",
+    }
+    print("\n".join([*(f"# {name}: {value}" for name, value in environment.items()), *report.lines()]))
+    if arguments.json:
+        print(json.dumps({"environment": environment} | report.document()))
+    return 1 if arguments.check and unmet(report.targets) else 0
+
+
+def _record(
+    arguments: argparse.Namespace, settings: StartSettings, session_settings: SessionSettings
+) -> Iterator[DuplexRecord]:
+    from app.duplex.simulator import simulate
+    from app.main import engine_factory, load_smart_turn
+    from app.session.clocks import VirtualClock
+
+    codes = arguments.reply_codes if settings.engine.random_weights is not None else None
+    scenarios = list(_round(arguments, 0))
+    held_s, limit_s = 0.0, arguments.minutes * 60
+    with progress_bar("duplex", limit_s or len(scenarios)) as progress:
+        rounds = chain.from_iterable(_round(arguments, place) for place in count(1)) if limit_s else ()
+        for number, scenario in enumerate(chain(scenarios, rounds), 1):
+            recording = simulate(
+                scenario,
+                engine_factory(settings, codes),
+                session_settings,
+                VirtualClock(),
+                end_of_turn=load_smart_turn,
+            )
+            yield recording
+            held_s += recording.seconds
+            progress(held_s if limit_s else number)
+            if limit_s and held_s >= limit_s:
+                return
+
+
+def _round(arguments: argparse.Namespace, place: int) -> Iterator[Scenario | RecordedScenario]:
+    """The scenarios of all groups; each round has its own seed."""
+    from app.duplex.builtin import FULL, QUICK, draw_scenarios
+    from app.duplex.clips import load_clips
+
+    return draw_scenarios(
+        load_clips(paths.assets_dir() / "duplex"),
+        arguments.groups,
+        arguments.duplex_seed + place,
+        counts=QUICK if arguments.quick else FULL,
+        echo_db=arguments.echo_db[:1] if arguments.quick else arguments.echo_db,
+        users=1 if arguments.quick else 4,
+    )

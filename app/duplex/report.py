@@ -1,0 +1,171 @@
+"""The report of the duplex bench: tables with definitions, counts and targets, and one JSON document.
+
+In: recordings. Out: lines, plain values, and the targets with whether they are met. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from app.duplex import measures, session_measures
+from app.duplex.measures import Outcomes, Panel, judge, summarize_outcomes
+from app.duplex.room import RATE
+from app.duplex.segments import find_segments
+from app.duplex.session_measures import SessionMeasures, measure_sessions
+from app.duplex.simulator import DuplexRecord
+from app.duplex.statistics import LEAST_EVENTS, Share, Spread
+
+Surroundings = Literal["clean", "echo", "noise"]
+_TITLES: dict[Surroundings, str] = {
+    "clean": "headphones, no noise",
+    "echo": "open loudspeaker",
+    "noise": "background noise",
+}
+_NAME_WIDTH = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be reached; `value` None where it was not measured."""
+
+    name: str
+    value: float | None
+    limit: float
+    is_upper: bool
+    """The value has to be at most the limit, else at least."""
+    unit: str = ""
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where it was not measured."""
+        if self.value is None:
+            return None
+        return self.value <= self.limit if self.is_upper else self.value >= self.limit
+
+    def line(self) -> str:
+        """For a reader."""
+        verdict = {True: "met", False: "NOT MET", None: "not measured"}[self.is_met]
+        value = "-" if self.value is None else f"{self.value:.4g}{self.unit}"
+        sign = "<=" if self.is_upper else ">="
+        return f"{self.name:<46}{value:>12}  {sign} {self.limit:.4g}{self.unit:<4} {verdict}"
+
+
+class DuplexReport:
+    """All recordings of a run."""
+
+    def __init__(self, recordings: Sequence[DuplexRecord], candidate_pause_ms: float) -> None:
+        self._recordings = recordings
+        self._pause_ms = candidate_pause_ms
+        self._panels: dict[Surroundings, Panel] = {}
+        self._sessions: dict[Surroundings, SessionMeasures] = {}
+        for place in _TITLES:
+            chosen = [recording for recording in recordings if _surroundings(recording) == place]
+            if chosen:
+                outcomes = Outcomes()
+                for recording in chosen:
+                    outcomes += judge(recording.segments, find_segments(recording.assistant, RATE))
+                self._panels[place] = summarize_outcomes(outcomes)
+                self._sessions[place] = measure_sessions(chosen)
+        self._all = measure_sessions(recordings)
+
+    @property
+    def targets(self) -> list[Target]:
+        """Those of a run of this kind, in the order of the printout."""
+        clean, echo = self._panels.get("clean"), self._panels.get("echo")
+        late = self._sessions["clean"].spreads if clean else {}
+        targets = []
+        if clean is not None:
+            voice, ttfa, shares = late["voice-to-voice"], late["TTFA"], clean.shares
+            if ttfa.p50 is not None:
+                sum_ms = self._pause_ms + ttfa.p50 + 100
+                targets.append(Target("voice-to-voice p50, ms (pause + TTFA + 100)", voice.p50, sum_ms, True))
+            targets += [
+                Target("voice-to-voice p95, ms", voice.p95, 900, True),
+                Target("turns cut off at pauses up to 1 s", shares["cut off"].rate, 0.1, True),
+                Target("L_Y p95, s", clean.spreads["L_Y"].p95, 0.2, True),
+                Target("R_Y", shares["R_Y"].rate, 0.97, False),
+                Target("S_BC", shares["S_BC"].rate, 0.9, False),
+                Target("S_VT", shares["S_VT"].rate, 0.95, False),
+                Target("S_ND", shares["S_ND"].rate, 0.8, False),
+            ]
+        if echo is not None:
+            counts = self._sessions["echo"].counts
+            targets += [
+                Target("self-interruptions under echo", counts["self-interruptions"], 0, True),
+                Target("answers to itself under echo", counts["answers to itself"], 0, True),
+                Target("R_Y under echo", echo.shares["R_Y"].rate, 0.9, False),
+            ]
+        return [
+            *targets,
+            Target("resume -> sound p95, ms", self._all.spreads["resume -> sound"].p95, 300, True),
+            Target("under-runs", self._all.counts["under-runs"], 0, True),
+            Target("KV blocks lost", self._all.counts["KV blocks lost"], 0, True),
+        ]
+
+    def lines(self) -> list[str]:
+        """Definitions, tables, targets."""
+        known = measures.DEFINITIONS | session_measures.DEFINITIONS
+        lines = [f"# {name:<{_NAME_WIDTH}}  {text}" for name, text in known.items()]
+        lines.append(f"# a share of fewer than {LEAST_EVENTS} events is not shown")
+        for place, panel in self._panels.items():
+            chosen = [recording for recording in self._recordings if _surroundings(recording) == place]
+            minutes = sum(recording.seconds for recording in chosen) / 60
+            lines += ["", f"== {_TITLES[place]}: {len(chosen)} conversations, {minutes:.1f} minutes"]
+            lines += [_share_line(name, share) for name, share in panel.shares.items()]
+            lines += [_spread_line(name, spread, "s") for name, spread in panel.spreads.items()]
+            session = self._sessions[place]
+            lines += [_spread_line(name, spread, "ms") for name, spread in session.spreads.items()]
+            lines += [f"{name:<{_NAME_WIDTH}}{count:>10}" for name, count in session.counts.items()]
+        errors = Counter(error for recording in self._recordings for error in recording.errors)
+        lines += [f"# {count} x {error}" for error, count in errors.items()]
+        return [*lines, "", "== targets", *(target.line() for target in self.targets)]
+
+    def document(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "candidate_pause_ms": self._pause_ms,
+            "panels": {place: asdict(panel) for place, panel in self._panels.items()},
+            "sessions": {place: asdict(session) for place, session in self._sessions.items()},
+            "targets": [asdict(target) | {"is_met": target.is_met} for target in self.targets],
+            "conversations": [_conversation(recording) for recording in self._recordings],
+        }
+
+
+def _surroundings(recording: DuplexRecord) -> Surroundings:
+    if recording.loss_db is not None:
+        return "echo"
+    return "noise" if recording.has_noise else "clean"
+
+
+def _conversation(recording: DuplexRecord) -> dict[str, Any]:
+    return {
+        "name": recording.name,
+        "group": recording.group,
+        "seconds": round(recording.seconds, 2),
+        "segments": Counter(segment.kind for segment in recording.segments),
+        "decisions": Counter(str(event.attributes["kind"]) for event in recording.decisions),
+        "errors": recording.errors,
+    }
+
+
+def _share_line(name: str, share: Share) -> str:
+    rate = "-" if share.rate is None else f"{share.rate:.3f}"
+    return f"{name:<{_NAME_WIDTH}}{rate:>10}  {share.hits} of {share.total}"
+
+
+def _spread_line(name: str, spread: Spread, unit: str) -> str:
+    if spread.p50 is None or spread.p95 is None:
+        return f"{name:<{_NAME_WIDTH}}{'-':>10}"
+    digits = 2 if unit == "s" else 0
+    return (
+        f"{name:<{_NAME_WIDTH}}{spread.p50:>10.{digits}f}  p95 {spread.p95:.{digits}f} {unit}, "
+        f"{spread.count} events"
+    )
+
+
+def unmet(targets: Iterable[Target]) -> list[Target]:
+    """Those that were measured and missed."""
+    return [target for target in targets if target.is_met is False]

@@ -1,0 +1,71 @@
+"""A scenario: what the simulated user says in a conversation, when, and in which room.
+
+The user waits for the assistant like a person: a question comes after a silence, an interruption some time
+into the reply. `RecordedScenario` is a fixed recording instead. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.duplex.segments import SegmentKind, UserSegment
+from engine_runtime.types import Pcm
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """What is said in one go, pauses included, at room.RATE. Times in seconds from its first sample."""
+
+    kind: SegmentKind
+    pcm: Pcm
+    start_s: float
+    """Of the speech."""
+    end_s: float
+    pauses: tuple[tuple[float, float], ...] = ()
+
+    def segment(self, at_s: float) -> UserSegment:
+        """The annotation, said from `at_s` on."""
+        pauses = tuple((at_s + start, at_s + end) for start, end in self.pauses)
+        return UserSegment(self.kind, at_s + self.start_s, at_s + self.end_s, pauses)
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """Something said after `gap_s` of silence, and what is said over the reply, `over_after_s` into it."""
+
+    utterance: Utterance
+    gap_s: float
+    over: Utterance | None = None
+    over_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoomConditions:
+    """Echo and noise. `loss_db` is the echo return loss, None with headphones."""
+
+    loss_db: float | None = None
+    delay_ms: float = 0.0
+    skew_ppm: float = 0.0
+    noise_rms: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A conversation. `group` is what it is about."""
+
+    name: str
+    group: str
+    room: RoomConditions
+    cues: tuple[Cue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedScenario:
+    """The user's channel as recorded, at room.RATE, with its annotations."""
+
+    name: str
+    group: str
+    room: RoomConditions
+    pcm: Pcm
+    segments: tuple[UserSegment, ...]

@@ -1,0 +1,135 @@
+"""The definitions, on segments made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.duplex.measures import DEFINITIONS, Outcomes, judge, summarize_outcomes
+from app.duplex.segments import Segment, SegmentKind, UserSegment
+from app.duplex.statistics import Share
+
+
+def turn(start_s: float, end_s: float, *pauses: tuple[float, float]) -> UserSegment:
+    return UserSegment("turn", start_s, end_s, pauses)
+
+
+def test_an_answered_turn() -> None:
+    (outcome,) = judge([turn(1, 3)], [Segment(3.4, 5)]).turns
+    assert (outcome.is_answered, outcome.is_interrupted, outcome.takes_turn) == (True, False, True)
+    assert outcome.latency_s == outcome.fdb_latency_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("model", [[], [Segment(0, 0.9)], [Segment(13.1, 15)]])
+def test_a_turn_without_an_answer(model: list[Segment]) -> None:
+    (outcome,) = judge([turn(1, 3)], model).turns
+    assert not outcome.is_answered
+    assert outcome.latency_s is outcome.fdb_latency_s is None
+
+
+def test_what_comes_after_the_next_turn_began_does_not_answer_the_first() -> None:
+    first, second = judge([turn(1, 2), turn(4, 5)], [Segment(5.5, 7)]).turns
+    assert not first.is_answered
+    assert second.latency_s == pytest.approx(0.5)
+
+
+def test_a_backchannel_does_not_end_the_wait_for_an_answer() -> None:
+    user = [turn(1, 2), UserSegment("tic", 2.5, 2.6)]
+    assert judge(user, [Segment(4, 7)]).turns[0].is_answered
+
+
+def test_a_short_reply_answers_but_takes_no_turn() -> None:
+    (outcome,) = judge([turn(1, 2)], [Segment(2.5, 3.4)]).turns
+    assert outcome.is_answered
+    assert not outcome.takes_turn
+
+
+def test_a_reply_within_the_turn_interrupts_it() -> None:
+    (outcome,) = judge([turn(1, 4, (2, 3))], [Segment(2.5, 3.1), Segment(4.5, 6)]).turns
+    assert outcome.is_interrupted
+    assert outcome.is_answered
+    assert outcome.latency_s == pytest.approx(0.5)
+    ((seconds, is_heard, takes_turn),) = outcome.pauses
+    assert (seconds, is_heard, takes_turn) == (1, True, False)  # 0.6 s: too short to take the turn
+
+
+def test_a_reply_that_runs_into_the_end_of_the_turn_counts_as_its_answer() -> None:
+    (outcome,) = judge([turn(1, 4, (2, 3))], [Segment(2.5, 6)]).turns
+    assert (outcome.is_interrupted, outcome.is_answered) == (True, True)
+    assert outcome.latency_s is None
+    assert outcome.fdb_latency_s == 0
+    assert outcome.pauses[0][2]
+
+
+def test_a_turn_that_is_cut_off_at_a_long_pause_only_is_not_counted_as_cut_off() -> None:
+    short, long = turn(0, 3, (1, 1.8)), turn(10, 15, (11, 13))
+    panel = summarize_outcomes(judge([short, long], [Segment(12, 12.5)]))
+    assert panel.shares["cut off"] == Share(0, 1)
+    assert panel.shares["I_A"] == Share(1, 2)
+
+
+def test_an_interruption_that_is_yielded_to() -> None:
+    user = [turn(0, 1), UserSegment("interruption", 3, 4)]
+    model = [Segment(1.5, 2.2), Segment(2.4, 3.3), Segment(4.5, 6)]
+    outcomes = judge(user, model)
+    (outcome,) = outcomes.interruptions
+    assert outcome.is_yielded
+    assert outcome.yield_s == pytest.approx(0.3)
+    assert outcome.stop_s == pytest.approx(0.3)
+    assert outcome.response_s == pytest.approx(0.5)
+    assert outcome.takes_turn
+    assert len(outcomes.turns) == 1
+
+
+def test_an_interruption_that_is_ignored() -> None:
+    user = [UserSegment("interruption", 3, 4)]
+    (outcome,) = judge(user, [Segment(1, 5.1)]).interruptions
+    assert not outcome.is_yielded
+    assert outcome.yield_s is None
+    assert outcome.stop_s == pytest.approx(1.0)
+    assert outcome.response_s is None
+
+
+def test_a_reply_that_stops_within_two_seconds_yields_and_later_does_not() -> None:
+    user = [UserSegment("interruption", 3, 8)]
+    assert judge(user, [Segment(1, 5.0)]).interruptions[0].is_yielded
+    assert not judge(user, [Segment(1, 5.01)]).interruptions[0].is_yielded
+
+
+def test_an_interruption_of_nothing_is_a_turn() -> None:
+    outcomes = judge([UserSegment("interruption", 3, 4)], [Segment(1, 2), Segment(4.5, 6)])
+    assert not outcomes.interruptions
+    assert outcomes.turns[0].is_answered
+
+
+@pytest.mark.parametrize("kind", ["backchannel", "tic", "not_directed"])
+@pytest.mark.parametrize(
+    ("model", "is_ignored"),
+    [
+        ([Segment(1, 6)], True),  # talks on
+        ([Segment(1, 3.2), Segment(3.7, 6)], True),  # a gap of half a second is none
+        ([Segment(1, 3.2), Segment(3.9, 6)], False),  # stops, and speaks again
+        ([Segment(1, 3.2)], False),  # stops
+        ([Segment(1, 4.1)], True),  # ends more than a second later
+        ([Segment(1, 4.1), Segment(5.0, 6)], False),  # and answers
+        ([Segment(1, 4.1), Segment(5.5, 6)], True),  # later than two seconds after the end
+        ([], True),
+        ([Segment(4.0, 5)], False),  # answers out of silence
+    ],
+)
+def test_what_is_to_be_ignored(kind: SegmentKind, model: list[Segment], is_ignored: bool) -> None:
+    (outcome,) = judge([UserSegment(kind, 3, 3.4)], model).ignored
+    assert outcome.is_ignored is is_ignored
+    assert outcome.kind == kind
+
+
+def test_the_panel_sums_conversations_and_defines_what_it_shows() -> None:
+    total = Outcomes()
+    for _ in range(6):
+        total += judge([turn(1, 2), UserSegment("tic", 4, 4.2)], [Segment(2.5, 6)])
+    panel = summarize_outcomes(total)
+    assert panel.shares["R_R"] == Share(6, 6)
+    assert panel.shares["S_VT"] == Share(6, 6)
+    assert panel.shares["S_BC"] == Share(0, 0)
+    assert panel.spreads["L_R"].p50 == pytest.approx(0.5)
+    assert panel.spreads["L_Y"].count == 0
+    assert set(panel.shares) | set(panel.spreads) == set(DEFINITIONS)

@@ -1,0 +1,68 @@
+"""The report: targets with verdicts, tables, and plain values."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from app.duplex.report import DuplexReport, Target, unmet
+from app.duplex.room import RATE
+from app.duplex.segments import UserSegment
+from app.duplex.simulator import DuplexRecord
+from engine_runtime.timing import TimingEvent
+
+
+def answered(turns: int, latency_s: float, **conditions: float | bool) -> DuplexRecord:
+    """A conversation of 1 s questions, each answered for 2 s."""
+    pcm = np.zeros(turns * 10 * RATE, dtype=np.float32)
+    segments, timings = [], []
+    for turn in range(turns):
+        start_s = 10.0 * turn + 1
+        segments.append(UserSegment("turn", start_s, start_s + 1))
+        first = round((start_s + 1 + latency_s) * RATE)
+        pcm[first : first + 2 * RATE] = 0.1
+        timings += [
+            TimingEvent("voice_to_voice", turn, 0, round(latency_s * 1e9), "dialog"),
+            TimingEvent("first_audio", turn, 0, 100_000_000, "engine"),
+        ]
+    return DuplexRecord("test", "pauses", pcm, pcm, tuple(segments), timings=timings, **conditions)  # type: ignore[arg-type]
+
+
+def test_a_target_is_met_missed_or_not_measured() -> None:
+    assert Target("under-runs", 0, 0, True).is_met is True
+    assert Target("R_Y", 0.9, 0.97, False).is_met is False
+    assert Target("R_Y", None, 0.97, False).is_met is None
+    assert "NOT MET" in Target("R_Y", 0.9, 0.97, False).line()
+    assert "not measured" in Target("R_Y", None, 0.97, False).line()
+
+
+def test_the_sum_of_candidate_pause_and_ttfa_is_the_limit_of_voice_to_voice() -> None:
+    report = DuplexReport([answered(12, 0.35)], candidate_pause_ms=160)
+    voice = report.targets[0]
+    assert (voice.value, voice.limit, voice.is_met) == (350, 360, True)
+    slower = DuplexReport([answered(12, 0.95)], candidate_pause_ms=160)
+    assert [target.name for target in unmet(slower.targets)] == [
+        "voice-to-voice p50, ms (pause + TTFA + 100)",
+        "voice-to-voice p95, ms",
+    ]
+
+
+def test_surroundings_are_apart_and_few_events_have_no_rate() -> None:
+    report = DuplexReport(
+        [answered(12, 0.4), answered(3, 0.4, loss_db=6.0), answered(3, 0.4, has_noise=True)], 160
+    )
+    text = "\n".join(report.lines())
+    assert "== headphones, no noise: 1 conversations" in text
+    assert "== open loudspeaker: 1 conversations" in text
+    assert "== background noise: 1 conversations" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("R_R ") and " of " in line]
+    assert [row[1] for row in rows if "answered:" not in row] == ["1.000", "-", "-"]
+
+
+def test_the_document_is_plain() -> None:
+    report = DuplexReport([answered(12, 0.4)], 160)
+    document = json.loads(json.dumps(report.document()))
+    assert document["panels"]["clean"]["shares"]["R_R"] == {"hits": 12, "total": 12}
+    assert document["conversations"][0]["segments"] == {"turn": 12}
+    assert {target["name"] for target in document["targets"]} >= {"R_Y", "under-runs"}

@@ -1,0 +1,82 @@
+"""Measures from what a session reported, on recordings made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.duplex.room import RATE
+from app.duplex.segments import UserSegment
+from app.duplex.session_measures import measure_sessions
+from app.duplex.simulator import Committed, DuplexRecord
+from engine_runtime.timing import TimingEvent
+from engine_runtime.types import Pcm
+
+
+def decision(kind: str, at_s: float, turn_id: int = 1, **details: float | str) -> TimingEvent:
+    return TimingEvent("decision", turn_id, 0, 0, "dialog", {"kind": kind, "at_s": at_s, **details})
+
+
+def recording(
+    *decisions: TimingEvent,
+    sounds: tuple[tuple[float, float], ...] = (),
+    segments: tuple[UserSegment, ...] = (),
+    committed: tuple[Committed, ...] = (),
+) -> DuplexRecord:
+    pcm: Pcm = np.zeros(20 * RATE, dtype=np.float32)
+    for start_s, end_s in sounds:
+        pcm[round(start_s * RATE) : round(end_s * RATE)] = 0.1
+    return DuplexRecord(
+        "test", "echo", pcm, pcm, segments, decisions=list(decisions), committed=list(committed)
+    )
+
+
+def test_lags_are_taken_from_the_record() -> None:
+    found = measure_sessions(
+        [
+            recording(
+                decision("confirm", 1.0),
+                decision("resume", 3.0),
+                decision("confirm", 8.0),  # never answered
+                sounds=((1.2, 2.0), (3.1, 4.0)),
+            )
+        ]
+    )
+    confirm, resume = found.spreads["confirm -> sound"], found.spreads["resume -> sound"]
+    assert (confirm.count, confirm.p50) == (1, pytest.approx(200))
+    assert (resume.count, resume.p50) == (1, pytest.approx(100))
+    assert measure_sessions([recording()]).spreads["confirm -> sound"].count == 0
+
+
+def test_an_interruption_without_a_speaker_is_one_by_the_assistant_itself() -> None:
+    spoken = UserSegment("interruption", 5.0, 6.0)
+    found = measure_sessions(
+        [
+            recording(
+                decision("interrupt", 2.0, 1),
+                decision("cut", 2.2, 1, reason="barge_in"),  # the same one
+                decision("cut", 5.3, 2, reason="barge_in"),
+                decision("cut", 9.0, 3, reason="user"),
+                segments=(spoken,),
+            )
+        ]
+    )
+    assert found.counts["self-interruptions"] == 1
+
+
+def test_a_turn_that_nobody_spoke_is_an_answer_to_itself() -> None:
+    spoken = UserSegment("turn", 5.0, 6.0)
+    turns = (Committed(1, 4.9, 6.1), Committed(2, 8.0, 9.0))
+    found = measure_sessions([recording(segments=(spoken,), committed=turns)])
+    assert found.counts["answers to itself"] == 1
+
+
+def test_losses_and_timings_are_summed() -> None:
+    one, other = recording(decision("speculate", 1.0), decision("roll_back", 1.5)), recording()
+    one.underruns, other.underruns, other.blocks_lost = 1, 2, 3
+    other.timings.append(TimingEvent("voice_to_voice", 1, 0, 400_000_000, "dialog"))
+    found = measure_sessions([one, other])
+    assert found.counts["under-runs"] == 3
+    assert found.counts["KV blocks lost"] == 3
+    assert (found.counts["speculative replies"], found.counts["rolled back"]) == (1, 1)
+    assert found.spreads["voice-to-voice"].p50 == 400

@@ -1,0 +1,65 @@
+"""A simulated conversation with a scripted engine and the real voice activity detection."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from app import paths
+from app.duplex.builtin import Counts, draw_scenarios
+from app.duplex.clips import load_clips
+from app.duplex.measures import judge
+from app.duplex.room import RATE
+from app.duplex.segments import find_segments
+from app.duplex.simulator import DuplexRecord, SimulationError, simulate
+from app.session.clocks import VirtualClock
+from app.session.session_settings import SessionSettings
+from engine_runtime.errors import MossVoiceError
+from tests.doubles.scripted_engine import Script, ScriptedEngine
+
+pytestmark = pytest.mark.slow
+
+
+def hold(engine: ScriptedEngine, counts: Counts, *, blocks: int = 0) -> DuplexRecord:
+    engine.stats = SimpleNamespace(used=blocks)  # type: ignore[attr-defined]
+    clock = engine.clock = VirtualClock()
+    clips = load_clips(paths.assets_dir() / "duplex")
+    (scenario,) = draw_scenarios(clips, ["interruptions"], 3, counts={"interruptions": counts}, users=1)
+    return simulate(scenario, lambda: engine, SessionSettings(), clock)  # type: ignore[arg-type, return-value]
+
+
+def test_both_channels_are_recorded_and_agree_with_the_annotations() -> None:
+    found = hold(ScriptedEngine(Script(chunks=10)), Counts(turns=1, interruptions=1))
+    assert [segment.kind for segment in found.segments].count("interruption") == 1
+    assert len(found.user) == len(found.assistant)
+    for segment in found.segments:
+        spoken = found.user[round(segment.start_s * RATE) : round(segment.end_s * RATE)]
+        assert np.max(np.abs(spoken)) > 0.1
+    outcomes = judge(found.segments, find_segments(found.assistant, RATE))
+    assert all(turn.is_answered for turn in outcomes.turns)
+    assert outcomes.interruptions[0].is_yielded
+    kinds = [event.attributes["kind"] for event in found.decisions]
+    assert kinds.count("confirm") == len(found.committed) == 4
+    assert "cut" in kinds
+    assert found.blocks_lost == 0
+    assert found.errors == []
+    # By the session's own timing a reply starts when the record says so.
+    late_s = [event.duration_ms / 1e3 for event in found.timings if event.name == "voice_to_voice"]
+    assert late_s[0] == pytest.approx(outcomes.turns[0].latency_s, abs=0.1)
+
+
+def test_lost_blocks_are_reported() -> None:
+    assert hold(ScriptedEngine(), Counts(turns=0), blocks=3).blocks_lost == 3
+
+
+def test_an_engine_that_cannot_be_loaded_is_an_error() -> None:
+    engine = ScriptedEngine()
+
+    def fail() -> None:
+        raise MossVoiceError("There is no engine. Install one.")
+
+    engine.warm_up = fail  # type: ignore[method-assign]
+    with pytest.raises(SimulationError, match="There is no engine"):
+        hold(engine, Counts(turns=0))
