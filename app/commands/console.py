@@ -139,7 +139,7 @@ class Terminal:
 
     def _line(self, event: Event) -> str | None:
         match event:
-            case messages.EngineReady(bundle, load_s, _, _):
+            case messages.EngineReady(bundle, load_s):
                 return f"{bundle} is ready after {load_s:.1f} s"
             case messages.StateChanged(SessionState.LISTENING) if not self._has_listened:
                 self._has_listened = True

@@ -56,6 +56,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "path": str(bundle.path),
         "description": bundle.description,
         "licence": bundle.licence,
+        "languages": list(bundle.card.languages),
         "bytes": bundle.total_bytes,
         "files": {name: entry.size for name, entry in bundle.files.items()},
         "parameters": {name: sum(map(count_parameters, files)) for name, files in networks.items()},
@@ -103,6 +104,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"{about['name']}: {about['description']}",
         f"  folder      {about['path']}",
         f"  licence     {about['licence']}",
+        f"  languages   {', '.join(about['languages']) or 'not stated'}",
         f"  size        {about['bytes'] / 1e6:.1f} MB in {len(about['files'])} files, sizes and hashes right",
         f"  hears       {about['input_sample_rate']} Hz, speech encoder on the CPU in {about['cpu_encoder']}",
         f"  speaks      {mel['sample_rate']} Hz through {about['vocoder']}, mel of {mel['n_mels']} bands, "

@@ -284,7 +284,7 @@ class LatencyView(QScrollArea):
 
 
 def _fill(grid: QGridLayout, widgets: Sequence[QWidget], columns: int) -> None:
-    """Place widgets row by row. Where a single one would be left over, the first one gets a row of its own."""
+    """Place widgets row by row. Where one would be left alone, the first one gets a row of its own."""
     first, *rest = widgets
     is_alone = len(widgets) % columns == 1
     grid.addWidget(first, 0, 0, 1, columns if is_alone else 1)

@@ -189,6 +189,7 @@ class MainWindow(QMainWindow):
         bridge, transcript, controls = self.bridge, self.transcript, self.controls
         bridge.state_changed.connect(lambda event: self._show_state(event.state))
         bridge.engine_ready.connect(self.header.show_engine)
+        bridge.engine_ready.connect(lambda event: transcript.welcome.show_card(event.card))
         bridge.levels.connect(controls.show_levels)
         bridge.levels.connect(transcript.show_levels)
         bridge.counters.connect(controls.counters.show_counters)
@@ -219,6 +220,7 @@ class MainWindow(QMainWindow):
         self.composer.set_ready(state in _ANSWERABLE)
         self.composer.set_replying(state in (SessionState.THINKING, SessionState.SPEAKING))
         self.sample_row.set_ready(state in _ANSWERABLE)
+        self.transcript.welcome.set_ready(state in _ANSWERABLE)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:
         self.export.add(events)
@@ -287,6 +289,7 @@ class MainWindow(QMainWindow):
         controls.reply_chosen.connect(self._choose_reply)
         controls.volume.valueChanged.connect(self._choose_volume)
         self.composer.asked.connect(self.ask)
+        self.transcript.welcome.asked.connect(self.ask)
         self.composer.stopped.connect(lambda: send(messages.CancelTurn()))
         self.banner.remedied.connect(lambda: send(messages.RescanDevices()))
         self.sample_row.chosen.connect(self._play_sample)
@@ -373,10 +376,12 @@ class MainWindow(QMainWindow):
     def _use_language(self) -> None:
         language = self.translation.use(self.preferences.language)
         self.sample_row.set_language(language)
+        self.transcript.welcome.set_language(language)
 
     def _retranslate(self) -> None:
         self.setWindowTitle("MOSS Voice")
         self.sample_row.set_language(self.translation.language)
+        self.transcript.welcome.set_language(self.translation.language)
         self.header.setAccessibleName(self.tr("Window"))
         self.controls.setAccessibleName(self.tr("Controls"))
 

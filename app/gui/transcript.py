@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
-from app.gui.balanced_label import BalancedLabel
 from app.gui.bubbles import Bubble, ReplyBubble, UserBubble
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.turn_times import TurnTimes
+from app.gui.welcome import Welcome
 from app.session.messages import (
     Levels,
     PlaybackFinished,
@@ -59,9 +59,7 @@ class Transcript(QScrollArea):
         self._hearing: UserBubble | None = None
         self._sample_label, self._sample_seconds = "", 0.0
         self._follows = True
-        self._welcome, self.welcome_title, self.welcome_text = QWidget(), QLabel(), BalancedLabel()
-        self._is_available = True
-        self._welcome_icon = QLabel()
+        self.welcome = Welcome(theme, icons)
         self._body = QWidget()
         self._column = QVBoxLayout(self._body)
         self._lay_out()
@@ -79,8 +77,7 @@ class Transcript(QScrollArea):
 
     def show_state(self, state: SessionState) -> None:
         """Invite to ask, unless the session cannot answer."""
-        self._is_available = state is not SessionState.ERROR
-        self.retranslate()
+        self.welcome.show_available(state is not SessionState.ERROR)
 
     def announce_sample(self, label: str, seconds: float) -> None:
         """The next turn of a sample is this question; an empty label takes the announcement back."""
@@ -179,33 +176,18 @@ class Transcript(QScrollArea):
         for turn_id in list(self._turns):
             self._remove_turn(turn_id)
         self._hearing = None
-        self._welcome.show()
+        self.welcome.show()
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         self._theme = theme
-        self._welcome_icon.setPixmap(
-            self._icons.pixmap("moss-voice", theme.accent, 64, self.devicePixelRatioF())
-        )
+        self.welcome.set_theme(theme)
         for bubble in self._all_bubbles():
             bubble.set_theme(theme)
 
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.setAccessibleName(self.tr("Conversation"))
-        if self._is_available:
-            self.welcome_title.setText(self.tr("Ask something"))
-            self.welcome_text.setText(
-                self.tr(
-                    "Press Start and speak, type a question below, or try one of the samples. "
-                    "Everything stays on this computer."
-                )
-            )
-        else:
-            self.welcome_title.setText(self.tr("Not available"))
-            self.welcome_text.setText(
-                self.tr("Correct the cause of the error, then start the program again.")
-            )
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of the language."""
@@ -237,7 +219,7 @@ class Transcript(QScrollArea):
         return turn.reply
 
     def _add(self, bubble: Bubble, side: Qt.AlignmentFlag) -> None:
-        self._welcome.hide()
+        self.welcome.hide()
         bubble.set_widest(self._widest())
         self._column.insertWidget(self._column.count() - 1, bubble, 0, side)
 
@@ -251,7 +233,7 @@ class Transcript(QScrollArea):
         self._drop_reply(turn)
         self._discard(turn.user)
         if not self._turns:
-            self._welcome.show()
+            self.welcome.show()
 
     def _discard(self, bubble: Bubble) -> None:
         self._column.removeWidget(bubble)
@@ -272,18 +254,9 @@ class Transcript(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.welcome_title.setProperty("role", "hint-title")
-        self.welcome_text.setProperty("role", "muted")
-        self._welcome_icon.setPixmap(self._icons.pixmap("moss-voice", self._theme.accent, 64))
-        welcome = QVBoxLayout(self._welcome)
-        welcome.setContentsMargins(24, 90, 24, 24)
-        welcome.setSpacing(10)
-        for label in (self._welcome_icon, self.welcome_title, self.welcome_text):
-            label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
-            welcome.addWidget(label)
         self._column.setContentsMargins(16, 14, 16, 14)
         self._column.setSpacing(10)
-        self._column.addWidget(self._welcome)
+        self._column.addWidget(self.welcome)
         self._column.addStretch(1)
         self.setWidget(self._body)
         self.verticalScrollBar().valueChanged.connect(self._note_position)

@@ -243,7 +243,11 @@ class DialogLoop:
         self.turns.use_engine(engine)
         self._emit(
             messages.EngineReady(
-                engine.bundle, engine.load_s, engine.input_sample_rate, engine.output_sample_rate
+                engine.bundle,
+                engine.load_s,
+                engine.input_sample_rate,
+                engine.output_sample_rate,
+                engine.card,
             )
         )
         waiting, self._waiting = self._waiting, deque()

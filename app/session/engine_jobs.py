@@ -7,8 +7,9 @@ reopened. The engine thread skips cancelled jobs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from engine_runtime.bundle.card import ModelCard
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
 # ---- dialog -> engine ----
@@ -97,6 +98,7 @@ class Loaded:
     input_sample_rate: int
     output_sample_rate: int
     samples_per_code: int
+    card: ModelCard = field(default_factory=ModelCard)
 
 
 @dataclass(frozen=True, slots=True)

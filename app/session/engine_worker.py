@@ -154,6 +154,7 @@ class EngineWorker:
                 engine.input_sample_rate,
                 engine.output_sample_rate,
                 engine.bundle.samples_per_code,
+                engine.bundle.card,
             )
         )
         return engine

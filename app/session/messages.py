@@ -22,6 +22,7 @@ from typing import Literal
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.session.session_settings import SessionSettings
+from engine_runtime.bundle.card import ModelCard
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import FinishReason, Modality
 
@@ -181,6 +182,8 @@ class EngineReady:
     load_s: float
     input_sample_rate: int
     output_sample_rate: int
+    card: ModelCard = field(default_factory=ModelCard)
+    """What the model can do, and in which languages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1292,22 +1292,6 @@
         <source>Conversation</source>
         <translation>对话</translation>
     </message>
-    <message>
-        <source>Ask something</source>
-        <translation>问点什么吧</translation>
-    </message>
-    <message>
-        <source>Press Start and speak, type a question below, or try one of the samples. Everything stays on this computer.</source>
-        <translation>按“开始”说话，在下方输入问题，或试试示例。一切都留在这台电脑上。</translation>
-    </message>
-    <message>
-        <source>Not available</source>
-        <translation>不可用</translation>
-    </message>
-    <message>
-        <source>Correct the cause of the error, then start the program again.</source>
-        <translation>请排除错误的原因，然后重新启动程序。</translation>
-    </message>
 </context>
 <context>
     <name>UserBubble</name>
@@ -1395,6 +1379,49 @@
     <message>
         <source>Volume %1 % (Ctrl+Up, Ctrl+Down)</source>
         <translation>音量 %1 %（Ctrl+Up，Ctrl+Down）</translation>
+    </message>
+</context>
+<context>
+    <name>Welcome</name>
+    <message>
+        <source>Ask something</source>
+        <translation>问点什么吧</translation>
+    </message>
+    <message>
+        <source>Press Start and speak, type a question below, or try one of the samples. Everything stays on this computer.</source>
+        <translation>按“开始”说话，在下方输入问题，或试试示例。一切都留在这台电脑上。</translation>
+    </message>
+    <message>
+        <source>Not available</source>
+        <translation>不可用</translation>
+    </message>
+    <message>
+        <source>Correct the cause of the error, then start the program again.</source>
+        <translation>请排除错误的原因，然后重新启动程序。</translation>
+    </message>
+    <message>
+        <source>Ask this question</source>
+        <translation>问这个问题</translation>
+    </message>
+    <message>
+        <source>English</source>
+        <translation>英语</translation>
+    </message>
+    <message>
+        <source>Chinese</source>
+        <translation>中文</translation>
+    </message>
+    <message>
+        <source> and </source>
+        <translation>和</translation>
+    </message>
+    <message>
+        <source>It speaks %1.</source>
+        <translation>它会说%1。</translation>
+    </message>
+    <message>
+        <source>It understands and speaks only %1: ask in %1.</source>
+        <translation>它只听得懂、也只会说%1，请用%1提问。</translation>
     </message>
 </context>
 </TS>

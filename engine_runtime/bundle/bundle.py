@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from engine_runtime.bundle.card import ModelCard, parse_card
 from engine_runtime.bundle.manifest import Manifest, read_toml
 from engine_runtime.bundle.sections import (
     FileEntry,
@@ -76,6 +77,7 @@ class Bundle:
     files: dict[str, FileEntry]
     voice: VoiceSection | None = None
     """None for a bundle with a fixed voice."""
+    card: ModelCard = field(default_factory=ModelCard)
 
     @classmethod
     def open(
@@ -145,7 +147,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _parse(path: Path, manifest: Manifest) -> Bundle:
     sections = {"bundle", "lm", "text_tokenizer", "speech_encoder", "flow", "vocoder", "files"}
-    top = manifest.top(sections | {"voice"})
+    top = manifest.top(sections | {"voice", "card"})
     about = top.table("bundle")
     about.allow({"format", "name", "description", "licence"})
     if about.integer("format") != FORMAT:
@@ -167,6 +169,7 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         vocoder=parse_vocoder(path, top.table("vocoder")),
         files=parse_files(path, top.table("files")),
         voice=parse_voice(path, top.table("voice")) if "voice" in top.content else None,
+        card=parse_card(top.table("card")) if "card" in top.content else ModelCard(),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.session.clocks import Clock
+from engine_runtime.bundle.card import ModelCard
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
@@ -56,6 +57,7 @@ class Bundle:
     name: str = "scripted"
     samples_per_code: int = 1_920
     lm: Section = field(default_factory=Section)
+    card: ModelCard = field(default_factory=ModelCard)
 
 
 class ScriptedTurn:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from app import paths
 from app.session.messages import (
     Command,
     Counters,
@@ -30,10 +31,12 @@ from app.session.messages import (
     TurnOpened,
     TurnSource,
 )
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 
 MS = 1_000_000
+NANO = Bundle.open(paths.assets_dir() / "bundles" / "nano", verify="none").card
 CHUNK_MS = 400.0
 
 
@@ -113,7 +116,7 @@ def opening() -> list[Event]:
     """Engine ready, devices open, listening."""
     return [
         DevicesChanged(("pulse", "USB headset"), ("pulse", "USB headset"), "pulse", "pulse"),
-        EngineReady("nano", 2.4, 16000, 24000),
+        EngineReady("nano", 2.4, 16000, 24000, NANO),
         Counters(0, 0),
         StateChanged(SessionState.LISTENING),
     ]

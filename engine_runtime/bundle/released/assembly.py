@@ -86,6 +86,7 @@ def describe(released: layout.Released, commits: Mapping[str, str]) -> dict[str,
             "description": f"MOSS-Speech as released, from {origin}",
             "licence": layout.LICENCE,
         },
+        "card": description.describe_card(),
         "lm": {
             "weights": [f"{lm_folder}/{name}" for name in released.lm_weights],
             **description.describe_lm(lm_config, released.lm / layout.CONFIG, ids),

@@ -213,6 +213,18 @@ def describe_voice() -> dict[str, Any]:
     }
 
 
+def describe_card() -> dict[str, Any]:
+    """[card]."""
+    return {
+        "languages": ["zh", "en"],
+        "examples": ["你好，请介绍一下你自己。", "Tell me a short story about the sea."],
+        "summary": {
+            "en": "Open conversation in Chinese and English.",
+            "zh": "可用中文和英语自由对话。",
+        },
+    }
+
+
 class _Finder:
     """Shapes of one checkpoint by name; BundleError names missing tensors."""
 

@@ -22,11 +22,14 @@ def test_a_bundle_is_described(random_bundle: Path, capsys: pytest.CaptureFixtur
     assert "mel of 80 bands, n_fft 1920, hop 480, 0-8000 Hz" in text
     assert "packets     5 codes, each with 3 of look-ahead" in text
     assert "hears       16000 Hz, speech encoder on the CPU in torch" in text
+    assert "languages   not stated" in text
 
 
 def test_it_says_what_runs_the_speech_encoder(nano_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(nano_bundle)]) == 0
-    assert "speech encoder on the CPU in onnxruntime" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "speech encoder on the CPU in onnxruntime" in text
+    assert "languages   en\n" in text
 
 
 @pytest.mark.parametrize(

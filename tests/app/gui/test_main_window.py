@@ -288,12 +288,12 @@ def test_the_badge_says_that_the_microphone_is_muted(ready: MainWindow, session:
 
 def test_nobody_is_invited_to_ask_a_session_that_failed(window: MainWindow, session: ScriptedSession) -> None:
     transcript = window.transcript
-    assert transcript.welcome_title.text() == "Ask something"
-    assert "Press Start" in transcript.welcome_text.text()
+    assert transcript.welcome.title.text() == "Ask something"
+    assert "Press Start" in transcript.welcome.text.text()
     session.feed(ErrorRaised("The bundle is damaged.", "Copy it again."), StateChanged(SessionState.ERROR))
     window.bridge.poll()
-    assert transcript.welcome_title.text() == "Not available"
-    assert "Press Start" not in transcript.welcome_text.text()
+    assert transcript.welcome.title.text() == "Not available"
+    assert "Press Start" not in transcript.welcome.text.text()
 
 
 def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> None:

@@ -44,6 +44,25 @@ DESCRIPTION = (
     "trained on synthetic speech"
 )
 
+CARD = {
+    "languages": ["en"],
+    "examples": [
+        "What can you do?",
+        "What is three plus four?",
+        "What day comes after Monday?",
+        "What is the capital of France?",
+        "What is the opposite of hot?",
+        "Repeat after me: yellow bicycle.",
+    ],
+    "summary": {
+        "en": "A small demonstration model. It greets you, adds and subtracts up to twenty, counts, and "
+        "knows days, months, opposites, capitals and colours. To everything else it says that it does not "
+        "know.",
+        "zh": "小型演示模型。会问候、做二十以内的加减法、数数，知道星期、月份、反义词、首都和颜色；"
+        "其他问题一律回答不知道。",
+    },
+}
+
 
 def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
     """The manifest without its file table."""
@@ -52,6 +71,7 @@ def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
             "format": 1, "name": "nano", "licence": "Apache-2.0",
             "description": DESCRIPTION,
         },
+        "card": CARD,
         "lm": _lm(tokenizer),
         "text_tokenizer": {"file": "tokenizer.json"},
         "speech_encoder": {

@@ -37,9 +37,10 @@ def exported(recipe, tokenizer: Tokenizer, tmp_path_factory):
     return bundle
 
 
-def test_it_opens_with_right_hashes(recipe, exported) -> None:
+def test_it_opens_with_right_hashes(recipe, exported, nano_bundle) -> None:
     bundle = Bundle.open(exported, verify="sha256")
     assert bundle.name == "nano"
+    assert bundle.card == Bundle.open(nano_bundle, verify="none").card
     assert sum(file.stat().st_size for file in exported.iterdir()) < recipe("export").LIMIT_BYTES
 
 
