@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from app import paths
@@ -59,6 +60,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--trace", type=paths.user_path, metavar="JSON", help="write the timings as a Chrome trace"
     )
+    parser.add_argument(
+        "--no-hold",
+        action="store_true",
+        help="play the recording straight through, also while a reply is made and played; what is said "
+        "over it interrupts it",
+    )
     parser.add_argument("--realtime", action="store_true", help="play the recording at the pace of real time")
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
@@ -74,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "The question has bytes that are not valid UTF-8. Type it again, or check the locale."
         )
+    if arguments.no_hold and arguments.question is None:
+        raise UsageError("--no-hold is about a recording. Give one with --in, or leave it out.")
     settings = start_settings(arguments)
     check_names(
         {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},
@@ -88,7 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
             engine_factory(settings),
             wav_in=arguments.question,
             text=arguments.text,
-            settings=SessionSettings.of(settings, reply=Modality(arguments.reply)),
+            settings=replace(
+                SessionSettings.of(settings, reply=Modality(arguments.reply)),
+                holds_samples=not arguments.no_hold,
+            ),
             end_of_turn=load_smart_turn,
             out=arguments.out,
             record=arguments.record,

@@ -99,7 +99,9 @@ class DialogLoop:
         turns, sources = self.turns, self._sources
         self._take_commands()
         state = turns.state
-        sources.service(now_ns, is_answering=state not in (None, SessionState.HEARING), is_idle=state is None)
+        is_answering = state not in (None, SessionState.HEARING)
+        is_held = is_answering and turns.settings.holds_samples
+        sources.service(now_ns, is_held=is_held, is_idle=state is None)
         self._take_results()
         turns.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):

@@ -34,6 +34,8 @@ class SessionSettings:
     """Echo cancellation, noise suppression and gain control of the microphone."""
     hear_samples: bool = True
     """Whether a sample question is played aloud while it is fed to the assistant."""
+    holds_samples: bool = True
+    """Whether a sample question waits while a turn is answered; else it goes on, and may interrupt."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
     recording: Recording | None = None

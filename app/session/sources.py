@@ -134,8 +134,8 @@ class Sources:
             self._reported = changed
             self._emit(changed)
 
-    def service(self, now_ns: int, *, is_answering: bool, is_idle: bool) -> None:
-        """Advance devices and sample; the sample is paused while a turn `is_answering`. Without a turn (it
+    def service(self, now_ns: int, *, is_held: bool, is_idle: bool) -> None:
+        """Advance devices and sample; the sample pauses while it `is_held`. Without a turn (it
         `is_idle`) devices may be interrupted in order to look for others."""
         if notices := self._supervisor.service(now_ns, is_idle=is_idle):
             self._take_up(notices)
@@ -143,8 +143,8 @@ class Sources:
             self._follow_ns = now_ns + _FOLLOW_NS
             self._follow(now_ns)
         if self._sample is not None:
-            self._sample.is_held = is_answering
-            if is_answering:
+            self._sample.is_held = is_held
+            if is_held:
                 self._monitor.pause()
             self._sample.service(now_ns)
             if self._supervisor.is_input_open:  # discard the sound of the microphone meanwhile

@@ -13,8 +13,8 @@ from app.audio.levels import dbfs, rms
 from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ
 from app.audio.resample import Resampler
 from app.audio.wav_streams import WavSpeaker
-from engine_runtime.types import Pcm
 from app.duplex.room import SPEAKER_RATE, EchoRoom
+from engine_runtime.types import Pcm
 from tests.tools.echo_scene import Scene
 
 

@@ -11,8 +11,8 @@ from app.audio.echo_monitor import EchoMonitor
 from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
-from engine_runtime.types import Pcm
 from app.duplex.room import impulse_response
+from engine_runtime.types import Pcm
 
 ROOT = Path(__file__).parents[3]
 

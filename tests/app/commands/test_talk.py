@@ -57,6 +57,10 @@ def test_a_bundle_may_lie_in_a_folder_with_an_umlaut_in_the_c_locale(
     assert b"1. you      hello" in result.stdout
 
 
+def test_only_a_recording_can_be_played_straight_through(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--no-hold" in _refused(capsys, "--text", "hello", "--no-hold")
+
+
 @pytest.mark.slow
 def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {name: tmp_path / name for name in ("reply.wav", "session.wav", "trace.json")}

@@ -32,6 +32,23 @@ def two_questions(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+def test_a_file_that_is_not_held_interrupts_the_reply(tmp_path: Path) -> None:
+    parts = (silence(0.5), speech(1.0), silence(1.5), speech(1.5), silence(0.2))
+    question = write_question(tmp_path / "over.wav", *parts)
+    script = Script(chunks=8)
+    held = hold(ScriptedEngine(script), wav_in=question)
+    assert [turn["reply"]["cut"] for turn in held["turns"]] == [None, None]
+    through = hold(ScriptedEngine(script), wav_in=question, settings=SessionSettings(holds_samples=False))
+    first, second = through["turns"]
+    assert first["reply"]["cut"]["reason"] == "barge_in"
+    assert 0 < first["reply"]["audio_s"] < 3.2
+    assert second["user"]["start_s"] == pytest.approx(3.0, abs=0.04)
+    assert second["reply"]["cut"] is None
+    (cut,) = [decision for decision in through["decisions"] if decision["kind"] == "cut"]
+    assert cut["at_s"] > 3.0
+
+
+@pytest.mark.slow
 def test_the_report_has_every_turn(two_questions: Path) -> None:
     document = hold(wav_in=two_questions)
     assert json.loads(json.dumps(document)) == document

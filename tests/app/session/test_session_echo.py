@@ -17,6 +17,7 @@ from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
+from app.duplex.room import RATE, EchoRoom
 from app.session.clocks import VirtualClock
 from app.session.messages import (
     ApplySettings,
@@ -32,7 +33,6 @@ from app.session.messages import (
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
-from app.duplex.room import RATE, EchoRoom
 from tests.doubles.scripted_engine import OUT_RATE, ScriptedEngine, ScriptedTurn
 from tests.tools.session_driver import Driver
 
