@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, of_subcommand=False)
     add_eagerness_option(parser, of_subcommand=False)
     add_input_mode_option(parser, of_subcommand=False)
+    window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in (talk, console, demo, bench, verify, inspect, fetch, trt, doctor):

@@ -75,7 +75,7 @@ def load_smart_turn() -> SmartTurn | None:
         return None
 
 
-def open_window(settings: StartSettings) -> int:
+def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
     """Run the desktop application until its window is closed; returns the exit status."""
     from app.gui.run import run_gui, stored_start_settings
     from app.session.session import Session
@@ -84,4 +84,4 @@ def open_window(settings: StartSettings) -> int:
     settings = stored_start_settings(settings)
     session_settings = SessionSettings.of(settings)
     session = Session(engine_factory(settings), session_settings, end_of_turn=load_smart_turn)
-    return run_gui(session, session_settings)
+    return run_gui(session, session_settings, is_minimised=is_minimised)

@@ -70,7 +70,12 @@ RUN_LIBRARIES = {
     "fonts-dejavu-core": None,
     "fonts-noto-cjk": None,
 }
-TEST_PROGRAMS = {"pulseaudio": "pulseaudio", "pulseaudio-utils": "pactl", "strace": "strace"}
+TEST_PROGRAMS = {
+    "pulseaudio": "pulseaudio",
+    "pulseaudio-utils": "pactl",
+    "strace": "strace",
+    "xvfb": "Xvfb",
+}
 
 
 # Output of pip if it reaches no index; its last line is then about versions.

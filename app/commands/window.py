@@ -14,6 +14,16 @@ class NoDisplayError(MossVoiceError):
     """There is no display, or it cannot be used."""
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what only the window has; there is no subcommand for it."""
+    parser.add_argument(
+        "--minimised",
+        "--minimized",
+        action="store_true",
+        help="start the window minimised, in the tray where there is one",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Open the window and stay until it is closed."""
     if find_display() is None:
@@ -23,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from app.main import open_window
 
-    return open_window(start_settings(arguments))
+    return open_window(start_settings(arguments), is_minimised=arguments.minimised)
 
 
 def find_display() -> str | None:

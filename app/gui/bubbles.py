@@ -123,7 +123,7 @@ class UserBubble(Bubble):
         self.source = source
         self.seconds: float | None = None
         self._progress: tuple[float, float] | None = None
-        self.is_cancelled = False
+        self._cancelled: CancelReason | None = None
         self.set_body(text or label)
         self.retranslate()
 
@@ -144,9 +144,9 @@ class UserBubble(Bubble):
             self._progress = (min(heard_s, length_s), length_s)
             self.retranslate()
 
-    def cancel(self) -> None:
+    def cancel(self, reason: CancelReason) -> None:
         """The turn was dropped."""
-        self.is_cancelled = True
+        self._cancelled = reason
         self.retranslate()
 
     def retranslate(self) -> None:
@@ -158,7 +158,9 @@ class UserBubble(Bubble):
         }[self.source]
         self.show_icon(icon, self.look_theme.accent)
         parts = [name]
-        if self.is_cancelled:
+        if self._cancelled == "nothing_heard":
+            parts.append(self.tr("nothing was heard"))
+        elif self._cancelled is not None:
             parts.append(self.tr("dropped"))
         elif self.seconds is None and self._progress is not None:
             heard, length = (f"{value:.1f}" for value in self._progress)

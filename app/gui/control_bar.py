@@ -18,6 +18,7 @@ from app.gui.counter_strip import CounterStrip
 from app.gui.device_box import DeviceBox
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
+from app.gui.talk_button import TalkButton
 from app.gui.themes import Theme
 from app.gui.volume_slider import VolumeSlider
 from app.session.messages import DevicesChanged, Levels, SessionState
@@ -33,6 +34,7 @@ class ControlBar(QFrame):
     Signals:
         started, stopped, rescanned: a button was pressed.
         muted: the microphone was muted or unmuted (bool).
+        interruption_blocked: replies are not to be interrupted, or may be again (bool).
         devices_chosen: names of input and output, "" for the default.
         reply_chosen: a `Modality`.
     """
@@ -41,6 +43,7 @@ class ControlBar(QFrame):
     stopped = Signal()
     rescanned = Signal()
     muted = Signal(bool)
+    interruption_blocked = Signal(bool)
     devices_chosen = Signal(str, str)
     reply_chosen = Signal(object)
 
@@ -54,10 +57,14 @@ class ControlBar(QFrame):
         self.start_button.setProperty("role", "primary")
         self.start_button.setIconSize(QSize(18, 18))
         self.start_button.clicked.connect(self._start_or_stop)
-        self.mute_button, self.rescan_button = QToolButton(), QToolButton()
-        for button in (self.mute_button, self.rescan_button):
+        self.talk_button = TalkButton(theme, icons)
+        self.talk_button.hide()
+        self.mute_button, self.interruption_button, self.rescan_button = (QToolButton() for _ in range(3))
+        for button in (self.mute_button, self.interruption_button, self.rescan_button):
             button.setIconSize(QSize(20, 20))
         self.mute_button.setCheckable(True)
+        self.interruption_button.setCheckable(True)
+        self.interruption_button.toggled.connect(self._block_interruption)
         self.mute_button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.mute_button.toggled.connect(self._mute)
         self.rescan_button.clicked.connect(self.rescanned)
@@ -104,6 +111,13 @@ class ControlBar(QFrame):
         """Show the kind of reply without emitting `reply_chosen`."""
         (self.speech_button if modality is Modality.SPEECH else self.text_button).setChecked(True)
 
+    def show_interruption(self, *, is_blocked: bool) -> None:
+        """Show whether replies are not to be interrupted, without emitting `interruption_blocked`."""
+        self.interruption_button.blockSignals(True)
+        self.interruption_button.setChecked(is_blocked)
+        self.interruption_button.blockSignals(False)
+        self.retranslate()
+
     def show_devices(self, event: DevicesChanged, wanted_input: str, wanted_output: str) -> None:
         """List the devices; a chosen one that is absent stays listed, so that the choice is kept."""
         self.input_box.show_devices(event.inputs, event.descriptions, wanted_input, event.input)
@@ -121,8 +135,8 @@ class ControlBar(QFrame):
         self.rescan_button.setIcon(self._icons.icon("rescan", theme.text, theme.muted))
         self.speech_button.setIcon(self._icons.icon("wave", theme.text))
         self.text_button.setIcon(self._icons.icon("text", theme.text))
-        for meter in (self.input_meter, self.output_meter):
-            meter.set_theme(theme)
+        for part in (self.talk_button, self.input_meter, self.output_meter):
+            part.set_theme(theme)
         self.retranslate()
 
     def retranslate(self) -> None:
@@ -141,6 +155,15 @@ class ControlBar(QFrame):
         )
         self.mute_button.setText(self.tr("Muted") if is_mute else self.tr("Mute"))
         self.mute_button.setAccessibleName(self.tr("Mute the microphone"))
+        is_blocked = self.interruption_button.isChecked()
+        colour = self._theme.danger if is_blocked else self._theme.text
+        self.interruption_button.setIcon(self._icons.icon("no-interrupt", colour))
+        self.interruption_button.setToolTip(
+            self.tr("Replies are not interrupted by my voice (Ctrl+I)")
+            if is_blocked
+            else self.tr("Do not interrupt replies by my voice (Ctrl+I)")
+        )
+        self.interruption_button.setAccessibleName(self.tr("Do not interrupt replies"))
         self.rescan_button.setToolTip(self.tr("Look for sound devices again (Ctrl+R)"))
         self.rescan_button.setAccessibleName(self.tr("Look for sound devices again"))
         for box, name, default in (
@@ -175,6 +198,10 @@ class ControlBar(QFrame):
         self.muted.emit(on)
         self.retranslate()
 
+    def _block_interruption(self, on: bool) -> None:
+        self.interruption_blocked.emit(on)
+        self.retranslate()
+
     def _choose_devices(self) -> None:
         self.devices_chosen.emit(self.input_box.currentData() or "", self.output_box.currentData() or "")
 
@@ -184,7 +211,9 @@ class ControlBar(QFrame):
         layout.setSpacing(12)
         self.start_button.setMinimumSize(QSize(104, 36))
         layout.addWidget(self.start_button)
+        layout.addWidget(self.talk_button)
         layout.addWidget(self.mute_button)
+        layout.addWidget(self.interruption_button)
         for box, meter in ((self.input_box, self.input_meter), (self.output_box, self.output_meter)):
             column = QVBoxLayout()
             column.setSpacing(4)

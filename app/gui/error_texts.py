@@ -50,6 +50,28 @@ _LISTED: tuple[Any, ...] = (
     ),
     QT_TRANSLATE_NOOP("Errors", "Use headphones, so that a reply does not interrupt itself."),
     QT_TRANSLATE_NOOP("Errors", "Sound cannot be used: the PortAudio library is missing."),
+    QT_TRANSLATE_NOOP("Errors", "The program stood still for %1 s, as while the computer sleeps."),
+    QT_TRANSLATE_NOOP("Errors", "What was being said or played then was dropped; go on as before."),
+    QT_TRANSLATE_NOOP("Errors", "The model is not loaded yet."),
+    QT_TRANSLATE_NOOP("Errors", "Wait until it is ready."),
+    QT_TRANSLATE_NOOP("Errors", "The microphone is closed."),
+    QT_TRANSLATE_NOOP("Errors", "Press Start before you talk."),
+    QT_TRANSLATE_NOOP("Errors", "The microphone is muted."),
+    QT_TRANSLATE_NOOP("Errors", "Unmute it before you talk."),
+    QT_TRANSLATE_NOOP("Errors", "No microphone is open."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "This desktop runs on Wayland, which gives no program the keys of other windows."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "Hotkeys of the whole desktop are supported on X11 only."),
+    QT_TRANSLATE_NOOP("Errors", "In the window the keys work without it."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "A hotkey of the whole desktop needs the package python-xlib, which is not installed."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "In the window the keys work without it; moss-voice[hotkey] brings it."),
+    QT_TRANSLATE_NOOP("Errors", "The X server cannot be asked for hotkeys (%1)."),
+    QT_TRANSLATE_NOOP("Errors", "This keyboard has no key for %1."),
+    QT_TRANSLATE_NOOP("Errors", "Another program has the hotkey %1."),
+    QT_TRANSLATE_NOOP("Errors", "Choose other keys in the settings."),
     QT_TRANSLATE_NOOP("Errors", "There is no file %1."),
     QT_TRANSLATE_NOOP("Errors", "Check the name."),
     QT_TRANSLATE_NOOP("Errors", "%1 is not a WAV file."),

@@ -10,12 +10,13 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, Qt
+from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QDialog, QMainWindow, QSplitter, QVBoxLayout, QWidget
 
 from app import paths
 from app.gui import themes
+from app.gui.background import Background
 from app.gui.bridge import SessionBridge
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
@@ -26,7 +27,7 @@ from app.gui.header_bar import HeaderBar
 from app.gui.icons import Icons
 from app.gui.latency_view import LatencyView
 from app.gui.notice_line import NoticeLine
-from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.preferences import Interruption, Preferences, PreferenceStore
 from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
 from app.gui.settings_dialog import SettingsDialog
@@ -34,6 +35,7 @@ from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.gui.themes import ThemeChoice
 from app.gui.transcript import Transcript
 from app.gui.translation import Translation
+from app.gui.ways_to_talk import WaysToTalk
 from app.session import messages
 from app.session.messages import SessionState
 from app.session.session_settings import SessionSettings
@@ -49,7 +51,13 @@ _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
 
 
 class MainWindow(QMainWindow):
-    """The window of one session. `begin` starts the session; closing the window stops it."""
+    """The window of one session. `begin` starts the session; closing the window stops it.
+
+    Signals:
+        closed: the window was closed for good.
+    """
+
+    closed = Signal()
 
     def __init__(
         self,
@@ -89,6 +97,8 @@ class MainWindow(QMainWindow):
         self.latency.cleared.connect(self.controls.counters.clear)
         self.controls.show_reply(self.preferences.reply)
         self.controls.volume.show_volume(self.preferences.volume)
+        self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
+        self.background = Background(self, self.controls, self.header.badge, self._icons)
         self._lay_out()
         self._connect_session()
         self._connect_controls()
@@ -97,6 +107,7 @@ class MainWindow(QMainWindow):
         self._retranslate()
         self.restoreGeometry(self._store.kept_bytes("geometry"))
         self.splitter.restoreState(self._store.kept_bytes("splitter"))
+        self._use_ways()
         application.styleHints().colorSchemeChanged.connect(self._follow_system)
 
     def begin(self) -> None:
@@ -126,6 +137,7 @@ class MainWindow(QMainWindow):
         self.controls.show_reply(preferences.reply)
         if self.session_settings() != before:
             self.bridge.send(messages.ApplySettings(self.session_settings()))
+        self._use_ways()
         self._use_theme()
         self._use_language()
         self._show_devices()
@@ -167,7 +179,12 @@ class MainWindow(QMainWindow):
         self.bridge.send(messages.AskText(text))
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Save the geometry and stop the session."""
+        """Hide in the tray, or save the geometry and stop the session."""
+        if self.background.keeps_running(closes_to_tray=self.preferences.closes_to_tray):
+            event.ignore()
+            return
+        self.ways.push.close()
+        self.background.close()
         self._store.keep_bytes("geometry", self.saveGeometry())
         self._store.keep_bytes("splitter", self.splitter.saveState())
         self._store.save(self.preferences)
@@ -176,6 +193,7 @@ class MainWindow(QMainWindow):
             _log.warning("the session did not end in time")
         self.translation.remove()
         super().closeEvent(event)
+        self.closed.emit()
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of the language."""
@@ -214,8 +232,8 @@ class MainWindow(QMainWindow):
         bridge.timings.connect(self._take_timings)
 
     def _show_state(self, state: SessionState) -> None:
-        self.header.badge.show_state(state)
         self.controls.show_state(state)
+        self.header.badge.show_state(state)
         self.transcript.show_state(state)
         self.composer.set_ready(state in _ANSWERABLE)
         self.composer.set_replying(state in (SessionState.THINKING, SessionState.SPEAKING))
@@ -242,13 +260,8 @@ class MainWindow(QMainWindow):
             self.controls.show_devices(self._devices, wanted.input_device, wanted.output_device)
 
     def _show_input(self) -> None:
-        """Show whether the session hears anything; a sample counts as input, even without a microphone."""
-        if self.sample_row.running is not None:
-            self.header.badge.show_input("open")
-        elif self._devices is not None and not self._devices.input:
-            self.header.badge.show_input("no_input")
-        else:
-            self.header.badge.show_input("muted" if self.controls.mute_button.isChecked() else "open")
+        has_microphone = self._devices is None or bool(self._devices.input)
+        self.ways.show_source(has_sample=self.sample_row.running is not None, has_microphone=has_microphone)
 
     def _announce_sample(self, event: messages.SampleStarted) -> None:
         labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}
@@ -283,7 +296,6 @@ class MainWindow(QMainWindow):
         send, controls, header = self.bridge.send, self.controls, self.header
         controls.started.connect(lambda: send(messages.Start()))
         controls.stopped.connect(lambda: send(messages.Stop()))
-        controls.muted.connect(self._mute)
         controls.rescanned.connect(lambda: send(messages.RescanDevices()))
         controls.devices_chosen.connect(self._choose_devices)
         controls.reply_chosen.connect(self._choose_reply)
@@ -292,6 +304,7 @@ class MainWindow(QMainWindow):
         self.transcript.welcome.asked.connect(self.ask)
         self.composer.stopped.connect(lambda: send(messages.CancelTurn()))
         self.banner.remedied.connect(lambda: send(messages.RescanDevices()))
+        self.ways.interruption_chosen.connect(self._choose_interruption)
         self.sample_row.chosen.connect(self._play_sample)
         self.transcript.play_again.connect(lambda turn_id: send(messages.PlayAgain(turn_id)))
         header.new_conversation.connect(self.start_new_conversation)
@@ -303,9 +316,12 @@ class MainWindow(QMainWindow):
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)
 
-    def _mute(self, on: bool) -> None:
-        self.bridge.send(messages.Mute(on))
-        self._show_input()
+    def _choose_interruption(self, interruption: Interruption) -> None:
+        self.apply_preferences(dataclasses.replace(self.preferences, interruption=interruption))
+
+    def _use_ways(self) -> None:
+        input_mode = self.session_settings().turn_taking.input_mode or "voice"
+        self.ways.apply(self.preferences, input_mode)
 
     def _choose_devices(self, input_device: str, output_device: str) -> None:
         self.preferences = dataclasses.replace(
@@ -332,6 +348,7 @@ class MainWindow(QMainWindow):
             "Ctrl+Up": lambda: self.controls.volume.change(1),
             "Ctrl+Down": lambda: self.controls.volume.change(-1),
             "Ctrl+M": self.controls.mute_button.toggle,
+            "Ctrl+I": self.controls.interruption_button.toggle,
             "Esc": lambda: self.bridge.send(messages.CancelTurn()),
             "Ctrl+L": self.composer.edit.setFocus,
             "Ctrl+N": self.start_new_conversation,
@@ -340,7 +357,7 @@ class MainWindow(QMainWindow):
             "Ctrl+T": self.toggle_theme,
             "Ctrl+,": self.open_settings,
             "F1": self._show_shortcuts,
-            "Ctrl+Q": self.close,
+            "Ctrl+Q": self.background.quit,
         }
         made = {}
         for keys, action in actions.items():
@@ -349,7 +366,7 @@ class MainWindow(QMainWindow):
         return made
 
     def _show_shortcuts(self) -> None:
-        dialog = ShortcutsDialog(list(self._shortcuts), self)
+        dialog = ShortcutsDialog(list(self._shortcuts), self.ways.talk_keys, self)
         dialog.exec()
         dialog.deleteLater()
 

@@ -19,6 +19,7 @@ from PySide6.QtCore import QByteArray, QSettings
 from app import paths
 from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
+from app.gui.key_combination import combination
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
 from app.settings import Eagerness, InputMode, StartSettings
@@ -65,6 +66,7 @@ class Preferences:
     endpointing_ms: int = SessionSettings().turn_taking.end_ms
     eagerness: Eagerness = DEFAULT_EAGERNESS
     input_mode: InputMode = "voice"
+    hotkey: str = ""
     interruption: Interruption = "at_once"
     echo_cancellation: EchoMode = "auto"
     noise_suppression: bool = False
@@ -76,6 +78,8 @@ class Preferences:
     exact_encoding: bool = False
     bundle: str = ""
     voice: str = ""
+    closes_to_tray: bool = False
+    starts_minimised: bool = False
 
     def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
         """The settings of a session with these choices; all else, and seed, eagerness and input mode that are
@@ -149,6 +153,7 @@ class PreferenceStore:
             endpointing_ms=self._number("endpointing_ms", *ENDPOINTING_RANGE_MS) or default.endpointing_ms,
             eagerness=_known(get_args(Eagerness), self._text("eagerness"), default.eagerness),
             input_mode=_known(get_args(InputMode), self._text("input_mode"), default.input_mode),
+            hotkey=self._text("hotkey") if combination(self._text("hotkey")) else default.hotkey,
             interruption=_known(get_args(Interruption), self._text("interruption"), default.interruption),
             echo_cancellation=_known(
                 get_args(EchoMode), self._text("echo_cancellation"), default.echo_cancellation
@@ -162,6 +167,8 @@ class PreferenceStore:
             exact_encoding=self._text("exact_encoding") == "true",
             bundle=self._text("bundle"),
             voice=self._text("voice"),
+            closes_to_tray=self._text("closes_to_tray") == "true",
+            starts_minimised=self._text("starts_minimised") == "true",
         )
 
     def save(self, preferences: Preferences) -> bool:

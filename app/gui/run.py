@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QCoreApplication, QEvent
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtWidgets import QApplication
 
 from app import paths
@@ -28,10 +28,11 @@ def stored_start_settings(settings: StartSettings) -> StartSettings:
     return PreferenceStore().load().start_settings(settings)
 
 
-def run_gui(session: Session, settings: SessionSettings | None = None) -> int:
+def run_gui(session: Session, settings: SessionSettings | None = None, *, is_minimised: bool = False) -> int:
     """Show the window of a session that is not started yet; returns the exit status when it was closed.
 
-    Starts the session after the window, and has stopped it when this returns.
+    Starts the session after the window, and has stopped it when this returns. `is_minimised` starts with the
+    tray icon alone, or with a minimised window where there is no tray.
     """
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
@@ -39,17 +40,23 @@ def run_gui(session: Session, settings: SessionSettings | None = None) -> int:
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APP_NAME)
     window = MainWindow(session, settings)
-    window.show()
+    # A window that is hidden in the tray is not the last one closed, and Qt would take it for that.
+    application.setQuitOnLastWindowClosed(False)
+    window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
+    is_minimised = is_minimised or window.preferences.starts_minimised
+    window.background.show_window(is_minimised=is_minimised)
     window.begin()
     # The timers of the window let Python handle signals promptly; Qt itself does not.
-    before = {number: signal.signal(number, lambda *_: application.quit()) for number in caught_signals()}
+    quit_window = window.background.quit
+    before = {number: signal.signal(number, lambda *_: quit_window()) for number in caught_signals()}
     status = application.exec()
     for number, handler in before.items():
         signal.signal(number, handler)
     # Closing the last window posts a second Quit, which would end the next event loop of this process.
     QCoreApplication.removePostedEvents(application, QEvent.Type.Quit.value)
     # A plot that is still open when the interpreter ends may crash it.
-    window.close()
+    window.background.quit()
     window.deleteLater()
     application.processEvents()
+    application.setQuitOnLastWindowClosed(True)
     return status

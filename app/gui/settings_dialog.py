@@ -35,6 +35,7 @@ from app.gui.preferences import (
     Preferences,
 )
 from app.gui.settings_page import SettingsPage
+from app.gui.talk_page import TalkPage
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
 from engine_runtime.bundle.bundle import Bundle
@@ -45,7 +46,7 @@ from engine_runtime.types import Modality
 
 
 class SettingsDialog(QDialog):
-    """All settings on four pages.
+    """All settings on five pages.
 
     Spin boxes for seed and flow steps show "as the bundle says" at their lowest value, which means None.
     """
@@ -67,6 +68,9 @@ class SettingsDialog(QDialog):
         self.eagerness_box = QComboBox()
         self.interruption_box = QComboBox()
         self.echo_box = QComboBox()
+        self.talk = TalkPage(parent)
+        self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
+        self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray where there is one"))
         self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
         self.gain_control = QCheckBox(self.tr("Bring speech to one level"))
         self.seed = self._spin_box(-1, LARGEST_SEED, special=self.tr("as the bundle says"))
@@ -126,6 +130,9 @@ class SettingsDialog(QDialog):
             self.flow_steps.minimum() if preferences.flow_steps is None else preferences.flow_steps
         )
         self.exact_encoding.setChecked(preferences.exact_encoding)
+        self.talk.show_choices(preferences.input_mode, preferences.hotkey)
+        self.closes_to_tray.setChecked(preferences.closes_to_tray)
+        self.starts_minimised.setChecked(preferences.starts_minimised)
         self.bundle.path, self.voice.path = preferences.bundle, preferences.voice
 
     def preferences(self) -> Preferences:
@@ -141,6 +148,8 @@ class SettingsDialog(QDialog):
             latency_ms=int(self.latency_box.currentData()),
             endpointing_ms=self.endpointing.value(),
             eagerness=self.eagerness_box.currentData(),
+            input_mode=self.talk.input_mode,
+            hotkey=self.talk.hotkey,
             interruption=self.interruption_box.currentData(),
             echo_cancellation=self.echo_box.currentData(),
             noise_suppression=self.noise_suppression.isChecked(),
@@ -152,6 +161,8 @@ class SettingsDialog(QDialog):
             exact_encoding=self.exact_encoding.isChecked(),
             bundle=self.bundle.path,
             voice=self.voice.path,
+            closes_to_tray=self.closes_to_tray.isChecked(),
+            starts_minimised=self.starts_minimised.isChecked(),
         )
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -253,6 +264,7 @@ class SettingsDialog(QDialog):
             ),
             self.tr("Conversation"),
         )
+        tabs.addTab(self.talk, self.tr("Talking"))
         tabs.addTab(
             SettingsPage(
                 (self.tr("Model &bundle"), self.bundle, ""),
@@ -289,7 +301,10 @@ class SettingsDialog(QDialog):
         )
         tabs.addTab(
             SettingsPage(
-                (self.tr("&Theme"), self.theme_box, ""), (self.tr("L&anguage"), self.language_box, "")
+                (self.tr("&Theme"), self.theme_box, ""),
+                (self.tr("L&anguage"), self.language_box, ""),
+                ("", self.closes_to_tray, ""),
+                ("", self.starts_minimised, ""),
             ),
             self.tr("Appearance"),
         )

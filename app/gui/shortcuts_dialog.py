@@ -7,20 +7,20 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QLabel, QV
 
 
 class ShortcutsDialog(QDialog):
-    """Shows what each key does."""
+    """Shows what each key does; `talk_keys` are those of push-to-talk."""
 
-    def __init__(self, keys: list[str], parent: QWidget | None = None) -> None:
+    def __init__(self, keys: list[str], talk_keys: list[str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Keyboard shortcuts"))
         grid = QGridLayout()
         grid.setHorizontalSpacing(28)
         grid.setVerticalSpacing(8)
         words = self._words()
-        for row, key in enumerate(keys):
+        for row, key in enumerate([*talk_keys, *keys]):
             name = QLabel(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
             name.setProperty("role", "title")
             grid.addWidget(name, row, 0)
-            grid.addWidget(QLabel(words.get(key, "")), row, 1)
+            grid.addWidget(QLabel(words.get(key, self.tr("Hold to talk"))), row, 1)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)
@@ -34,7 +34,9 @@ class ShortcutsDialog(QDialog):
             "Ctrl+Space": self.tr("Start or stop listening"),
             "Ctrl+Up": self.tr("Louder replies"),
             "Ctrl+Down": self.tr("Softer replies"),
+            "Space": self.tr("Hold to talk, outside of text fields"),
             "Ctrl+M": self.tr("Mute the microphone"),
+            "Ctrl+I": self.tr("Do not interrupt replies by voice"),
             "Esc": self.tr("Stop the reply, or drop the turn"),
             "Ctrl+L": self.tr("Type a question"),
             "Ctrl+N": self.tr("New conversation"),

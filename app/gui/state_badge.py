@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from PySide6.QtCore import QEvent
+from PySide6.QtCore import QEvent, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
 from app.gui.icons import Icons
@@ -24,13 +24,21 @@ _ICONS = {
     SessionState.ERROR: "warning",
     "no_input": "microphone-off",
     "muted": "microphone-off",
+    "push": "microphone",
 }
-InputState = Literal["open", "no_input", "muted"]
-"""Whether speech can be heard: no_input while no microphone is open, muted while its sound is dropped."""
+InputState = Literal["open", "no_input", "muted", "push"]
+"""Whether speech can be heard: no_input while no microphone is open, muted while its sound is dropped, push
+while it counts only with push-to-talk."""
 
 
 class StateBadge(QFrame):
-    """Shows one `SessionState`."""
+    """Shows one `SessionState`.
+
+    Signals:
+        changed: icon, word or colour may be different now.
+    """
+
+    changed = Signal()
 
     def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -38,6 +46,8 @@ class StateBadge(QFrame):
         self._theme, self._icons = theme, icons
         self.state = SessionState.LOADING
         self.input: InputState = "open"
+        self.word = ""
+        """The state in the language of the window."""
         self._icon, self._word = QLabel(), QLabel()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(10, 3, 12, 3)
@@ -59,6 +69,11 @@ class StateBadge(QFrame):
     @property
     def _shown(self) -> SessionState | InputState:
         return self.input if self.state is SessionState.LISTENING and self.input != "open" else self.state
+
+    @property
+    def icon_name(self) -> str:
+        """The icon of the state."""
+        return _ICONS[self._shown]
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
@@ -83,16 +98,18 @@ class StateBadge(QFrame):
                 self.tr("Connect one, which is then used by itself, or type a question."),
             ),
             "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
+            "push": (self.tr("Hold to talk"), self.tr("Hold the button below, or Space, while you speak.")),
         }
-        word, explanation = words[self._shown]
-        colour = self._colour()
+        self.word, explanation = words[self._shown]
+        word, colour = self.word, self.colour
         self._word.setText(word)
         self._word.setStyleSheet(f"color: {colour}; font-weight: 600;")
         ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(self._icons.pixmap(_ICONS[self._shown], colour, 16, ratio))
+        self._icon.setPixmap(self._icons.pixmap(self.icon_name, colour, 16, ratio))
         self.setToolTip(explanation)
         self.setAccessibleName(self.tr("State: %1").replace("%1", word))
         self.setAccessibleDescription(explanation)
+        self.changed.emit()
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow a change of the language."""
@@ -100,7 +117,9 @@ class StateBadge(QFrame):
             self.retranslate()
         super().changeEvent(event)
 
-    def _colour(self) -> str:
+    @property
+    def colour(self) -> str:
+        """The colour of the state."""
         theme = self._theme
         return {
             SessionState.STOPPED: theme.muted,
@@ -112,4 +131,5 @@ class StateBadge(QFrame):
             SessionState.ERROR: theme.danger,
             "no_input": theme.danger,
             "muted": theme.muted,
+            "push": theme.positive,
         }[self._shown]

@@ -248,6 +248,9 @@ QPushButton[role="primary"], QPushButton:default {{
 QPushButton[role="primary"]:hover {{ background: {mix(t.accent, t.text, 0.15)}; }}
 QPushButton[role="primary"]:focus {{ border: 2px solid {t.text}; padding: 5px 13px; }}
 QPushButton[role="primary"]:disabled {{ background: {t.sunken}; color: {t.muted}; border-color: {t.sunken}; }}
+QPushButton[role="talk"] {{ min-height: 22px; }}
+QPushButton[role="talk"][active="true"] {{ background: {t.accent}; color: {t.on_accent};
+    border-color: {t.accent}; }}
 QPushButton[role="chip"] {{ border-radius: 14px; padding: 4px 12px; background: {t.surface}; }}
 QPushButton[role="chip"][active="true"] {{ background: {t.user_bubble}; border-color: {t.accent}; }}
 QPushButton[role="chip"]:pressed {{ background: {t.sunken}; }}

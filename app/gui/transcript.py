@@ -127,7 +127,7 @@ class Transcript(QScrollArea):
         elif turn.reply is not None:
             turn.reply.cancel(event.reason)
         else:
-            turn.user.cancel()
+            turn.user.cancel(event.reason)
 
     def add_reply_text(self, event: ReplyTextDelta) -> None:
         """More text of a reply."""

@@ -129,6 +129,18 @@
         <source>Replies are written</source>
         <translation>用文字回复</translation>
     </message>
+    <message>
+        <source>Do not interrupt replies</source>
+        <translation>不打断回复</translation>
+    </message>
+    <message>
+        <source>Do not interrupt replies by my voice (Ctrl+I)</source>
+        <translation>不因我的声音打断回复（Ctrl+I）</translation>
+    </message>
+    <message>
+        <source>Replies are not interrupted by my voice (Ctrl+I)</source>
+        <translation>我的声音不会打断回复（Ctrl+I）</translation>
+    </message>
 </context>
 <context>
     <name>Definitions</name>
@@ -549,6 +561,78 @@
     <message>
         <source>The loudspeaker %1 is back.</source>
         <translation>扬声器 %1 已恢复。</translation>
+    </message>
+    <message>
+        <source>A hotkey of the whole desktop needs the package python-xlib, which is not installed.</source>
+        <translation>全局热键需要 python-xlib 软件包，但尚未安装。</translation>
+    </message>
+    <message>
+        <source>Another program has the hotkey %1.</source>
+        <translation>热键 %1 已被另一个程序占用。</translation>
+    </message>
+    <message>
+        <source>Choose other keys in the settings.</source>
+        <translation>请在设置中选择其他按键。</translation>
+    </message>
+    <message>
+        <source>Hotkeys of the whole desktop are supported on X11 only.</source>
+        <translation>全局热键仅支持 X11。</translation>
+    </message>
+    <message>
+        <source>In the window the keys work without it.</source>
+        <translation>在窗口内，这些按键仍然可用。</translation>
+    </message>
+    <message>
+        <source>In the window the keys work without it; moss-voice[hotkey] brings it.</source>
+        <translation>在窗口内，这些按键仍然可用；安装 moss-voice[hotkey] 即可获得它。</translation>
+    </message>
+    <message>
+        <source>No microphone is open.</source>
+        <translation>没有打开的麦克风。</translation>
+    </message>
+    <message>
+        <source>Press Start before you talk.</source>
+        <translation>请先按“开始”再说话。</translation>
+    </message>
+    <message>
+        <source>The X server cannot be asked for hotkeys (%1).</source>
+        <translation>无法向 X 服务器请求热键（%1）。</translation>
+    </message>
+    <message>
+        <source>The microphone is closed.</source>
+        <translation>麦克风未打开。</translation>
+    </message>
+    <message>
+        <source>The microphone is muted.</source>
+        <translation>麦克风已静音。</translation>
+    </message>
+    <message>
+        <source>The model is not loaded yet.</source>
+        <translation>模型尚未加载完成。</translation>
+    </message>
+    <message>
+        <source>The program stood still for %1 s, as while the computer sleeps.</source>
+        <translation>程序停顿了 %1 秒，例如计算机进入了睡眠。</translation>
+    </message>
+    <message>
+        <source>This desktop runs on Wayland, which gives no program the keys of other windows.</source>
+        <translation>此桌面运行在 Wayland 上，任何程序都无法获得其他窗口的按键。</translation>
+    </message>
+    <message>
+        <source>This keyboard has no key for %1.</source>
+        <translation>此键盘没有 %1 对应的按键。</translation>
+    </message>
+    <message>
+        <source>Unmute it before you talk.</source>
+        <translation>请先取消静音再说话。</translation>
+    </message>
+    <message>
+        <source>Wait until it is ready.</source>
+        <translation>请等待它就绪。</translation>
+    </message>
+    <message>
+        <source>What was being said or played then was dropped; go on as before.</source>
+        <translation>当时正在说或播放的内容已丢弃；可照常继续。</translation>
     </message>
 </context>
 <context>
@@ -1147,6 +1231,18 @@
         <source>This folder holds no bundle.toml. Choose another one.</source>
         <translation>该文件夹中没有 bundle.toml，请另选。</translation>
     </message>
+    <message>
+        <source>Keep running in the tray when the window is closed</source>
+        <translation>关闭窗口后继续在托盘中运行</translation>
+    </message>
+    <message>
+        <source>Start minimised, in the tray where there is one</source>
+        <translation>启动时最小化（有托盘时进入托盘）</translation>
+    </message>
+    <message>
+        <source>Talking</source>
+        <translation>说话</translation>
+    </message>
 </context>
 <context>
     <name>ShortcutsDialog</name>
@@ -1205,6 +1301,18 @@
     <message>
         <source>Softer replies</source>
         <translation>调小回复音量</translation>
+    </message>
+    <message>
+        <source>Do not interrupt replies by voice</source>
+        <translation>不因声音打断回复</translation>
+    </message>
+    <message>
+        <source>Hold to talk</source>
+        <translation>按住说话</translation>
+    </message>
+    <message>
+        <source>Hold to talk, outside of text fields</source>
+        <translation>按住说话（不在文本框内时）</translation>
     </message>
 </context>
 <context>
@@ -1285,12 +1393,109 @@
         <source>The microphone is muted. Press Ctrl+M to unmute it.</source>
         <translation>麦克风已静音。按 Ctrl+M 取消静音。</translation>
     </message>
+    <message>
+        <source>Hold the button below, or Space, while you speak.</source>
+        <translation>说话时按住下方按钮或空格键。</translation>
+    </message>
+    <message>
+        <source>Hold to talk</source>
+        <translation>按住说话</translation>
+    </message>
+</context>
+<context>
+    <name>TalkButton</name>
+    <message>
+        <source>Hold to talk</source>
+        <translation>按住说话</translation>
+    </message>
+    <message>
+        <source>Press, speak, and release: the answer begins at once. Keys: %1</source>
+        <translation>按住、说话、松开：立即开始回答。按键：%1</translation>
+    </message>
+    <message>
+        <source>Release to send</source>
+        <translation>松开发送</translation>
+    </message>
+</context>
+<context>
+    <name>TalkPage</name>
+    <message>
+        <source>%1 does something else in this window. Take other keys.</source>
+        <translation>%1 在此窗口中另有用途。请选择其他按键。</translation>
+    </message>
+    <message>
+        <source>%1 would type or edit something. Take Ctrl, Alt or the Windows key to it.</source>
+        <translation>%1 会输入或编辑内容。请加上 Ctrl、Alt 或 Windows 键。</translation>
+    </message>
+    <message>
+        <source>&amp;Hotkey</source>
+        <translation>热键(&amp;H)</translation>
+    </message>
+    <message>
+        <source>Both</source>
+        <translation>两者</translation>
+    </message>
+    <message>
+        <source>For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works in every window (package python-xlib), elsewhere in this one. No other key is looked at.</source>
+        <translation>用于按键说话，需包含 Ctrl、Alt 或 Windows 键，或为功能键。在 X11 上对所有窗口有效（需要 python-xlib 软件包），否则仅在本窗口内有效。不会查看其他按键。</translation>
+    </message>
+    <message>
+        <source>Hotkey of push-to-talk</source>
+        <translation>按键说话的热键</translation>
+    </message>
+    <message>
+        <source>Push-to-talk</source>
+        <translation>按键说话</translation>
+    </message>
+    <message>
+        <source>Push-to-talk: hold the button in the window, or Space outside of text fields, and speak. A press stops a reply, the release is answered at once.</source>
+        <translation>按键说话：按住窗口中的按钮，或在文本框外按住空格键，然后说话。按下会停止回复，松开后立即回答。</translation>
+    </message>
+    <message>
+        <source>T&amp;alk by</source>
+        <translation>说话方式(&amp;A)</translation>
+    </message>
+    <message>
+        <source>Voice activity</source>
+        <translation>语音激活</translation>
+    </message>
 </context>
 <context>
     <name>Transcript</name>
     <message>
         <source>Conversation</source>
         <translation>对话</translation>
+    </message>
+</context>
+<context>
+    <name>Tray</name>
+    <message>
+        <source>Do not interrupt replies</source>
+        <translation>不打断回复</translation>
+    </message>
+    <message>
+        <source>Hide the window</source>
+        <translation>隐藏窗口</translation>
+    </message>
+    <message>
+        <source>Mute the microphone</source>
+        <translation>麦克风静音</translation>
+    </message>
+    <message>
+        <source>Quit</source>
+        <translation>退出</translation>
+    </message>
+    <message>
+        <source>Show the window</source>
+        <translation>显示窗口</translation>
+    </message>
+    <message>
+        <source>Start listening</source>
+        <translation>开始聆听</translation>
+    </message>
+    <message>
+        <source>Stop listening</source>
+        <translation>停止聆听</translation>
     </message>
 </context>
 <context>
@@ -1322,6 +1527,10 @@
     <message>
         <source>%1 s</source>
         <translation>%1 秒</translation>
+    </message>
+    <message>
+        <source>nothing was heard</source>
+        <translation>没有听到内容</translation>
     </message>
 </context>
 <context>

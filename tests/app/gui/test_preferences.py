@@ -30,6 +30,7 @@ EVERYTHING = Preferences(
     endpointing_ms=900,
     eagerness="eager",
     input_mode="both",
+    hotkey="Ctrl+Alt+Space",
     interruption="never",
     echo_cancellation="off",
     noise_suppression=True,
@@ -41,6 +42,8 @@ EVERYTHING = Preferences(
     exact_encoding=True,
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
+    closes_to_tray=True,
+    starts_minimised=True,
 )
 
 

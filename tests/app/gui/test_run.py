@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEventLoop, QTimer
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
 from app.gui import preferences
+from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.run import run_gui, stored_start_settings
 from app.settings import StartSettings
@@ -49,6 +50,40 @@ def test_the_window_runs_until_it_is_closed(
     assert session.is_started
     assert session.is_stopped
     assert runs_event_loops()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_minimised", [True, False])
+def test_an_interrupt_ends_a_window_that_lives_in_the_tray(
+    session: ScriptedSession,
+    qapp: QApplication,
+    monkeypatch: pytest.MonkeyPatch,
+    store: PreferenceStore,
+    is_minimised: bool,
+) -> None:
+    monkeypatch.setattr(preferences, "default_file", lambda: store.file)
+    monkeypatch.setattr(QSystemTrayIcon, "isSystemTrayAvailable", lambda: True)
+    store.save(Preferences(closes_to_tray=True))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    shown: list[bool] = []
+
+    def close_and_end() -> None:
+        windows = [widget for widget in qapp.topLevelWidgets() if isinstance(widget, MainWindow)]
+        shown.extend(widget.isVisible() for widget in windows)
+        for widget in windows:
+            widget.close()  # into the tray
+        assert not session.is_stopped
+        QTimer.singleShot(200, lambda: signal.raise_signal(signal.SIGTERM))
+
+    try:
+        QTimer.singleShot(300, close_and_end)
+        assert run_gui(session, is_minimised=is_minimised) == 0
+        assert shown[-1] is not is_minimised
+        assert session.is_stopped
+        assert runs_event_loops()
+        assert qapp.quitOnLastWindowClosed()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.slow

@@ -43,6 +43,8 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         latency_ms=20,
         endpointing_ms=800,
         eagerness="off",
+        input_mode="push",
+        hotkey="Ctrl+Alt+Space",
         interruption="half_second",
         echo_cancellation="on",
         noise_suppression=True,
@@ -54,6 +56,8 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         exact_encoding=True,
         bundle=str(tmp_path),
         voice=str(tmp_path / "me.wav"),
+        closes_to_tray=True,
+        starts_minimised=True,
     )
     assert make(qtbot, preferences, devices).preferences() == preferences
 
@@ -179,8 +183,8 @@ def test_text_that_wraps_gets_the_height_that_it_takes(qtbot: QtBot) -> None:
 
 
 def test_every_shortcut_has_words(qtbot: QtBot) -> None:
-    keys = ["Ctrl+Space", "Ctrl+M", "Esc", "F1"]
-    dialog = ShortcutsDialog(keys)
+    keys = ["Ctrl+Space", "Ctrl+M", "Ctrl+I", "Esc", "F1"]
+    dialog = ShortcutsDialog(keys, [])
     qtbot.addWidget(dialog)
     assert all(dialog._words()[key] for key in keys)
 

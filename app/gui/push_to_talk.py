@@ -1,0 +1,143 @@
+"""Push-to-talk in the window: the button, the keys, and the global hotkey as one switch.
+
+In: presses of the button, key events of the window before any widget gets them, the hotkey of the desktop.
+Out: `held`, once for each press and each release however many ways are used at a time. GUI thread.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractSpinBox,
+    QApplication,
+    QComboBox,
+    QLineEdit,
+    QTabBar,
+    QWidget,
+)
+
+from app.gui.composer import is_text_input
+from app.gui.global_hotkey import GlobalHotkey
+from app.gui.key_combination import combination, matches, native_text
+from app.gui.talk_button import TalkButton
+from engine_runtime.errors import MossVoiceError
+
+_SPACE = QKeyCombination(Qt.Key.Key_Space)
+_Way = Literal["button", "key", "hotkey"]
+
+
+class PushToTalk(QObject):
+    """Space talks while no text field has the focus, and no control that was reached with the Tab key.
+
+    Signals:
+        held: push-to-talk was pressed or released (bool).
+        failed: the global hotkey cannot be used; a `MossVoiceError`.
+    """
+
+    held = Signal(bool)
+    failed = Signal(object)
+
+    def __init__(self, window: QWidget, button: TalkButton, hotkey: GlobalHotkey | None = None) -> None:
+        super().__init__(window)
+        self._window, self._button = window, button
+        self._hotkey = GlobalHotkey(self) if hotkey is None else hotkey
+        self._is_offered = False
+        self._keys: QKeyCombination | None = None
+        self._text = ""
+        self._ways: set[_Way] = set()
+        self._held_key: int | None = None
+        self._moves_by_tab = False
+        """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
+        window.installEventFilter(self)
+        button.held.connect(lambda on: self._hold("button", on))
+        self._hotkey.pressed.connect(lambda: self._hold("hotkey", True))
+        self._hotkey.released.connect(lambda: self._hold("hotkey", False))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is pressed in some way."""
+        return bool(self._ways)
+
+    def apply(self, *, is_offered: bool, keys: str) -> None:
+        """Offer push-to-talk or not, with this combination ("" for none) in the window and on the desktop."""
+        if not is_offered:
+            self.let_go()
+        self._button.setVisible(is_offered)
+        self._is_offered = is_offered
+        self._keys = combination(keys)
+        text = native_text(keys) if self._keys is not None else ""
+        self._button.show_keys(", ".join(filter(None, (native_text("Space"), text))))
+        wanted = keys if is_offered and self._keys is not None else ""
+        if wanted == self._text:
+            return
+        self._text = wanted
+        try:
+            self._hotkey.use(combination(wanted))
+        except MossVoiceError as error:
+            self.failed.emit(error)
+
+    def let_go(self) -> None:
+        """Release whatever is held."""
+        self._button.let_go()
+        for way in tuple(self._ways):
+            self._hold(way, False)
+
+    def close(self) -> None:
+        """Give the hotkey back; the window is about to go."""
+        self.let_go()
+        self._is_offered = False
+        self._hotkey.use(None)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Follow the window; take the keys of push-to-talk from it."""
+        kind = event.type()
+        if watched is self._window:
+            handle = self._window.windowHandle()
+            if kind is QEvent.Type.Show and handle is not None:
+                handle.installEventFilter(self)
+            elif kind in (QEvent.Type.WindowDeactivate, QEvent.Type.Hide):
+                self._button.let_go()
+                self._hold("key", False)
+        elif kind is QEvent.Type.MouseButtonPress:
+            self._moves_by_tab = False
+        elif isinstance(event, QKeyEvent) and self._is_offered:
+            return self._take_press(event) if kind is QEvent.Type.KeyPress else self._take_release(event)
+        return False
+
+    def _take_press(self, event: QKeyEvent) -> bool:
+        if event.key() in (Qt.Key.Key_Tab, Qt.Key.Key_Backtab):
+            self._moves_by_tab = True
+        is_known = self._keys is not None and matches(event, self._keys)
+        if not is_known and not (matches(event, _SPACE) and self._is_space_free()):
+            return False
+        if not event.isAutoRepeat():
+            self._held_key = event.key()
+            self._hold("key", True)
+        return True
+
+    def _take_release(self, event: QKeyEvent) -> bool:
+        if "key" not in self._ways or event.key() != self._held_key:
+            return False
+        if not event.isAutoRepeat():
+            self._hold("key", False)
+        return True
+
+    def _is_space_free(self) -> bool:
+        if "key" in self._ways:
+            return True
+        focus = QApplication.focusWidget()
+        if is_text_input(focus) or isinstance(focus, (QLineEdit, QAbstractSpinBox)):
+            return False
+        is_control = isinstance(focus, (QAbstractButton, QComboBox, QTabBar))
+        return not (is_control and self._moves_by_tab)
+
+    def _hold(self, way: _Way, on: bool) -> None:
+        was_held = self.is_held
+        (self._ways.add if on else self._ways.discard)(way)
+        if self.is_held is not was_held:
+            self._button.show_held(self.is_held)
+            self.held.emit(self.is_held)

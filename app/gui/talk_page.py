@@ -1,0 +1,90 @@
+"""The page of the settings dialog about ways to talk: voice activity, push-to-talk, its keys.
+
+In: an input mode and the text of a key combination. Out: the same, edited; a combination that cannot be used
+is refused with the reason. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import QComboBox, QKeySequenceEdit, QLabel, QVBoxLayout, QWidget
+
+from app.gui.key_combination import combination
+from app.gui.settings_page import SettingsPage
+from app.settings import InputMode
+
+
+class TalkPage(SettingsPage):
+    """`window` is the one whose shortcuts cannot be used."""
+
+    def __init__(self, window: QWidget | None) -> None:
+        self.mode_box, self.keys, self.refusal = QComboBox(), QKeySequenceEdit(), QLabel()
+        self.keys.setMaximumSequenceLength(1)
+        self.keys.setClearButtonEnabled(True)
+        self.refusal.setProperty("role", "small")
+        self.refusal.setWordWrap(True)
+        self.refusal.hide()
+        field = QWidget()
+        column = QVBoxLayout(field)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self.keys)
+        column.addWidget(self.refusal)
+        field.setFocusProxy(self.keys)
+        super().__init__(
+            (
+                self.tr("T&alk by"),
+                self.mode_box,
+                self.tr(
+                    "Push-to-talk: hold the button in the window, or Space outside of text fields, and "
+                    "speak. A press stops a reply, the release is answered at once."
+                ),
+            ),
+            (
+                self.tr("&Hotkey"),
+                field,
+                self.tr(
+                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works "
+                    "in every window (package python-xlib), elsewhere in this one. No other key is looked at."
+                ),
+            ),
+        )
+        self.keys.setAccessibleName(self.tr("Hotkey of push-to-talk"))
+        for name, mode in (
+            (self.tr("Voice activity"), "voice"),
+            (self.tr("Push-to-talk"), "push"),
+            (self.tr("Both"), "both"),
+        ):
+            self.mode_box.addItem(name, mode)
+        self._shortcuts = [shortcut.key() for shortcut in window.findChildren(QShortcut)] if window else []
+        self.keys.keySequenceChanged.connect(self._check)
+
+    @property
+    def input_mode(self) -> InputMode:
+        """The mode that is chosen."""
+        mode: InputMode = self.mode_box.currentData()
+        return mode
+
+    @property
+    def hotkey(self) -> str:
+        """The combination as portable text, "" for none."""
+        return self.keys.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
+
+    def show_choices(self, input_mode: InputMode, hotkey: str) -> None:
+        """Fill the page."""
+        self.mode_box.setCurrentIndex(max(0, self.mode_box.findData(input_mode)))
+        self.keys.setKeySequence(QKeySequence.fromString(hotkey))
+
+    def _check(self, keys: QKeySequence) -> None:
+        """Keep no combination that cannot be used."""
+        if keys.isEmpty():
+            return
+        refusal = ""
+        if combination(keys.toString()) is None:
+            refusal = self.tr("%1 would type or edit something. Take Ctrl, Alt or the Windows key to it.")
+        elif keys in self._shortcuts:
+            refusal = self.tr("%1 does something else in this window. Take other keys.")
+        name = keys.toString(QKeySequence.SequenceFormat.NativeText)
+        self.refusal.setText(refusal.replace("%1", name))
+        self.refusal.setVisible(bool(refusal))
+        if refusal:
+            self.keys.clear()

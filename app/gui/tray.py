@@ -1,0 +1,106 @@
+"""The icon in the desktop's tray: state of the conversation, and a menu for what is needed without a window.
+
+In: the state badge, and what mute and interruption are set to. Out: signals for the choices of the menu. Only
+where the desktop has a tray. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QMenu, QSystemTrayIcon, QWidget
+
+from app.gui.icons import Icons
+from app.gui.state_badge import StateBadge
+
+_PRODUCT = "MOSS Voice"
+
+
+class Tray(QObject):
+    """Follows a badge. A click on the icon shows or hides the window.
+
+    Signals:
+        window_toggled, run_toggled, quit_wanted: an entry of the menu was chosen.
+        muted, interruption_blocked: an entry was checked or unchecked (bool).
+    """
+
+    window_toggled = Signal()
+    run_toggled = Signal()
+    muted = Signal(bool)
+    interruption_blocked = Signal(bool)
+    quit_wanted = Signal()
+
+    def __init__(self, badge: StateBadge, icons: Icons, window: QWidget) -> None:
+        super().__init__(window)
+        self._badge, self._icons, self._window = badge, icons, window
+        self._is_running = False
+        self.icon = QSystemTrayIcon(self)
+        self.menu = QMenu(window)
+        self.window_action, self.run_action, self.quit_action = (QAction(self) for _ in range(3))
+        self.mute_action, self.interruption_action = QAction(self), QAction(self)
+        for action, signal in (
+            (self.window_action, self.window_toggled),
+            (self.run_action, self.run_toggled),
+            (self.mute_action, self.muted),
+            (self.interruption_action, self.interruption_blocked),
+            (self.quit_action, self.quit_wanted),
+        ):
+            is_check = action in (self.mute_action, self.interruption_action)
+            action.setCheckable(is_check)
+            (action.toggled if is_check else action.triggered).connect(signal)
+            self.menu.addAction(action)
+        self.menu.insertSeparator(self.run_action)
+        self.menu.insertSeparator(self.quit_action)
+        self.menu.aboutToShow.connect(self.retranslate)
+        self.icon.setContextMenu(self.menu)
+        self.icon.activated.connect(self._on_click)
+        badge.changed.connect(self._follow)
+        self.retranslate()
+        self._follow()
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether the desktop has a tray."""
+        return QSystemTrayIcon.isSystemTrayAvailable()
+
+    def show(self) -> None:
+        """Put the icon into the tray."""
+        self.icon.show()
+
+    def close(self) -> None:
+        """Take the icon away, before the window goes."""
+        self.icon.hide()
+
+    def show_run(self, is_running: bool) -> None:
+        """Show whether the microphone is open."""
+        self._is_running = is_running
+        self.retranslate()
+
+    def show_choices(self, *, is_muted: bool, blocks_interruption: bool) -> None:
+        """Show what is chosen in the window."""
+        for action, on in (
+            (self.mute_action, is_muted),
+            (self.interruption_action, blocks_interruption),
+        ):
+            action.blockSignals(True)
+            action.setChecked(on)
+            action.blockSignals(False)
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        is_shown = self._window.isVisible() and not self._window.isMinimized()
+        self.window_action.setText(self.tr("Hide the window") if is_shown else self.tr("Show the window"))
+        self.run_action.setText(self.tr("Stop listening") if self._is_running else self.tr("Start listening"))
+        self.mute_action.setText(self.tr("Mute the microphone"))
+        self.interruption_action.setText(self.tr("Do not interrupt replies"))
+        self.quit_action.setText(self.tr("Quit"))
+
+    def _follow(self) -> None:
+        """Show what the badge shows."""
+        badge = self._badge
+        self.icon.setIcon(self._icons.icon(badge.icon_name, badge.colour))
+        self.icon.setToolTip(f"{_PRODUCT}: {badge.word}")
+
+    def _on_click(self, reason: QSystemTrayIcon.ActivationReason) -> None:
+        if reason is QSystemTrayIcon.ActivationReason.Trigger:
+            self.window_toggled.emit()

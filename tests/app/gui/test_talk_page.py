@@ -1,0 +1,43 @@
+"""The settings page of ways to talk: combinations that cannot be used are refused."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import QWidget
+from pytestqt.qtbot import QtBot
+
+from app.gui.talk_page import TalkPage
+
+
+@pytest.fixture
+def page(qtbot: QtBot) -> TalkPage:
+    window = QWidget()
+    qtbot.addWidget(window)
+    QShortcut(QKeySequence("Ctrl+M"), window)
+    page = TalkPage(window)
+    qtbot.addWidget(page)
+    return page
+
+
+def test_what_is_shown_is_returned(page: TalkPage) -> None:
+    page.show_choices("both", "Ctrl+Alt+Space")
+    assert (page.input_mode, page.hotkey) == ("both", "Ctrl+Alt+Space")
+    assert not page.refusal.isVisibleTo(page)
+    page.show_choices("voice", "")
+    assert (page.input_mode, page.hotkey) == ("voice", "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"), [("A", "would type or edit"), ("Space", "would type"), ("Ctrl+M", "something else")]
+)
+def test_a_combination_that_cannot_be_used_is_refused(page: TalkPage, keys: str, reason: str) -> None:
+    page.show_choices("push", "F9")
+    page.keys.setKeySequence(QKeySequence(keys))
+    assert page.hotkey == ""
+    assert page.refusal.isVisibleTo(page)
+    assert page.refusal.text().startswith(f"{keys} ")
+    assert reason in page.refusal.text()
+    page.keys.setKeySequence(QKeySequence("Ctrl+Alt+M"))
+    assert page.hotkey == "Ctrl+Alt+M"
+    assert not page.refusal.isVisibleTo(page)

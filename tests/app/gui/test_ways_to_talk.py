@@ -1,0 +1,116 @@
+"""Push-to-talk and "do not interrupt" in the window: commands, preferences, and what the badge says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel
+from pytestqt.qtbot import QtBot
+
+from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.gui.main_window import MainWindow
+from app.gui.preferences import PreferenceStore
+from app.gui.shortcuts_dialog import ShortcutsDialog
+from app.session import messages
+from app.session.messages import HoldToTalk
+from app.session.session_settings import SessionSettings
+from app.settings import InputMode
+from tests.doubles.scripted_session import ScriptedSession, opening
+
+
+@pytest.fixture
+def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
+    session.feed(*opening())
+    window.bridge.poll()
+    session.commands.clear()
+    return window
+
+
+def choose(window: MainWindow, input_mode: InputMode, hotkey: str = "") -> None:
+    window.apply_preferences(dataclasses.replace(window.preferences, input_mode=input_mode, hotkey=hotkey))
+
+
+def test_the_button_is_there_where_push_to_talk_is_chosen(ready: MainWindow) -> None:
+    button = ready.controls.talk_button
+    assert not button.isVisible()
+    for mode, is_visible, word in (("push", True, "Hold to talk"), ("both", True, "Listening")):
+        choose(ready, mode)  # type: ignore[arg-type]
+        assert button.isVisible() is is_visible
+        assert ready.header.badge.word == word
+    choose(ready, "voice")
+    assert not button.isVisible()
+
+
+def test_it_is_held_by_mouse_and_key(qtbot: QtBot, ready: MainWindow, session: ScriptedSession) -> None:
+    choose(ready, "push")
+    session.commands.clear()
+    qtbot.mousePress(ready.controls.talk_button, Qt.MouseButton.LeftButton)
+    qtbot.mouseRelease(ready.controls.talk_button, Qt.MouseButton.LeftButton)
+    assert session.commands == [HoldToTalk(True), HoldToTalk(False)]
+    ready.hide()
+    assert len(session.commands) == 2
+
+
+def test_a_window_that_is_closed_lets_go(qtbot: QtBot, ready: MainWindow, session: ScriptedSession) -> None:
+    choose(ready, "push")
+    session.commands.clear()
+    qtbot.mousePress(ready.controls.talk_button, Qt.MouseButton.LeftButton)
+    ready.close()
+    assert session.commands == [HoldToTalk(True), HoldToTalk(False)]
+
+
+def test_the_command_line_wins(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> None:
+    settings = SessionSettings(turn_taking=TurnTakingSettings(input_mode="push"))
+    window = MainWindow(session, settings, store)
+    window.show()
+    assert window.controls.talk_button.isVisible()
+    assert window.preferences.input_mode == "voice"
+    window.close()
+
+
+def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -> None:
+    assert ready.ways.talk_keys == []
+    choose(ready, "both", "Ctrl+Alt+Space")
+    dialog = ShortcutsDialog(["Ctrl+M"], ready.ways.talk_keys, ready)
+    qtbot.addWidget(dialog)
+    assert [label.text() for label in dialog.findChildren(QLabel)] == [
+        "Space",
+        "Hold to talk, outside of text fields",
+        "Ctrl+Alt+Space",
+        "Hold to talk",
+        "Ctrl+M",
+        "Mute the microphone",
+    ]
+    assert "Ctrl+Alt+Space" in ready.controls.talk_button.toolTip()
+
+
+def test_a_hotkey_that_cannot_be_used_is_said_in_the_banner(ready: MainWindow) -> None:
+    choose(ready, "push", "Ctrl+Alt+Space")
+    assert "X11" in ready.banner.message
+    ready.banner.dismiss()
+    ready.toggle_theme()
+    assert ready.banner.message == ""
+
+
+def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) -> None:
+    ready.apply_preferences(dataclasses.replace(ready.preferences, interruption="half_second"))
+    session.commands.clear()
+    button = ready.controls.interruption_button
+    button.click()
+    button.click()
+    blocked, allowed = (command.settings.turn_taking for command in session.commands)  # type: ignore[union-attr]
+    assert not blocked.barge_in
+    assert (allowed.barge_in, allowed.barge_in_ms) == (True, 500)
+    ready.apply_preferences(dataclasses.replace(ready.preferences, interruption="never"))
+    assert button.isChecked()
+    assert button.accessibleName() == "Do not interrupt replies"
+
+
+def test_a_press_without_speech_is_answered_in_the_transcript(ready: MainWindow) -> None:
+    ready.bridge.turn_opened.emit(messages.TurnOpened(1, "voice"))
+    ready.bridge.turn_cancelled.emit(messages.TurnCancelled(1, "nothing_heard"))
+    user, reply = ready.transcript.bubbles(1)
+    assert user.caption.text() == "You spoke · nothing was heard"
+    assert reply is None
