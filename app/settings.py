@@ -14,6 +14,8 @@ from engine_runtime.options import EngineOptions
 
 Eagerness = Literal["off", "patient", "balanced", "eager"]
 """How soon a pause that sounds finished ends a turn; "off" goes by silence alone."""
+SpeculationMode = Literal["auto", "on", "off"]
+"""Whether a reply is made before the turn is sure; "auto": while the engine keeps up."""
 
 InputMode = Literal["voice", "push", "both"]
 """What opens a turn: voice activity, the button of push-to-talk, or both."""
@@ -35,3 +37,5 @@ class StartSettings:
     """How soon turns end, or None for what the user chose in the window."""
     input_mode: InputMode | None = None
     """What opens a turn, or None for what the user chose in the window."""
+    speculate: SpeculationMode | None = None
+    """Whether replies are made speculatively, or None for what the user chose in the window."""

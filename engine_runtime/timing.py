@@ -57,9 +57,13 @@ class TimingBus:
     ) -> TimingEvent:
         """Publish a span that was measured by the caller."""
         event = TimingEvent(name, turn_id, start_ns, duration_ns, threading.current_thread().name, attributes)
+        self.publish(event)
+        return event
+
+    def publish(self, event: TimingEvent) -> None:
+        """Publish an event that another bus took."""
         for listener in self._listeners:
             listener(event)
-        return event
 
     @contextmanager
     def span(

@@ -19,7 +19,7 @@ import psutil
 from app import paths
 from app.commands.bench_duplex import add_duplex_options, run_duplex
 from app.commands.bench_variants import StageMeasurements, list_variants
-from app.commands.engine_options import add_eagerness_option, add_engine_options, start_settings
+from app.commands.engine_options import add_engine_options, add_turn_options, start_settings
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.commands.questions import read_question, sample_paths
 from app.progress import progress_bar
@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bench", help="measure every stage of the engine", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
-    add_eagerness_option(parser)
+    add_turn_options(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="question (default: a sample)"
     )

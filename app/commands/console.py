@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from app.commands.engine_options import (
-    add_eagerness_option,
     add_engine_options,
     add_reply_option,
+    add_turn_options,
     start_settings,
 )
 from app.commands.option_types import number
@@ -66,7 +66,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=(__doc__ or "").partition("\n\n")[0],
     )
     add_engine_options(parser)
-    add_eagerness_option(parser)
+    add_turn_options(parser)
     parser.add_argument(
         "--seconds",
         type=number(0.1, _LONGEST_S),

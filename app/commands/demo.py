@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from app import paths
-from app.commands.engine_options import add_eagerness_option, add_engine_options, start_settings
+from app.commands.engine_options import add_engine_options, add_turn_options, start_settings
 from app.commands.talk import print_conversation
 from engine_runtime.errors import ExportError
 from engine_runtime.timing import TimingEvent
@@ -22,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "demo", help="hold a sample conversation without a window", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
-    add_eagerness_option(parser)
+    add_turn_options(parser)
     parser.add_argument(
         "--out-dir",
         type=paths.user_path,

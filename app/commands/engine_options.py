@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.commands.option_types import LARGEST_SEED, integer, number
-from app.settings import Eagerness, InputMode, StartSettings
+from app.settings import Eagerness, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
     MOST_FLOW_STEPS,
     Backend,
@@ -154,7 +154,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
 
 
-def add_eagerness_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
     """Add what conversations have besides; as in `add_engine_options`."""
     parser.add_argument(
         "--eagerness",
@@ -162,6 +162,13 @@ def add_eagerness_option(parser: argparse.ArgumentParser, of_subcommand: bool = 
         choices=get_args(Eagerness),
         help="how soon a pause that sounds finished ends a turn; off goes by silence alone (default: the "
         "window's setting, else balanced)",
+    )
+    parser.add_argument(
+        "--speculate",
+        default=argparse.SUPPRESS if of_subcommand else None,
+        choices=get_args(SpeculationMode),
+        help="make the reply at the first pause and hold it until the turn is sure; auto does so while the "
+        "engine keeps up (default: the window's setting, else auto)",
     )
 
 
@@ -221,4 +228,5 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         voice=arguments.voice,
         eagerness=arguments.eagerness,
         input_mode=arguments.input_mode,
+        speculate=arguments.speculate,
     )

@@ -13,9 +13,9 @@ from typing import Any
 
 from app import paths
 from app.commands.engine_options import (
-    add_eagerness_option,
     add_engine_options,
     add_reply_option,
+    add_turn_options,
     start_settings,
 )
 from app.export import check_names
@@ -27,6 +27,7 @@ _SHOWN = (
     ("endpointing", "endpointing_ms", 0, " ms"),
     ("TTFA", "ttfa_ms", 0, " ms"),
     ("playback hold", "playback_hold_ms", 0, " ms"),
+    ("confirmed to sound", "confirm_to_sound_ms", 0, " ms"),
     ("voice-to-voice", "voice_to_voice_ms", 0, " ms"),
     ("RTF total", "rtf_total", 2, ""),
     ("RTF steady", "rtf_steady", 2, ""),
@@ -43,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "talk", help="answer a recording or a typed question", description=__doc__.partition("\n\n")[0]
     )
     add_engine_options(parser)
-    add_eagerness_option(parser)
+    add_turn_options(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="recording with questions"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
@@ -42,19 +43,32 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The user's turn is over: make the reply. `seed` overrides the bundle's."""
+    """The user's turn is over: make the reply. `seed` overrides the bundle's.
+
+    With `timings` the reply is speculative: its durations go there, and it is made only as far as it is worth
+    holding until `Confirm`.
+    """
 
     turn_id: int
     reply: Modality
     seed: int | None
     scope: CancelScope
+    timings: HeldTimings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The user's turn is over indeed: make the rest of its speculative reply."""
+
+    turn_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """The user continues: take the commit and its reply back."""
+    """The user continues: take the commit of `scope` and its reply back. The caller has cancelled it."""
 
     turn_id: int
+    scope: CancelScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ class Close:
     """Close the engine and end the thread."""
 
 
-Job = OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Interrupt | Forget | Close
+Job = OpenTurn | Hear | Ask | Commit | Confirm | Reopen | Cancel | Interrupt | Forget | Close
 
 # ---- engine -> dialog ----
 
@@ -126,6 +140,23 @@ class ReplyResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyMade:
+    """The engine has made all of a spoken reply, with this real-time factor: its work / the audio."""
+
+    rtf: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The reply to the commit of `scope` was thrown away, and the engine was ready for more at `ready_ns`, by
+    the clock of the timing bus. `work_ns` is the time that it had spent on the reply."""
+
+    scope: CancelScope
+    work_ns: int
+    ready_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFailed:
     """The turn failed and is dropped."""
 
@@ -134,4 +165,4 @@ class TurnFailed:
     what_to_do: str
 
 
-Result = Loaded | LoadFailed | Heard | ReplyResult | TurnFailed
+Result = Loaded | LoadFailed | Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed

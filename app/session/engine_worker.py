@@ -20,6 +20,7 @@ from app.session.engine_jobs import (
     Cancel,
     Close,
     Commit,
+    Confirm,
     Forget,
     Hear,
     Heard,
@@ -29,11 +30,12 @@ from app.session.engine_jobs import (
     LoadFailed,
     OpenTurn,
     Reopen,
-    ReplyResult,
     Result,
+    RolledBack,
     TurnFailed,
 )
 from app.session.pending_work import PendingWork
+from app.session.reply_run import ReplyRun
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality, SamplingParams
 
@@ -65,6 +67,8 @@ class EngineWorker:
         self._turn: Turn | None = None
         self._scope = CancelScope()
         """Of the turn of `_turn`."""
+        self._run: ReplyRun | None = None
+        """The reply of `_turn`."""
         self._failed_turn = 0
         """The last failed turn: it accepts only the position up to which it was heard. Its scope is not
         cancelled, because audio generated before the failure is still played."""
@@ -163,10 +167,11 @@ class EngineWorker:
         self,
         engine: Engine,
         conversation: Conversation,
-        job: OpenTurn | Hear | Ask | Commit | Reopen | Cancel | Interrupt,
+        job: OpenTurn | Hear | Ask | Commit | Confirm | Reopen | Cancel | Interrupt,
     ) -> None:
         if isinstance(job, OpenTurn):
             if not job.scope.is_cancelled:
+                self._run = None
                 self._turn = engine.open_turn(conversation, job.turn_id, job.reply)
                 self._scope = job.scope
             return
@@ -179,6 +184,8 @@ class EngineWorker:
         elif isinstance(job, Interrupt):
             self._turn = None
             turn.truncate(job.samples_played, job.characters_shown)
+            if self._run is not None and self._run.is_speculative:
+                self._end_run(self._run.scope)
         elif self._scope.is_cancelled or job.turn_id == self._failed_turn:
             return
         elif isinstance(job, Hear):
@@ -189,8 +196,12 @@ class EngineWorker:
             turn.push_text(job.text)
         elif isinstance(job, Reopen):
             turn.reopen()
-        else:
+            self._end_run(job.scope)
+        elif isinstance(job, Commit):
             self._reply(engine, turn, job)
+        elif self._run is not None:
+            self._run.is_speculative = False
+            self._run.advance(self.results)
 
     def _reply(self, engine: Engine, turn: Turn, job: Commit) -> None:
         params: SamplingParams | None = None
@@ -198,15 +209,20 @@ class EngineWorker:
             lm = engine.bundle.lm
             default = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
             params = replace(default, seed=job.seed)
-        with contextlib.closing(turn.commit(job.reply, params)) as events:
-            for event in events:
-                if job.scope.is_cancelled:
-                    return
-                self.results.put(ReplyResult(job.scope, event))
+        events = turn.commit(job.reply, params, scope=job.scope, timing=job.timings)
+        self._run = ReplyRun(job.scope, events, is_speculative=job.timings is not None)
+        self._run.advance(self.results)
+
+    def _end_run(self, scope: CancelScope) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+        self.results.put(RolledBack(scope, run.work_ns if run else 0, time.perf_counter_ns()))
 
     def _fail(self, job: Job, message: str, what_to_do: str) -> None:
         turn_id = 0 if isinstance(job, Forget | Close) else job.turn_id
         self._failed_turn = turn_id
+        self._run = None
         if self._turn is not None:
             with contextlib.suppress(Exception):
                 self._turn.cancel()

@@ -22,6 +22,7 @@ from typing import Literal
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.session.session_settings import SessionSettings
+from app.session.speculation_policy import SpeculationStats
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import FinishReason, Modality
@@ -317,6 +318,13 @@ class EchoMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationMeasured:
+    """What speculative replies were worth and cost so far; after each of them."""
+
+    stats: SpeculationStats
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorRaised:
     """Something failed, in words for the user. The conversation so far is kept.
 
@@ -399,6 +407,7 @@ Event = (
     | PlaybackLevel
     | Counters
     | EchoMeasured
+    | SpeculationMeasured
     | ErrorRaised
     | RecordingStopped
     | SampleStarted

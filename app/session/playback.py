@@ -44,8 +44,8 @@ class Playback:
         self.is_lost = False
         """The loudspeaker was lost while the reply was played. If there was none from the start, the reply is
         not played, but can be read and played again."""
-        self.started_ns: int | None = None
-        """When the first sample reached the loudspeaker (device latency added), None before."""
+        self.handed_ns: int | None = None
+        """When the first sample was handed to the device, None before."""
 
     @property
     def level_ms(self) -> float:
@@ -53,6 +53,11 @@ class Playback:
         if not self.is_active:
             return 0.0
         return (self._waiting_samples + self._out.ring.available) * 1000.0 / self._out.sample_rate
+
+    @property
+    def started_ns(self) -> int | None:
+        """When the first sample reached the loudspeaker (device latency added), None before."""
+        return None if self.handed_ns is None else self.handed_ns + round(self._out.latency_s * 1e9)
 
     @property
     def start(self) -> PlayoutStart | None:
@@ -74,7 +79,7 @@ class Playback:
         self.is_lost = False
         self._is_complete = False
         self._is_flowing = False
-        self.started_ns = None
+        self.handed_ns = None
         self.is_active = True
 
     def push(self, pcm: Pcm) -> None:
@@ -83,6 +88,15 @@ class Playback:
             raise ValueError("no reply was begun")
         self._pushed_samples += len(pcm)
         self._queue(self._resampler.push(pcm))
+
+    def push_held(self, pcm: Pcm, at_ns: int) -> None:
+        """More of a reply that was held; it arrived at `at_ns`."""
+        self.push(pcm)
+        self._note_arrival(at_ns / 1e6)
+
+    def release(self, now_ns: int, *, was_waiting: bool) -> None:
+        """A reply that was held is confirmed; `was_waiting`: the engine makes the rest from now on."""
+        self._policy.release(now_ns / 1e6, was_waiting=was_waiting)
 
     def finish(self) -> None:
         """The reply is complete."""
@@ -125,10 +139,8 @@ class Playback:
             self._is_flowing = self._policy.may_start(now_ms, self.level_ms, is_complete=self._is_complete)
         if self._is_flowing:
             self._top_up()
-        if self.started_ns is None:
-            handed_ns = self._out.sample_time_ns(self._first_index)
-            if handed_ns is not None:
-                self.started_ns = handed_ns + round(self._out.latency_s * 1e9)
+        if self.handed_ns is None:
+            self.handed_ns = self._out.sample_time_ns(self._first_index)
         if self._is_heard:
             self.is_active = False
             self._policy.learn()

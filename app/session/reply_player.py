@@ -1,7 +1,7 @@
 """One reply, from its commit until it was played, cut or discarded: playback, transcript, events.
 
 In: the reply events of the engine. Out: PCM for `Playback`; ReplyTextDelta, ReplyFinished, PlaybackStarted,
-PlaybackFinished and ReplyCut; the timings playback_hold and voice_to_voice. Dialog thread.
+PlaybackFinished and ReplyCut; the timings playback_hold, confirm_to_sound and voice_to_voice. Dialog thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from app.session.messages import (
     ReplyTextDelta,
 )
 from app.session.playback import Playback
+from app.session.speculation import HeldReply
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
@@ -52,6 +53,8 @@ class ReplyInProgress:
     turn: UserTurn
     asked_ns: int
     """When the turn was committed, by the session's clock."""
+    confirmed_ns: int
+    """When it was certain that the turn is over; the same unless the reply is speculative."""
     is_repetition: bool = False
     is_complete: bool = False
     """The engine has generated all of it."""
@@ -144,7 +147,17 @@ class ReplyPlayer:
 
     def begin(self, turn: UserTurn, *, is_repetition: bool = False) -> None:
         """The turn was committed, or the reply of an earlier one is to be played again."""
-        self._reply = ReplyInProgress(turn, self._clock.now_ns(), is_repetition, is_complete=is_repetition)
+        now_ns = self._clock.now_ns()
+        self._reply = ReplyInProgress(turn, now_ns, now_ns, is_repetition, is_complete=is_repetition)
+
+    def begin_held(self, turn: UserTurn, held: HeldReply) -> None:
+        """The turn of a speculative reply was confirmed."""
+        now_ns = self._clock.now_ns()
+        reply = self._reply = ReplyInProgress(turn, held.asked_ns, now_ns)
+        for event, at_ns in held.events:
+            self.add(event, at_ns)
+        if reply.has_audio:
+            self._playback.release(now_ns, was_waiting=held.is_waiting)
 
     def start_over(self, spoken: TranscriptTurn) -> None:
         """Play the audio that the transcript holds of the reply, from its first sample on."""
@@ -157,8 +170,8 @@ class ReplyPlayer:
         if reply.is_complete:
             self._playback.finish()
 
-    def add(self, event: ReplyEvent) -> None:
-        """The next event of the reply."""
+    def add(self, event: ReplyEvent, at_ns: int | None = None) -> None:
+        """The next event of the reply; it arrived at `at_ns`, by default just now."""
         reply = self._present()
         turn = reply.turn
         if isinstance(event, ReplyText):
@@ -170,7 +183,10 @@ class ReplyPlayer:
                 reply.has_audio = True
                 self._playback.begin(event.sample_rate, self.least_ms, reply.asked_ns)
             if self._playback.is_active:
-                self._playback.push(event.pcm)
+                if at_ns is None:
+                    self._playback.push(event.pcm)
+                else:
+                    self._playback.push_held(event.pcm, at_ns)
         else:
             self._complete(reply, event)
 
@@ -271,5 +287,7 @@ class ReplyPlayer:
                 target_ms=start.target_ms,
             )
         if turn.last_speech_ns is not None:
+            sound_ns = (self._playback.handed_ns or started_ns) - reply.confirmed_ns
+            self.timing.emit("confirm_to_sound", turn.turn_id, time.perf_counter_ns() - sound_ns, sound_ns)
             duration_ns = started_ns - turn.last_speech_ns
             self.timing.emit("voice_to_voice", turn.turn_id, turn.last_speech_wall_ns, duration_ns)

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.session import messages
+from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 
 _MEANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}
@@ -19,6 +20,7 @@ _LAST = {
     "ttfa_ms": "first_audio",
     "endpointing_ms": "endpointing",
     "playback_hold_ms": "playback_hold",
+    "confirm_to_sound_ms": "confirm_to_sound",
     "voice_to_voice_ms": "voice_to_voice",
 }
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
@@ -34,6 +36,7 @@ class ConversationReport:
         self._bundle = ""
         self._underruns = 0
         self._echo = EchoMeasurement()
+        self._speculation = SpeculationStats()
         self._committed: dict[int, messages.TurnCommitted] = {}
         self._finished: dict[int, messages.ReplyFinished] = {}
         self._cut: dict[int, messages.ReplyCut] = {}
@@ -60,12 +63,14 @@ class ConversationReport:
                 self._of_turn[timing.turn_id].append(timing)
             case messages.EchoMeasured(echo):
                 self._echo = echo
+            case messages.SpeculationMeasured(stats):
+                self._speculation = stats
             case messages.Counters(underruns, _):
                 self._underruns = underruns
 
     def document(self) -> dict[str, Any]:
-        """{"bundle", "turns", "decisions", "underruns", "echo"}; a turn is included once its reply is
-        finished or was cut.
+        """{"bundle", "turns", "decisions", "speculation", "underruns", "echo"}; a turn is included once
+        its reply is finished or was cut.
 
         echo: the latest EchoMeasurement of the microphone; "off" for a file, which is not processed.
         user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of complete speech
@@ -77,15 +82,19 @@ class ConversationReport:
         prefill calls together, `rows_at_commit` = rows left to prefill at the commit, `step_ms` the mean of a
         decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM,
         `endpointing_ms` last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
-        `playback_hold_reason` its cause (start_policy.StartReason), `voice_to_voice_ms` last speech to first
-        sample played.
+        `playback_hold_reason` its cause (start_policy.StartReason), `confirm_to_sound_ms` confirmed turn to
+        first sample handed to the device, `voice_to_voice_ms` last speech to first sample played.
 
         decisions: all decisions of turn-taking in order, also of turns that were dropped, each with its
         `kind`, its `turn` and `at_s`, by the session's clock: `pause` (the turn may be over; `silence_ms`
         since the last speech), once more with the `probability` that it is, the `stage` (end_of_turn.Stage,
-        or "late") and the `cost_ms` of the detector when that has answered; `confirm` (the turn is committed)
-        with its `silence_ms` and `reason` (the stage, "silence" or "length"); `roll_back` (the user went on,
-        the turn is open again); `cut` (the reply was stopped) with its `reason`, `heard_ms`, `made_ms`.
+        or "late") and the `cost_ms` of the detector when that has answered; `speculate` (a reply is made and
+        held); `confirm` (the turn is committed) with its `silence_ms`, `reason` (the stage, "silence" or
+        "length") and `is_speculative` (1 if there is a held reply); `roll_back` (the user went on: the held
+        reply, or with `is_speculative` 0 that of a committed turn, is thrown away); `cut` (the reply was
+        stopped) with its `reason`, `heard_ms`, `made_ms`.
+
+        speculation: SpeculationStats.
         """
         answered = self._finished.keys() | self._cut.keys()
         turns = [self._turn(turn) for turn_id, turn in self._committed.items() if turn_id in answered]
@@ -93,6 +102,7 @@ class ConversationReport:
             "bundle": self._bundle,
             "turns": turns,
             "decisions": [_decision(event) for event in self.timings if event.name == "decision"],
+            "speculation": _rounded(asdict(self._speculation)),
             "underruns": self._underruns,
             "echo": asdict(self._echo),
         }
@@ -135,9 +145,11 @@ def _entry(
 def _decision(event: TimingEvent) -> dict[str, Any]:
     known = dict(event.attributes)
     decision: dict[str, Any] = {"kind": known.pop("kind"), "turn": event.turn_id}
-    return decision | {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in known.items()
-    }
+    return decision | _rounded(known)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.recording import Recording
-from app.settings import StartSettings
+from app.settings import SpeculationMode, StartSettings
 from engine_runtime.types import Modality
 
 
@@ -32,6 +32,8 @@ class SessionSettings:
     """When turns start and end."""
     audio_processing: AudioProcessing = field(default_factory=AudioProcessing)
     """Echo cancellation, noise suppression and gain control of the microphone."""
+    speculate: SpeculationMode | None = None
+    """Whether a reply is made and held before the turn is sure; None for the default, "auto"."""
     hear_samples: bool = True
     """Whether a sample question is played aloud while it is fed to the assistant."""
     holds_samples: bool = True
@@ -52,13 +54,14 @@ class SessionSettings:
         input_device: str | None = None,
         output_device: str | None = None,
     ) -> SessionSettings:
-        """The defaults, with seed, eagerness and input mode of the command line."""
+        """The defaults, with what the command line says of turns."""
         return cls(
             reply=reply,
             input_device=input_device,
             output_device=output_device,
             seed=start.seed,
             turn_taking=TurnTakingSettings(eagerness=start.eagerness, input_mode=start.input_mode),
+            speculate=start.speculate,
         )
 
     def __post_init__(self) -> None:

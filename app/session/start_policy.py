@@ -94,6 +94,14 @@ class StartPolicy:
             )
         return True
 
+    def release(self, now_ms: float, *, was_waiting: bool) -> None:
+        """A reply that was held so far may be played. If the engine `was_waiting` for it, later packets come
+        later by that time, and are not late."""
+        self._waits_since_ms = now_ms
+        if was_waiting and self._first_ms is not None:
+            self._first_ms += now_ms - self._latest_ms
+            self._latest_ms = now_ms
+
     def run_dry(self, now_ms: float) -> None:
         """An under-run: regardless of the lateness of packets, this start was too early."""
         self._waits_since_ms = now_ms
@@ -111,7 +119,8 @@ class StartPolicy:
         if self.start is None:
             if self.target_ms is None and level_ms < self._least_ms:
                 return "first_reply"
-            if self.target_ms is not None and waited_ms < self.target_ms:
+            held_ms = now_ms - (now_ms if self._first_ms is None else self._first_ms)
+            if self.target_ms is not None and held_ms < self.target_ms:
                 return "lateness"
         is_fast = self._packets == 1 and level_ms >= self._took_ms + MARGIN_MS
         lasts_ms = level_ms + now_ms - self._latest_ms

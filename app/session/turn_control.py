@@ -24,7 +24,9 @@ from app.session.engine_jobs import (
     Loaded,
     OpenTurn,
     Reopen,
+    ReplyMade,
     ReplyResult,
+    RolledBack,
     TurnFailed,
 )
 from app.session.engine_worker import EngineWorker
@@ -44,6 +46,7 @@ from app.session.pause_rating import PauseRating
 from app.session.playback import Playback
 from app.session.reply_player import ReplyPlayer, UserTurn
 from app.session.session_settings import SessionSettings
+from app.session.speculation import Speculation
 from app.session.speech_feed import SpeechFeed
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope
@@ -76,6 +79,7 @@ class TurnControl:
         self._turn: UserTurn | None = None
         self._turn_count = 0
         self._feed = SpeechFeed(capture, worker)
+        self._speculation = Speculation(worker, clock, emit)
         self._player = ReplyPlayer(playback, self.transcript, clock, emit, settings.playback_start_ms)
 
     # ---- state for the loop ----
@@ -124,6 +128,7 @@ class TurnControl:
         for event in events:
             self._on_turn_event(event)
         if self._turn is not None and self._turn_taking.is_hearing:
+            self._roll_back_if_continued(self._turn)
             self._feed.give(self._turn.turn_id, self._speech_end_ms)
 
     def _counts(self, frame: VadFrame) -> bool:
@@ -220,17 +225,21 @@ class TurnControl:
 
     # ---- the engine ----
 
-    def on_result(self, result: Heard | ReplyResult | TurnFailed) -> None:
+    def on_result(self, result: Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed) -> None:
         """Handle a result of the engine; stale results are dropped."""
         turn = self._turn
         if isinstance(result, TurnFailed):
             self._on_failure(result)
+        elif isinstance(result, ReplyMade):
+            self._speculation.note_reply(result.rtf)
+        elif isinstance(result, RolledBack):
+            self._speculation.note_roll_back(result, self.timing)
         elif turn is None:
             return
         elif isinstance(result, Heard):
             if result.turn_id == turn.turn_id:
                 turn.user_codes += result.codes
-        elif not result.scope.is_cancelled:
+        elif not result.scope.is_cancelled and not self._speculation.hold(result.scope, result.event):
             self._player.add(result.event)
 
     def service(self, now_ns: int) -> None:
@@ -261,6 +270,7 @@ class TurnControl:
             self._decide("pause", turn.turn_id, silence_ms=event.silence_ms)
             if self.settings.turn_taking.policy is not None:
                 self._pauses.ask(turn.turn_id, event)
+            self._speculate(turn, event)
         elif event.action is TurnAction.COMMIT:
             self._commit_voice(turn, event)
         elif event.action is TurnAction.REOPEN:
@@ -287,8 +297,27 @@ class TurnControl:
         """End of the audio that is known to belong to the turn."""
         return self._turn_taking.speech_end_ms + self.settings.turn_taking.tail_ms
 
-    def _commit_voice(self, turn: UserTurn, event: TurnEvent) -> None:
+    def _speculate(self, turn: UserTurn, event: TurnEvent) -> None:
+        """The user may have finished: make the reply now, and hold it until that is sure."""
+        settings, speculation = self.settings, self._speculation
+        is_short = event.speech_end_ms - event.speech_start_ms < settings.turn_taking.min_speech_ms
+        if speculation.is_held or is_short or not speculation.is_wanted(settings.speculate or "auto"):
+            return
         self._feed.finish(turn.turn_id, self._speech_end_ms)
+        self._decide("speculate", turn.turn_id, silence_ms=event.silence_ms)
+        commit = Commit(turn.turn_id, turn.modality, settings.seed, CancelScope(turn.scope))
+        speculation.begin(commit, event.speech_end_ms, self.timing)
+
+    def _roll_back_if_continued(self, turn: UserTurn) -> None:
+        """Speech after the pause: it is given to the engine after the pause, and the reply was none."""
+        if self._speculation.is_overtaken(self._turn_taking.speech_end_ms):
+            held = self._speculation.roll_back()
+            self._decide("roll_back", turn.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)
+
+    def _commit_voice(self, turn: UserTurn, event: TurnEvent) -> None:
+        self._roll_back_if_continued(turn)
+        if not self._speculation.is_held:
+            self._feed.finish(turn.turn_id, self._speech_end_ms)
         capture = self._capture
         start = capture.samples_of(event.speech_start_ms)
         end = capture.samples_of(event.speech_end_ms)
@@ -308,15 +337,28 @@ class TurnControl:
             reason=event.reason,
             silence_ms=event.silence_ms,
         )
-        self._decide("confirm", turn.turn_id, silence_ms=event.silence_ms, reason=event.reason)
-        self._submit_commit(turn)
+        was_held = self._speculation.is_held
+        self._decide(
+            "confirm",
+            turn.turn_id,
+            silence_ms=event.silence_ms,
+            reason=event.reason,
+            is_speculative=int(was_held),
+        )
+        self._speculation.note_turn()
+        if not was_held:
+            self._submit_commit(turn)
+            return
+        held = self._speculation.confirm()
+        turn.commit = held.scope
+        self._player.begin_held(turn, held)
 
     def _reopen(self, turn: UserTurn) -> None:
+        self._player.take_back()
         if turn.commit is not None:
             turn.commit.cancel()
-        self._player.take_back()
-        self._worker.submit(Reopen(turn.turn_id))
-        self._decide("roll_back", turn.turn_id)
+            self._worker.submit(Reopen(turn.turn_id, turn.commit))
+        self._decide("roll_back", turn.turn_id, is_speculative=0)
         self._emit(TurnExtended(turn.turn_id))
 
     def _decide(self, kind: DecisionKind, turn_id: int, **details: float | int | str) -> None:
@@ -357,7 +399,10 @@ class TurnControl:
             self._worker.interrupt(turn.turn_id, reply.samples_heard, len(reply.text))
             cut = self._player.cut(reply, reason)
         else:
-            self._worker.cancel(turn.turn_id)
+            if self._speculation.is_held:
+                self._speculation.drop()
+            else:
+                self._worker.cancel(turn.turn_id)
             self.transcript.drop(turn.turn_id)
         self._emit(TurnCancelled(turn.turn_id, reason))
         if cut is not None:

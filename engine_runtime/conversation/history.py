@@ -67,7 +67,7 @@ class Conversation:
         sequence: the rows that the KV cache holds.
         turn: the latest turn.
         seed: seed of the replies where no other is given.
-        num_commits: replies requested so far, including those reverted by a reopen.
+        num_commits: replies requested so far, without those reverted by a reopen.
     """
 
     prompt: Prompt
@@ -85,6 +85,10 @@ class Conversation:
         self.num_commits += 1
         seed = self.seed if params.seed is None else params.seed
         return replace(params, seed=reply_seed(seed, self.num_commits))
+
+    def return_draws(self) -> None:
+        """The latest reply was reverted: the next one gets its seed."""
+        self.num_commits -= 1
 
     def history(self) -> list[Row]:
         """Rows of the system turn and of the kept exchanges."""

@@ -139,29 +139,37 @@ class Turn:
             self._is_cancelled()
 
     def commit(
-        self, reply: Modality, params: SamplingParams | None = None
+        self,
+        reply: Modality,
+        params: SamplingParams | None = None,
+        *,
+        scope: CancelScope | None = None,
+        timing: TimingBus | None = None,
     ) -> Generator[ReplyEvent, None, None]:
         """End the user's turn; yields the events of the reply, ending with a ReplyDone.
 
-        Each commit of the conversation has its own sampling seed. `params` default to the bundle's for this
-        modality. The iterator ends at once after `reopen`; after `cancel` it yields a ReplyDone with
-        "cancelled". Raises AudioInputError if the user's turn is empty.
+        Each commit of the conversation has its own sampling seed, unless it was reverted by `reopen`.
+        `params` default to the bundle's for this modality; `timing` takes the durations of the reply instead
+        of the engine's bus. The iterator ends at once after `reopen`, and after the current step once `scope`
+        is cancelled; after `cancel` it yields a ReplyDone with "cancelled". Raises AudioInputError if the
+        user's turn is empty.
         """
+        timing = timing or self._timing
         with self._lock:
-            committed_ns = self._timing.clock_ns()
+            committed_ns = timing.clock_ns()
             if params is None:
                 lm = self._stages.bundle.lm
                 params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
             if not self._is_cancelled():
                 self._require(_State.LISTENING, "be committed")
-                self._timing.emit("commit", self.turn_id, committed_ns, 0)
+                timing.emit("commit", self.turn_id, committed_ns, 0)
                 with self._step():
                     self._user_turn = self._close_user_turn()
                 self._state = _State.REPLYING
-                self._commit = CancelScope()
+                self._commit = CancelScope(scope)
                 self._reply = self._rows = None
                 params = self._conversation.next_draws(params)
-            return self._run(self._commit, reply, params, committed_ns)
+            return self._run(self._commit, reply, params, timing, committed_ns)
 
     def reopen(self) -> None:
         """The user continues to speak: revert the commit and its reply, keep the encoded speech.
@@ -175,6 +183,7 @@ class Turn:
             if conversation.turn is not self:
                 raise RuntimeError("a later turn was opened; only the latest one can be reopened")
             conversation.replace(self._exchange, None)
+            conversation.return_draws()
             self._commit.cancel()
             self._stop_reply()
             self._reply = self._rows = self._exchange = None
@@ -211,7 +220,12 @@ class Turn:
                 self._lock.release()
 
     def _run(
-        self, commit: CancelScope, modality: Modality, params: SamplingParams, committed_ns: int
+        self,
+        commit: CancelScope,
+        modality: Modality,
+        params: SamplingParams,
+        timing: TimingBus,
+        committed_ns: int,
     ) -> Generator[ReplyEvent, None, None]:
         while True:
             with self._lock:
@@ -222,7 +236,9 @@ class Turn:
                     events: list[ReplyEvent] = [self._cancelled_done(modality)]
                 else:
                     with self._step():
-                        reply = self._reply = self._reply or self._new_reply(modality, params, committed_ns)
+                        if self._reply is None:
+                            self._reply = self._new_reply(modality, params, timing, committed_ns)
+                        reply = self._reply
                         self._rows = reply.rows
                         events = reply.advance()
                         if reply.finish_reason is not None:
@@ -236,7 +252,9 @@ class Turn:
                 if commit.is_cancelled or isinstance(event, ReplyDone):
                     return
 
-    def _new_reply(self, modality: Modality, params: SamplingParams, committed_ns: int) -> Reply:
+    def _new_reply(
+        self, modality: Modality, params: SamplingParams, timing: TimingBus, committed_ns: int
+    ) -> Reply:
         """Close the user's turn and create its reply, whose first step prefills the closing rows."""
         conversation, stages = self._conversation, self._stages
         conversation.modality = modality
@@ -257,7 +275,7 @@ class Turn:
         )
         return Reply(
             stages=stages,
-            timing=self._timing,
+            timing=timing,
             turn_id=self.turn_id,
             modality=modality,
             generation=generation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine_runtime.bundle.card import ModelCard
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
+    CancelScope,
     Modality,
     Pcm,
     ReplyAudio,
@@ -69,6 +70,8 @@ class ScriptedTurn:
         self._engine = engine
         self._codes = 0
         self._cancelled = threading.Event()
+        self._commit = CancelScope()
+        self._timing = engine.timing
 
     def _call(self, name: str, *details: object) -> None:
         self._engine.calls.append((name, self.turn_id, *details))
@@ -85,19 +88,30 @@ class ScriptedTurn:
     def push_text(self, text: str) -> None:
         self._call("push_text", text)
 
-    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+    def commit(
+        self,
+        reply: Modality,
+        params: SamplingParams | None = None,
+        *,
+        scope: CancelScope | None = None,
+        timing: TimingBus | None = None,
+    ) -> Generator[ReplyEvent, None, None]:
         self._call("commit", reply, params)
+        self._commit = scope or CancelScope()
+        self._timing = timing or self._engine.timing
         return self._reply(reply)
 
-    def _reply(self, reply: Modality) -> Iterator[ReplyEvent]:
-        script, engine = self._engine.script, self._engine
+    def _reply(self, reply: Modality) -> Generator[ReplyEvent, None, None]:
+        script, commit = self._engine.script, self._commit
         text = ""
         samples = 0
         if script.gate is not None:
-            while not script.gate.wait(0.01) and not self._cancelled.is_set():
+            while not script.gate.wait(0.01) and not self._is_stopped:
                 pass
         for chunk in range(script.chunks):
             self._work(script.step_s + sum(script.pauses_s[chunk : chunk + 1]))
+            if commit.is_cancelled:
+                return
             if self._cancelled.is_set():
                 yield ReplyDone(self.turn_id, reply, "cancelled", text, (), samples)
                 return
@@ -111,7 +125,7 @@ class ScriptedTurn:
                 time_s = (samples + np.arange(count)) / OUT_RATE
                 pcm = (0.5 * np.sin(2 * np.pi * 440 * time_s)).astype(np.float32)
                 samples += count
-                with engine.timing.span("vocoder", self.turn_id, chunk=chunk):
+                with self._timing.span("vocoder", self.turn_id, chunk=chunk):
                     pass
                 yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk)
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
@@ -124,8 +138,12 @@ class ScriptedTurn:
             time.sleep(seconds)
             return
         end_ns = clock.now_ns() + round(seconds * 1e9)
-        while clock.now_ns() < end_ns and not self._cancelled.is_set():
+        while clock.now_ns() < end_ns and not self._is_stopped:
             time.sleep(0.001)
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._cancelled.is_set() or self._commit.is_cancelled
 
     def reopen(self) -> None:
         self._call("reopen")

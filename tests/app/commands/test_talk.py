@@ -78,8 +78,8 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     timings = turn["timings"]
     assert set(timings) == {
         "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
-        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "voice_to_voice_ms", "rtf_total",
-        "rtf_steady", "first_chunk_ratio",
+        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "confirm_to_sound_ms",
+        "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
     }  # fmt: skip
     assert timings.pop("playback_hold_reason") in get_args(StartReason)
     assert timings.pop("playback_hold_ms") >= 0

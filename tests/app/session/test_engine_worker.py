@@ -152,7 +152,7 @@ def test_a_reopened_turn_is_committed_again() -> None:
     first, second = CancelScope(), CancelScope()
     rig.worker.submit(Commit(1, SPEECH, None, first))
     first.cancel()
-    rig.worker.submit(Reopen(1))
+    rig.worker.submit(Reopen(1, first))
     rig.worker.submit(Hear(1, speech(0.1)))
     rig.worker.submit(Commit(1, SPEECH, None, second))
     gate.set()

@@ -52,7 +52,7 @@ def test_a_file_that_is_not_held_interrupts_the_reply(tmp_path: Path) -> None:
 def test_the_report_has_every_turn(two_questions: Path) -> None:
     document = hold(wav_in=two_questions)
     assert json.loads(json.dumps(document)) == document
-    assert list(document) == ["bundle", "turns", "decisions", "underruns", "echo"]
+    assert list(document) == ["bundle", "turns", "decisions", "speculation", "underruns", "echo"]
     assert document["bundle"] == "scripted"
     assert document["underruns"] == 0
     assert document["echo"]["state"] == "off"  # a file has no echo
@@ -72,8 +72,8 @@ def test_the_report_has_every_turn(two_questions: Path) -> None:
     }
     assert set(first["timings"]) == {
         "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
-        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "voice_to_voice_ms", "rtf_total",
-        "rtf_steady", "first_chunk_ratio",
+        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "confirm_to_sound_ms",
+        "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
     }  # fmt: skip
     assert first["timings"]["endpointing_ms"] == pytest.approx(640, abs=60)
     assert first["timings"]["voice_to_voice_ms"] >= first["timings"]["endpointing_ms"]

@@ -95,7 +95,7 @@ def test_a_reply_that_is_heard_to_its_end() -> None:
         ReplyFinished(TURN, Modality.SPEECH, 0.4, "one ", 7, 5, "stop"),
         PlaybackFinished(TURN),
     ]
-    assert [timing.name for timing in rig.timings] == ["playback_hold", "voice_to_voice"]
+    assert [timing.name for timing in rig.timings] == ["playback_hold", "confirm_to_sound", "voice_to_voice"]
 
 
 def test_a_reply_that_is_cut_keeps_what_was_heard() -> None:

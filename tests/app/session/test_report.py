@@ -9,10 +9,12 @@ from app.session.messages import (
     EngineReady,
     ReplyCut,
     ReplyFinished,
+    SpeculationMeasured,
     Timing,
     TurnCommitted,
 )
 from app.session.report import ConversationReport
+from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 
@@ -47,8 +49,9 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
     ]
     for event in [EngineReady("nano", 1.0, 16_000, 24_000), TurnCommitted(1, 0.5, 1.0), *first]:
         report.add(event)
+    speculation = SpeculationMeasured(SpeculationStats(None, 3, 2, 1, 123.45678, 0.4, 9, 12.0))
     echo = EchoMeasurement("cancelling", 12.0, 30.0, 85.0, 20.0, 0.1)
-    for event in [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0), EchoMeasured(echo)]:
+    for event in [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0), EchoMeasured(echo), speculation]:
         report.add(event)
     report.add(ReplyFinished(1, Modality.SPEECH, 1.0, "five", 20, 12, "stop"))
     assert report.document() == {
@@ -63,12 +66,16 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
                 "timings": {
                     "prefill_ms": 14.0, "prefill_rows": 19, "rows_at_commit": 5, "step_ms": 3.0,
                     "token2mel_ms": 10.0, "vocoder_ms": 20.0, "ttfa_ms": 123.457, "endpointing_ms": 650.0,
-                    "playback_hold_ms": 30.0, "playback_hold_reason": "pace", "voice_to_voice_ms": 800.0,
-                    "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
+                    "playback_hold_ms": 30.0, "playback_hold_reason": "pace", "confirm_to_sound_ms": None,
+                    "voice_to_voice_ms": 800.0, "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
                 },
             }
         ],
         "decisions": [],
+        "speculation": {
+            "off_reason": None, "speculated": 3, "confirmed": 2, "rolled_back": 1, "engine_ms": 123.4568,
+            "audio_s": 0.4, "steps": 9, "roll_back_ms": 12.0,
+        },
         "underruns": 2,
         "echo": {
             "state": "cancelling", "erl_db": 12.0, "erle_db": 30.0, "delay_ms": 85.0, "drift_ppm": 20.0,

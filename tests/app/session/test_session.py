@@ -33,6 +33,7 @@ from app.session.messages import (
     SessionState,
     SetReply,
     SetVolume,
+    SpeculationMeasured,
     Start,
     StateChanged,
     Stop,
@@ -71,7 +72,14 @@ def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
             for event in driver.events
             if not isinstance(
                 event,
-                Levels | PlaybackLevel | SampleProgress | Timing | Counters | DevicesChanged | StateChanged,
+                Levels
+                | PlaybackLevel
+                | SampleProgress
+                | Timing
+                | Counters
+                | DevicesChanged
+                | StateChanged
+                | SpeculationMeasured,
             )
         ]
     assert order[:4] == [EngineReady, SampleStarted, TurnOpened, TurnCommitted]
@@ -109,7 +117,8 @@ def test_a_spoken_question_is_answered_in_order(question: Path) -> None:
 @pytest.mark.slow
 def test_latencies_are_those_of_the_conversation(question: Path) -> None:
     with running(
-        ScriptedEngine(Script(step_s=0.1, chunk_s=0.3)), SessionSettings(playback_start_ms=200)
+        ScriptedEngine(Script(step_s=0.1, chunk_s=0.3)),
+        SessionSettings(playback_start_ms=200, speculate="off"),
     ) as driver:
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
@@ -123,7 +132,8 @@ def test_latencies_are_those_of_the_conversation(question: Path) -> None:
 @pytest.mark.slow
 def test_a_slow_engine_is_late_on_the_virtual_clock_too(question: Path) -> None:
     with running(
-        ScriptedEngine(Script(chunks=8, step_s=0.25, chunk_s=0.12)), SessionSettings(playback_start_ms=200)
+        ScriptedEngine(Script(chunks=8, step_s=0.25, chunk_s=0.12)),
+        SessionSettings(playback_start_ms=200, speculate="off"),
     ) as driver:
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
@@ -136,7 +146,7 @@ def test_a_slow_engine_is_late_on_the_virtual_clock_too(question: Path) -> None:
 @pytest.mark.slow
 def test_a_reply_is_held_after_one_that_ran_dry(question: Path) -> None:
     engine = ScriptedEngine(Script(chunks=6, step_s=0.05, chunk_s=0.3, pauses_s=(0.0, 0.0, 0.0, 0.95)))
-    with running(engine, SessionSettings(playback_start_ms=200)) as driver:
+    with running(engine, SessionSettings(playback_start_ms=200, speculate="off")) as driver:
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
         assert driver.of(Counters)[-1].underruns == 1

@@ -175,3 +175,41 @@ def test_a_reply_that_comes_like_one_of_the_last_never_runs_dry(
         play(policy, reply)
     repeated = data.draw(st.sampled_from(history[-REMEMBERED:]))
     assert play(policy, repeated)[1] == 0
+
+
+def held(policy: StartPolicy, *arrivals: tuple[float, float], confirmed_ms: float, was_waiting: bool) -> None:
+    """A reply that was held, with these packets, until it was confirmed."""
+    policy.begin(0.0, 300.0)
+    for at_ms, audio_ms in arrivals:
+        policy.add(at_ms, audio_ms)
+    policy.release(confirmed_ms, was_waiting=was_waiting)
+
+
+def test_a_held_reply_starts_when_it_is_confirmed() -> None:
+    policy = StartPolicy()
+    held(policy, (100, 200.0), (220, 400.0), confirmed_ms=480, was_waiting=False)
+    assert policy.may_start(480, 600.0, is_complete=False)
+    assert policy.start == PlayoutStart(0, "at_once", 0.0)
+
+
+def test_the_time_in_which_a_reply_was_held_counts_as_waited() -> None:
+    policy = StartPolicy()
+    play(policy, burst(1_200))
+    policy.begin(0.0, 300.0)
+    target_ms = policy.target_ms or 0.0
+    assert target_ms > 300
+    held(policy, (100, 200.0), (220, 400.0), confirmed_ms=300, was_waiting=False)
+    assert not policy.may_start(300, 600.0, is_complete=False)
+    assert policy.may_start(100 + target_ms, 600.0, is_complete=False)
+    assert policy.start == PlayoutStart(pytest.approx(target_ms - 200), "lateness", target_ms)
+
+
+@pytest.mark.parametrize("was_waiting", [True, False])
+def test_packets_that_the_engine_made_after_it_had_waited_are_not_late(was_waiting: bool) -> None:
+    policy = StartPolicy()
+    held(policy, (100, 600.0), (200, 400.0), confirmed_ms=2_000, was_waiting=was_waiting)
+    assert policy.may_start(2_000, 1_000.0, is_complete=False)
+    policy.add(2_100, 400.0)
+    policy.learn()
+    policy.begin(0.0, 300.0)
+    assert policy.target_ms == (0.0 if was_waiting else 1_000 + MARGIN_MS)

@@ -1,0 +1,42 @@
+"""Durations of a speculative reply, held until it is known whether they count.
+
+In: timing events of the engine. Out: the same events on another bus, once released. Any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from engine_runtime.timing import TimingBus, TimingEvent
+
+
+class HeldTimings(TimingBus):
+    """A bus that keeps its events until `release`, and passes them on from then on."""
+
+    def __init__(self, target: TimingBus) -> None:
+        super().__init__(target.clock_ns)
+        self._target = target
+        self._events: list[TimingEvent] = []
+        self._is_released = False
+        self._order = threading.Lock()
+        self.subscribe(self._take)
+
+    def count(self, name: str) -> int:
+        """How many events of this name are held."""
+        with self._order:
+            return sum(event.name == name for event in self._events)
+
+    def release(self) -> None:
+        """Pass on all events: the reply is heard."""
+        with self._order:
+            for event in self._events:
+                self._target.publish(event)
+            self._events.clear()
+            self._is_released = True
+
+    def _take(self, event: TimingEvent) -> None:
+        with self._order:
+            if self._is_released:
+                self._target.publish(event)
+            else:
+                self._events.append(event)

@@ -1,0 +1,66 @@
+"""A reply while it is made: its events on their way to the dialog thread.
+
+In: the events of `Turn.commit`. Out: results. Until it is confirmed, a speculative reply is made only as far
+as playback would buffer it, so that little work is thrown away. Engine thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from queue import SimpleQueue
+
+from app.session.engine_jobs import ReplyMade, ReplyResult, Result
+from engine_runtime.types import CancelScope, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+
+HELD_S = 1.0
+"""Speech of a speculative reply in seconds after which it waits for its confirmation."""
+HELD_DELTAS = 32
+"""The same for a text reply."""
+
+
+class ReplyRun:
+    """One commit and the events of its reply."""
+
+    def __init__(
+        self, scope: CancelScope, events: Generator[ReplyEvent, None, None], *, is_speculative: bool
+    ) -> None:
+        self.is_speculative = is_speculative
+        """Set to False when the reply is confirmed."""
+        self.work_ns = 0
+        """Time spent on the reply."""
+        self.scope = scope
+        self._events = events
+        self._audio_s = 0.0
+        self._deltas = 0
+
+    def advance(self, results: SimpleQueue[Result]) -> None:
+        """Make the reply, to its end or as far as a speculative one goes."""
+        began_ns = time.perf_counter_ns()
+        try:
+            while not self._is_enough:
+                event = next(self._events, None)
+                if event is None or self.scope.is_cancelled:
+                    self._events.close()
+                    return
+                self._count(event)
+                results.put(ReplyResult(self.scope, event))
+                if isinstance(event, ReplyDone) and self._audio_s:
+                    work_ns = self.work_ns + time.perf_counter_ns() - began_ns
+                    results.put(ReplyMade(work_ns / 1e9 / self._audio_s))
+        finally:
+            self.work_ns += time.perf_counter_ns() - began_ns
+
+    def close(self) -> None:
+        """Nothing more is wanted of the reply."""
+        self._events.close()
+
+    @property
+    def _is_enough(self) -> bool:
+        return self.is_speculative and (self._audio_s >= HELD_S or self._deltas >= HELD_DELTAS)
+
+    def _count(self, event: ReplyEvent) -> None:
+        if isinstance(event, ReplyAudio):
+            self._audio_s += len(event.pcm) / event.sample_rate
+        elif isinstance(event, ReplyText):
+            self._deltas += 1

@@ -1,0 +1,173 @@
+"""A reply before the turn is sure: made at the candidate pause and held, then released or thrown away.
+
+In: pauses, confirmations and roll backs of `TurnControl`, the events of the speculative reply. Out: jobs for
+the engine; the held events, once confirmed; what was thrown away, as SpeculationMeasured and as the timing
+roll_back. Dialog thread.
+
+Until the turn is confirmed nobody else sees the reply: its events are held here, its durations in
+`HeldTimings`, and a roll back removes it from the history of the engine's conversation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from app.session.clocks import Clock
+from app.session.engine_jobs import Commit, Confirm, Reopen, RolledBack
+from app.session.engine_worker import EngineWorker
+from app.session.held_timings import HeldTimings
+from app.session.messages import Event, SpeculationMeasured
+from app.session.reply_run import HELD_S
+from app.session.speculation_policy import OffReason, SpeculationPolicy, SpeculationStats
+from app.settings import SpeculationMode
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import CancelScope, ReplyAudio, ReplyEvent
+
+
+@dataclass(slots=True)
+class HeldReply:
+    """A speculative reply, with its events so far and their arrival, by the session's clock."""
+
+    turn_id: int
+    scope: CancelScope
+    speech_end_ms: float
+    """End of the speech that it answers."""
+    asked_ns: int
+    timings: HeldTimings
+    events: list[tuple[ReplyEvent, int]] = field(default_factory=list)
+    rolled_back_ns: int = 0
+    """By the clock of the timing bus."""
+
+    @property
+    def audio_s(self) -> float:
+        """Its speech so far, in seconds."""
+        audio = [event for event, _ in self.events if isinstance(event, ReplyAudio)]
+        return sum(len(event.pcm) / event.sample_rate for event in audio)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the engine has made as much as is held, and waits."""
+        return self.audio_s >= HELD_S
+
+
+class Speculation:
+    """One speculative reply at a time: `begin`, `hold` for each event, then `confirm`, `roll_back` or
+    `drop`."""
+
+    def __init__(self, worker: EngineWorker, clock: Clock, emit: Callable[[Event], None]) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._emit = emit
+        self._policy = SpeculationPolicy()
+        self._stats = SpeculationStats()
+        self._held: HeldReply | None = None
+        self._thrown_away: list[HeldReply] = []
+        """Those that the engine has not rolled back yet."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a speculative reply is made or held."""
+        return self._held is not None
+
+    def is_wanted(self, mode: SpeculationMode) -> bool:
+        """Whether the next reply should be made speculatively."""
+        reason: OffReason | None = self._policy.off_reason if mode == "auto" else None
+        self._count(off_reason="setting" if mode == "off" else reason)
+        return self._stats.off_reason is None
+
+    def is_overtaken(self, speech_end_ms: float) -> bool:
+        """Whether there is a speculative reply, and the user has gone on since."""
+        return self._held is not None and self._held.speech_end_ms != speech_end_ms
+
+    def begin(self, commit: Commit, speech_end_ms: float, timing: TimingBus) -> None:
+        """The user may have finished: make the reply to what was said up to `speech_end_ms`."""
+        held = HeldReply(
+            commit.turn_id, commit.scope, speech_end_ms, self._clock.now_ns(), HeldTimings(timing)
+        )
+        self._held = held
+        self._worker.submit(replace(commit, timings=held.timings))
+        self._count(speculated=self._stats.speculated + 1)
+
+    def hold(self, scope: CancelScope, event: ReplyEvent) -> bool:
+        """Keep the next event if it is of the speculative reply; whether it is."""
+        if self._held is None or self._held.scope is not scope:
+            return False
+        self._held.events.append((event, self._clock.now_ns()))
+        return True
+
+    def confirm(self) -> HeldReply:
+        """The user has finished: the reply, the rest of which follows. Its durations count from now on."""
+        held = self._take()
+        self._worker.submit(Confirm(held.turn_id))
+        held.timings.release()
+        self._count(confirmed=self._stats.confirmed + 1)
+        return held
+
+    def roll_back(self) -> HeldReply:
+        """The user goes on: there was no reply. The turn continues."""
+        held = self._throw_away()
+        self._worker.submit(Reopen(held.turn_id, held.scope))
+        return held
+
+    def drop(self) -> None:
+        """The turn is dropped: there was no reply. The caller cancels the scope of the turn."""
+        held = self._throw_away()
+        self._worker.interrupt(held.turn_id, 0, 0)
+
+    # ---- what it is worth ----
+
+    def note_reply(self, rtf: float) -> None:
+        """A reply was made, speculative or not, with this real-time factor."""
+        self._policy.note_reply(rtf)
+
+    def note_turn(self) -> None:
+        """A turn was confirmed."""
+        self._policy.note_turn()
+
+    def note_roll_back(self, result: RolledBack, timing: TimingBus) -> None:
+        """The engine has thrown a reply away. One that was not speculative does not count."""
+        held = next((held for held in self._thrown_away if held.scope is result.scope), None)
+        if held is None:
+            return
+        self._thrown_away.remove(held)
+        ready_ns = result.ready_ns - held.rolled_back_ns
+        steps = held.timings.count("step")
+        timing.emit(
+            "roll_back",
+            held.turn_id,
+            held.rolled_back_ns,
+            ready_ns,
+            engine_ms=result.work_ns / 1e6,
+            audio_s=held.audio_s,
+            steps=steps,
+        )
+        self._policy.note_roll_back(ready_ns / 1e6)
+        stats = self._stats
+        self._count(
+            engine_ms=stats.engine_ms + result.work_ns / 1e6,
+            audio_s=stats.audio_s + held.audio_s,
+            steps=stats.steps + steps,
+            roll_back_ms=max(stats.roll_back_ms, ready_ns / 1e6),
+        )
+
+    def _throw_away(self) -> HeldReply:
+        held = self._take()
+        held.scope.cancel()
+        held.rolled_back_ns = time.perf_counter_ns()
+        self._thrown_away.append(held)
+        self._count(rolled_back=self._stats.rolled_back + 1)
+        return held
+
+    def _take(self) -> HeldReply:
+        held, self._held = self._held, None
+        if held is None:
+            raise RuntimeError("there is no speculative reply")
+        return held
+
+    def _count(self, **changes: float | OffReason | None) -> None:
+        stats = replace(self._stats, **changes)  # type: ignore[arg-type]
+        if stats != self._stats:
+            self._stats = stats
+            self._emit(SpeculationMeasured(stats))

@@ -1,0 +1,60 @@
+"""A reply while it is made: how far a speculative one goes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from app.session.engine_jobs import ReplyMade, ReplyResult, Result
+from app.session.reply_run import HELD_DELTAS, ReplyRun
+from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+
+RATE = 1_000
+
+
+def reply(chunks: int, modality: Modality = Modality.SPEECH) -> Generator[ReplyEvent, None, None]:
+    """Chunks of 0.4 s, or words."""
+    for chunk in range(chunks):
+        if modality is Modality.SPEECH:
+            yield ReplyAudio(1, np.zeros(RATE * 4 // 10, np.float32), RATE, chunk)
+        else:
+            yield ReplyText(1, "word ")
+    yield ReplyDone(1, modality, "stop", "")
+
+
+def taken(results: SimpleQueue[Result]) -> list[Result]:
+    return [results.get_nowait() for _ in range(results.qsize())]
+
+
+@pytest.mark.parametrize(("modality", "enough"), [(Modality.SPEECH, 3), (Modality.TEXT, HELD_DELTAS)])
+def test_a_speculative_reply_waits_for_its_confirmation(modality: Modality, enough: int) -> None:
+    scope, results = CancelScope(), SimpleQueue[Result]()
+    run = ReplyRun(scope, reply(50, modality), is_speculative=True)
+    run.advance(results)
+    assert len(taken(results)) == enough
+    run.is_speculative = False
+    run.advance(results)
+    rest = taken(results)
+    events = [result.event for result in rest if isinstance(result, ReplyResult)]
+    assert len(events) == 50 - enough + 1
+    assert isinstance(events[-1], ReplyDone)
+    assert isinstance(rest[-1], ReplyMade) is (modality is Modality.SPEECH)
+    assert run.work_ns > 0
+
+
+def test_a_cancelled_reply_ends_with_the_event_in_progress() -> None:
+    scope, results = CancelScope(), SimpleQueue[Result]()
+
+    def cancelled() -> Generator[ReplyEvent, None, None]:
+        yield from (event for event in reply(1) if isinstance(event, ReplyAudio))
+        scope.cancel()
+        yield from reply(5)
+
+    run = ReplyRun(scope, cancelled(), is_speculative=False)
+    run.advance(results)
+    assert len(taken(results)) == 1
+    run.advance(results)
+    assert taken(results) == []
