@@ -1,6 +1,6 @@
 """moss-voice bench --duplex: simulated users talk to the session, and both channels are measured.
 
-Voices, rooms and moments are drawn with --duplex-seed. `DUPLEX_IN` is the format of own recordings.
+Voices, rooms and moments are drawn with --duplex-seed. Recorded scenarios: app/duplex/scenario_folder.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from app import paths
 from app.commands.engine_options import start_settings
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.duplex.groups import ECHO_DB, GROUPS
+from app.duplex.segments import KINDS
 from app.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -24,10 +25,28 @@ if TYPE_CHECKING:
     from app.settings import StartSettings
 
 _MOST_MINUTES = 24 * 60
+_FORMAT = f"""\
+recorded scenarios (--duplex-in):
+
+For each scenario a NAME.wav and a NAME.json. The WAV file has the user's channel, any rate, at most ten
+minutes; of a stereo file the left channel is taken. The assistant's channel is made by the session. The JSON
+file annotates it, with times in seconds from the beginning of the file:
+
+  {{"segments": [{{"kind": "turn", "start_s": 1.2, "end_s": 4.0, "pauses": [[2.1, 2.9]]}}, ...],
+   "group": "interruptions",
+   "room": {{"echo_db": 12, "delay_ms": 100, "skew_ppm": 50, "noise_dbfs": -45}}}}
+
+kind is one of {", ".join(KINDS)}. Segments come in the order of their start.
+Pauses, which may be left out, lie within their segment. group and room may be left out, too: without echo_db
+the user wears headphones, without noise_dbfs there is no noise. --duplex-out writes the same files, with the
+assistant's channel on the right and the decisions of the session.
+"""
 
 
 def add_duplex_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    parser.epilog = _FORMAT
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     group = parser.add_argument_group("full duplex")
     group.add_argument(
         "--duplex",
@@ -55,6 +74,19 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--duplex-seed", type=integer(0, LARGEST_COUNT), default=1, metavar="N", help="of the scenarios"
     )
+    group.add_argument(
+        "--duplex-in",
+        type=paths.user_path,
+        metavar="DIR",
+        help="recorded scenarios instead of the built-in ones; the end of this text describes the files",
+    )
+    group.add_argument(
+        "--duplex-out",
+        type=paths.user_path,
+        metavar="DIR",
+        help="write each conversation in that format, as stereo with the assistant on the right, "
+        "and with the decisions of the session",
+    )
     group.add_argument("--quick", action="store_true", help="a few exchanges of each group")
     group.add_argument("--check", action="store_true", help="exit status 1 if a target is not met")
 
@@ -62,12 +94,19 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
 def run_duplex(arguments: argparse.Namespace) -> int:
     """Hold the conversations and print the report."""
     from app.duplex.report import DuplexReport, unmet
+    from app.duplex.scenario_folder import make_folder, write_record
     from app.session.session_settings import SessionSettings
     from engine_runtime import hardware
 
+    if arguments.duplex_out is not None:
+        make_folder(arguments.duplex_out)
     settings = start_settings(arguments)
     session_settings = SessionSettings.of(settings)
-    recordings = list(_record(arguments, settings, session_settings))
+    recordings = []
+    for place, recording in enumerate(_record(arguments, settings, session_settings), 1):
+        recordings.append(recording)
+        if arguments.duplex_out is not None:
+            write_record(arguments.duplex_out, f"{place:02}-{recording.name}", recording)
     report = DuplexReport(recordings, session_settings.turn_taking.pause_ms)
     environment: dict[str, Any] = {
         "bundle": str(settings.bundle.name),
@@ -93,7 +132,7 @@ def _record(
     held_s, limit_s = 0.0, arguments.minutes * 60
     with progress_bar("duplex", limit_s or len(scenarios)) as progress:
         rounds = chain.from_iterable(_round(arguments, place) for place in count(1)) if limit_s else ()
-        for number, scenario in enumerate(chain(scenarios, rounds), 1):
+        for finished, scenario in enumerate(chain(scenarios, rounds), 1):
             recording = simulate(
                 scenario,
                 engine_factory(settings, codes),
@@ -103,7 +142,7 @@ def _record(
             )
             yield recording
             held_s += recording.seconds
-            progress(held_s if limit_s else number)
+            progress(held_s if limit_s else finished)
             if limit_s and held_s >= limit_s:
                 return
 
@@ -112,7 +151,10 @@ def _round(arguments: argparse.Namespace, place: int) -> Iterator[Scenario | Rec
     """The scenarios of all groups; each round has its own seed."""
     from app.duplex.builtin import FULL, QUICK, draw_scenarios
     from app.duplex.clips import load_clips
+    from app.duplex.scenario_folder import read_scenarios
 
+    if arguments.duplex_in is not None:
+        return iter(read_scenarios(arguments.duplex_in))
     return draw_scenarios(
         load_clips(paths.assets_dir() / "duplex"),
         arguments.groups,

@@ -135,9 +135,9 @@ class DuplexReport:
 
 
 def _surroundings(recording: DuplexRecord) -> Surroundings:
-    if recording.loss_db is not None:
+    if recording.room.loss_db is not None:
         return "echo"
-    return "noise" if recording.has_noise else "clean"
+    return "noise" if recording.room.noise_rms else "clean"
 
 
 def _conversation(recording: DuplexRecord) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from app.audio.devices import DeviceList
 from app.duplex.room import RATE, EchoRoom
-from app.duplex.scenario import RecordedScenario, Scenario
+from app.duplex.scenario import RecordedScenario, RoomConditions, Scenario
 from app.duplex.segments import UserSegment
 from app.duplex.user import Ear, SimulatedUser
 from app.session import messages
@@ -62,8 +62,7 @@ class DuplexRecord:
     assistant: Pcm
     """What the loudspeaker played, at room.RATE."""
     segments: tuple[UserSegment, ...]
-    loss_db: float | None = None
-    has_noise: bool = False
+    room: RoomConditions = field(default_factory=RoomConditions)
     decisions: list[TimingEvent] = field(default_factory=list)
     """`at_s` in the attributes is the time."""
     timings: list[TimingEvent] = field(default_factory=list)
@@ -127,15 +126,7 @@ class _Simulation:
             find_devices=lambda: DeviceList((), ()),
             look_for_devices=lambda: None,
         )
-        self._found = DuplexRecord(
-            scenario.name,
-            scenario.group,
-            _nothing(),
-            _nothing(),
-            (),
-            conditions.loss_db,
-            conditions.noise_rms > 0,
-        )
+        self._found = DuplexRecord(scenario.name, scenario.group, _nothing(), _nothing(), (), conditions)
         self._is_ready = False
 
     def run(self) -> DuplexRecord:

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from app.duplex.scenario_folder import read_scenarios
 
 
 @pytest.mark.slow
-def test_a_round_of_one_group_is_measured(random_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_round_of_one_group_is_measured_and_written(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--duplex", "--quick", "--groups", "pauses", "--duplex-seed", "2", "--json"]
-    assert main(["bench", "--bundle", str(random_bundle), *options]) == 0
+    assert main(["bench", "--bundle", str(random_bundle), *options, "--duplex-out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
     assert document["environment"]["seed"] == 2
@@ -23,3 +26,16 @@ def test_a_round_of_one_group_is_measured(random_bundle: Path, capsys: pytest.Ca
     assert document["panels"]["clean"]["shares"]["R_R"]["total"] == 3
     assert any(line.startswith("# R_R ") for line in lines)
     assert "== targets" in lines
+    (written,) = read_scenarios(tmp_path)
+    assert [segment.kind for segment in written.segments] == ["turn"] * 3
+
+
+def test_a_folder_without_scenarios_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--duplex", "--duplex-in", str(tmp_path)]) == 1
+    assert "There is no WAV file" in capsys.readouterr().err
+
+
+def test_the_help_describes_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    assert '"kind": "turn"' in capsys.readouterr().out

@@ -8,12 +8,15 @@ import numpy as np
 
 from app.duplex.report import DuplexReport, Target, unmet
 from app.duplex.room import RATE
+from app.duplex.scenario import RoomConditions
 from app.duplex.segments import UserSegment
 from app.duplex.simulator import DuplexRecord
 from engine_runtime.timing import TimingEvent
 
+HEADPHONES = RoomConditions()
 
-def answered(turns: int, latency_s: float, **conditions: float | bool) -> DuplexRecord:
+
+def answered(turns: int, latency_s: float, room: RoomConditions = HEADPHONES) -> DuplexRecord:
     """A conversation of 1 s questions, each answered for 2 s."""
     pcm = np.zeros(turns * 10 * RATE, dtype=np.float32)
     segments, timings = [], []
@@ -26,7 +29,7 @@ def answered(turns: int, latency_s: float, **conditions: float | bool) -> Duplex
             TimingEvent("voice_to_voice", turn, 0, round(latency_s * 1e9), "dialog"),
             TimingEvent("first_audio", turn, 0, 100_000_000, "engine"),
         ]
-    return DuplexRecord("test", "pauses", pcm, pcm, tuple(segments), timings=timings, **conditions)  # type: ignore[arg-type]
+    return DuplexRecord("test", "pauses", pcm, pcm, tuple(segments), room, timings=timings)
 
 
 def test_a_target_is_met_missed_or_not_measured() -> None:
@@ -50,7 +53,12 @@ def test_the_sum_of_candidate_pause_and_ttfa_is_the_limit_of_voice_to_voice() ->
 
 def test_surroundings_are_apart_and_few_events_have_no_rate() -> None:
     report = DuplexReport(
-        [answered(12, 0.4), answered(3, 0.4, loss_db=6.0), answered(3, 0.4, has_noise=True)], 160
+        [
+            answered(12, 0.4),
+            answered(3, 0.4, RoomConditions(6.0)),
+            answered(3, 0.4, RoomConditions(noise_rms=0.1)),
+        ],
+        160,
     )
     text = "\n".join(report.lines())
     assert "== headphones, no noise: 1 conversations" in text
