@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.duplex import measures, session_measures
+from app.duplex.cut_off_curve import CurvePoint, measure_curve
 from app.duplex.measures import Outcomes, Panel, judge, summarize_outcomes
 from app.duplex.room import RATE
 from app.duplex.segments import find_segments
@@ -56,9 +58,11 @@ class Target:
 class DuplexReport:
     """All recordings of a run."""
 
-    def __init__(self, recordings: Sequence[DuplexRecord], candidate_pause_ms: float) -> None:
+    def __init__(self, recordings: Sequence[DuplexRecord], turn_taking: TurnTakingSettings) -> None:
         self._recordings = recordings
-        self._pause_ms = candidate_pause_ms
+        self._pause_ms = turn_taking.pause_ms
+        clean = [recording for recording in recordings if _surroundings(recording) == "clean"]
+        self._curve = measure_curve(clean, turn_taking.end_ms)
         self._panels: dict[Surroundings, Panel] = {}
         self._sessions: dict[Surroundings, SessionMeasures] = {}
         for place in _TITLES:
@@ -119,6 +123,7 @@ class DuplexReport:
             session = self._sessions[place]
             lines += [_spread_line(name, spread, "ms") for name, spread in session.spreads.items()]
             lines += [f"{name:<{_NAME_WIDTH}}{count:>10}" for name, count in session.counts.items()]
+        lines += _curve_lines(self._curve)
         errors = Counter(error for recording in self._recordings for error in recording.errors)
         lines += [f"# {count} x {error}" for error, count in errors.items()]
         return [*lines, "", "== targets", *(target.line() for target in self.targets)]
@@ -129,6 +134,7 @@ class DuplexReport:
             "candidate_pause_ms": self._pause_ms,
             "panels": {place: asdict(panel) for place, panel in self._panels.items()},
             "sessions": {place: asdict(session) for place, session in self._sessions.items()},
+            "curve": [asdict(point) for point in self._curve],
             "targets": [asdict(target) | {"is_met": target.is_met} for target in self.targets],
             "conversations": [_conversation(recording) for recording in self._recordings],
         }
@@ -164,6 +170,23 @@ def _spread_line(name: str, spread: Spread, unit: str) -> str:
         f"{name:<{_NAME_WIDTH}}{spread.p50:>10.{digits}f}  p95 {spread.p95:.{digits}f} {unit}, "
         f"{spread.count} events"
     )
+
+
+def _curve_lines(curve: Sequence[CurvePoint]) -> list[str]:
+    if not curve:
+        return []
+    lines = [
+        "",
+        "== cut-offs against latency, computed from the pauses above",
+        "# wait: mean silence until the commit at the ends of turns, ms; cut off: turns whose wait would end "
+        "in a pause of at most 1 s;",
+        "# silence alone: the rate of silence alone with the same wait",
+        f"{'':<{_NAME_WIDTH}}{'wait':>10}{'cut off':>12}{'silence alone':>16}",
+    ]
+    for point in curve:
+        cut = f"{point.cut_off.hits} of {point.cut_off.total}"
+        lines.append(f"{point.name:<{_NAME_WIDTH}}{point.wait_ms:>10.0f}{cut:>12}{point.vad_cut_off:>16.3f}")
+    return lines
 
 
 def unmet(targets: Iterable[Target]) -> list[Target]:

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 
+from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.duplex.report import DuplexReport, Target, unmet
 from app.duplex.room import RATE
 from app.duplex.scenario import RoomConditions
@@ -41,10 +42,10 @@ def test_a_target_is_met_missed_or_not_measured() -> None:
 
 
 def test_the_sum_of_candidate_pause_and_ttfa_is_the_limit_of_voice_to_voice() -> None:
-    report = DuplexReport([answered(12, 0.35)], candidate_pause_ms=160)
+    report = DuplexReport([answered(12, 0.35)], TurnTakingSettings())
     voice = report.targets[0]
     assert (voice.value, voice.limit, voice.is_met) == (350, 360, True)
-    slower = DuplexReport([answered(12, 0.95)], candidate_pause_ms=160)
+    slower = DuplexReport([answered(12, 0.95)], TurnTakingSettings())
     assert [target.name for target in unmet(slower.targets)] == [
         "voice-to-voice p50, ms (pause + TTFA + 100)",
         "voice-to-voice p95, ms",
@@ -58,7 +59,7 @@ def test_surroundings_are_apart_and_few_events_have_no_rate() -> None:
             answered(3, 0.4, RoomConditions(6.0)),
             answered(3, 0.4, RoomConditions(noise_rms=0.1)),
         ],
-        160,
+        TurnTakingSettings(),
     )
     text = "\n".join(report.lines())
     assert "== headphones, no noise: 1 conversations" in text
@@ -69,7 +70,7 @@ def test_surroundings_are_apart_and_few_events_have_no_rate() -> None:
 
 
 def test_the_document_is_plain() -> None:
-    report = DuplexReport([answered(12, 0.4)], 160)
+    report = DuplexReport([answered(12, 0.4)], TurnTakingSettings())
     document = json.loads(json.dumps(report.document()))
     assert document["panels"]["clean"]["shares"]["R_R"] == {"hits": 12, "total": 12}
     assert document["conversations"][0]["segments"] == {"turn": 12}

@@ -1,0 +1,82 @@
+"""The curve of cut-offs against latency, from pauses made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.duplex.cut_off_curve import SILENCES_MS, CurvePoint, measure_curve
+from app.duplex.segments import UserSegment
+from app.duplex.simulator import DuplexRecord
+from app.duplex.statistics import Share
+from engine_runtime.timing import TimingEvent
+
+
+def answer(at_s: float, silence_ms: float, probability: float) -> TimingEvent:
+    details = {"kind": "pause", "at_s": at_s, "silence_ms": silence_ms, "probability": probability}
+    return TimingEvent("decision", 1, 0, 0, "dialog", details)
+
+
+def curve(*turns: tuple[UserSegment, list[TimingEvent]]) -> dict[str, CurvePoint]:
+    nothing = np.zeros(0, dtype=np.float32)
+    record = DuplexRecord("x", "pauses", nothing, nothing, tuple(segment for segment, _ in turns))
+    record.decisions = [event for _, events in turns for event in events]
+    return {point.name: point for point in measure_curve([record], 640)}
+
+
+def paused(
+    probability: float, at_end: float, again: float | None = None, from_s: float = 0.0
+) -> tuple[UserSegment, list[TimingEvent]]:
+    """A turn with a pause of 0.7 s, and what the detector says in the pause and at the end."""
+    events = [answer(from_s + 2.2, 200, probability), answer(from_s + 4.2, 200, at_end)]
+    if again is not None:
+        events.append(answer(from_s + 5.25, 1_250, again))
+    return UserSegment("turn", from_s + 1.0, from_s + 4.0, ((from_s + 2.0, from_s + 2.7),)), events
+
+
+def test_silence_alone_cuts_off_what_is_longer() -> None:
+    points = curve(paused(0.1, 0.99))
+    assert [points[f"silence {silence}"].cut_off.hits for silence in SILENCES_MS] == [
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert points["silence 640"].wait_ms == 640
+
+
+def test_the_detector_waits_in_the_pause_and_is_quick_at_the_end() -> None:
+    points = curve(paused(0.1, 0.99))
+    assert points["balanced"].cut_off == Share(0, 1)
+    assert points["balanced"].wait_ms == 250
+    assert points["balanced"].vad_cut_off == 1.0  # silence alone of 250 ms cuts off
+    assert curve(paused(0.95, 0.99))["balanced"].cut_off == Share(1, 1)
+    assert curve(paused(0.75, 0.99))["balanced"].cut_off == Share(1, 1)  # open: 640 ms
+    assert curve(paused(0.95, 0.99))["patient"].cut_off == Share(1, 1)
+
+
+def test_a_second_answer_can_only_end_the_wait() -> None:
+    assert curve(paused(0.1, 0.2, again=0.95))["balanced"].wait_ms == 1_250
+    assert curve(paused(0.1, 0.2, again=0.3))["balanced"].wait_ms == 2_000
+    assert curve(paused(0.1, 0.99, again=0.95))["balanced"].wait_ms == 250
+
+
+def test_without_an_answer_silence_decides() -> None:
+    segment, _ = paused(0.1, 0.1)
+    assert curve((segment, []))["eager"].wait_ms == 640
+
+
+def test_between_two_silences_the_rate_is_interpolated() -> None:
+    points = curve(paused(0.1, 0.99), paused(0.1, 0.8, from_s=10))  # 250 and 640 ms
+    assert points["balanced"].wait_ms == pytest.approx(445)
+    assert points["balanced"].vad_cut_off == 1.0
+    assert curve(paused(0.1, 0.8), paused(0.1, 0.2, again=0.99, from_s=10))["balanced"].vad_cut_off == 0.0
+
+
+def test_there_is_no_curve_without_pauses() -> None:
+    assert curve((UserSegment("turn", 1.0, 2.0), [])) == {}
