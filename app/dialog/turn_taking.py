@@ -7,7 +7,9 @@ audio, no thread and no real clock (times are milliseconds of captured audio).
     idle --open--> hearing --commit--> replying (not heard yet) --reply_heard--> replying (heard) --> idle
                    hearing --drop--> idle          (too short: a cough, a click)
                    hearing <--reopen-- replying    (the user continues before the reply is heard)
-                   hearing <--barge_in-- replying  (the user interrupts: a new turn)
+                   replying --interrupt--> interrupted     (speech over the reply, which is paused)
+                   replying <--resume_reply-- interrupted  (a backchannel, a cough: the reply goes on)
+                   hearing <--barge_in-- interrupted       (a new turn: the reply is cut)
 
 A pause is committed after `end_ms` of silence, or as `end_of_turn` decides once a detector has answered. An
 answer that comes late, or never, changes nothing.
@@ -19,76 +21,20 @@ pause is no event.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
 from app.dialog.end_of_turn import Stage
+from app.dialog.interruption import Interruption, Verdict
+from app.dialog.speech_window import SpeechWindow
+from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
-
-
-class TurnAction(Enum):
-    """What the user did."""
-
-    OPEN = "open"
-    """Started to speak, or pressed the button: a new turn."""
-    ONSET = "onset"
-    """The first speech while the button is down."""
-    PAUSE = "pause"
-    """Paused; the turn may be over. Comes once more where a turn waits for long."""
-    RESUME = "resume"
-    """The user continued within the turn."""
-    COMMIT = "commit"
-    """Finished: the reply may begin."""
-    DROP = "drop"
-    """Too little speech: there was no turn."""
-    REOPEN = "reopen"
-    """The user continued after the commit: the same turn is reopened and the reply is discarded."""
-    BARGE_IN = "barge_in"
-    """Interrupted the reply: it is stopped and a new turn is open."""
-
-
-PressEnd = Literal["released", "length"]
-"""The button came up, or was down for the longest turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEvent:
-    """An action, when it was decided, and the speech it is about (start of the first, end of the last; both
-    the time of the press before any speech).
-
-    `stage` is how the detector found the present pause, None where it has not answered; `press_end` is how a
-    press of the button ended with this event.
-    """
-
-    action: TurnAction
-    at_ms: float
-    speech_start_ms: float
-    speech_end_ms: float
-    stage: Stage | None = None
-    press_end: PressEnd | None = None
-
-    @property
-    def silence_ms(self) -> float:
-        """Silence between the end of the speech and the decision."""
-        return self.at_ms - self.speech_end_ms
-
-    @property
-    def reason(self) -> str:
-        """Why a turn was committed: the stage, "silence" without one, "length" of an endless turn, or
-        "released"."""
-        if self.press_end is not None:
-            return self.press_end
-        if self.silence_ms <= 0:
-            return "length"
-        return "silence" if self.stage is None else self.stage.value
 
 
 class _Phase(Enum):
     IDLE = 0
     HEARING = 1
     REPLYING = 2
+    INTERRUPTED = 3
 
 
 class TurnTaking:
@@ -98,8 +44,7 @@ class TurnTaking:
         self.settings = settings
         """May be replaced between frames."""
         self._phase = _Phase.IDLE
-        self._recent: deque[tuple[float, float, float]] = deque()
-        """(start, end, probability) of the latest frames while nobody speaks."""
+        self._recent = SpeechWindow()
         self._speech_start_ms = 0.0
         self._speech_end_ms = 0.0
         self._speech_ms = 0.0
@@ -112,6 +57,8 @@ class TurnTaking:
         self._waits_for_silence = False
         self._is_pressed = False
         self._released_ms: float | None = None
+        self._interruption: Interruption | None = None
+        """The present one, or the latest one that was no turn."""
 
     @property
     def is_hearing(self) -> bool:
@@ -121,7 +68,12 @@ class TurnTaking:
     @property
     def is_replying(self) -> bool:
         """Whether a committed turn has not been answered to its end."""
-        return self._phase is _Phase.REPLYING
+        return self._phase in (_Phase.REPLYING, _Phase.INTERRUPTED)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user speaks over the reply, which is paused."""
+        return self._phase is _Phase.INTERRUPTED
 
     @property
     def speech_end_ms(self) -> float:
@@ -136,7 +88,9 @@ class TurnTaking:
             return self._hear_press(probability, start_ms, end_ms)
         if self._phase is _Phase.HEARING:
             return self._hear(probability, start_ms, end_ms)
-        self._remember(probability, start_ms, end_ms)
+        if self._phase is _Phase.INTERRUPTED and self._interruption is not None:
+            return self._hear_interruption(self._interruption, probability, start_ms, end_ms)
+        self._recent.add(self.settings, probability, start_ms, end_ms)
         if self._phase is _Phase.IDLE:
             return self._await_speech(end_ms)
         return self._await_interruption(end_ms)
@@ -151,6 +105,8 @@ class TurnTaking:
         self._recent.clear()
         if phase is _Phase.HEARING:
             return []
+        if phase is _Phase.INTERRUPTED and self._interruption is not None:
+            return self._take_turn(self._interruption)
         if continues:
             return [self._event(TurnAction.REOPEN, at_ms)]
         self._speech_start_ms = self._speech_end_ms = at_ms
@@ -169,6 +125,9 @@ class TurnTaking:
         later one can only end the wait.
         """
         policy = self.settings.policy
+        if policy is not None and self.is_interrupted and self._interruption is not None:
+            is_rated = self._interruption.rate(speech_end_ms, probability)
+            return policy.stage(probability) if is_rated else None
         is_over = not (self.is_hearing and self._is_paused and speech_end_ms == self._speech_end_ms)
         if policy is None or is_over:
             return None
@@ -191,13 +150,26 @@ class TurnTaking:
         self._is_pressed = False
         self._recent.clear()
 
+    def forget_speech(self) -> list[TurnEvent]:
+        """The source of the frames changes, and with it their clock: what was said over a reply is no
+        turn."""
+        interruption, self._interruption = self._interruption, None
+        self._recent.clear()
+        if not self.is_interrupted or interruption is None:
+            return []
+        self._phase = _Phase.REPLYING
+        return [_event_of(interruption, TurnAction.RESUME_REPLY)]
+
     # ---- phases ----
 
     def _await_speech(self, end_ms: float) -> list[TurnEvent]:
-        start = self._speech_start_in_window()
+        start = self._recent.speech_start(self.settings)
         if start is None:
             return []
-        self._begin_speech(start)
+        earlier = self._continued_by(start)
+        self._begin_speech(start, end_ms)
+        if earlier is not None:
+            self._speech_start_ms = earlier.first_ms
         return [self._event(TurnAction.OPEN, end_ms)]
 
     def _hear(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
@@ -268,82 +240,71 @@ class TurnTaking:
     def _await_interruption(self, end_ms: float) -> list[TurnEvent]:
         if self._waits_for_silence:
             # Committed at the longest turn, in the middle of speech: its rest is no interruption.
-            if self._quiet_ms() >= self.settings.pause_ms:
+            if self._recent.quiet_ms(self.settings.end_threshold) >= self.settings.pause_ms:
                 self._waits_for_silence = False
                 self._recent.clear()
             return []
-        start = self._speech_start_in_window()
+        start = self._recent.speech_start(self.settings)
         if start is not None and self._may_continue(start):
             spoken_ms, first_ms = self._speech_ms, self._speech_start_ms
-            self._begin_speech(start)
+            self._begin_speech(start, end_ms)
             self._speech_ms += spoken_ms
             self._speech_start_ms = first_ms
             return [self._event(TurnAction.REOPEN, end_ms)]
-        start = self._barge_in_start()
-        if start is None:
+        start = self._recent.interruption_start(self.settings)
+        if start is None or not self.settings.barge_in or self._may_continue(start):
             return []
-        self._begin_speech(start)
-        return [self._event(TurnAction.BARGE_IN, end_ms)]
+        earlier = self._continued_by(start)
+        self._interruption = Interruption(self.settings.interruption, start, end_ms, earlier)
+        self._phase = _Phase.INTERRUPTED
+        self._recent.clear()
+        return [_event_of(self._interruption, TurnAction.INTERRUPT), *self._judge(self._interruption)]
+
+    def _hear_interruption(
+        self, interruption: Interruption, probability: float, start_ms: float, end_ms: float
+    ) -> list[TurnEvent]:
+        settings = self.settings
+        threshold = settings.start_threshold if interruption.is_paused else settings.end_threshold
+        is_speech = probability >= threshold
+        asks = interruption.add(start_ms, end_ms, is_speech=is_speech, pause_ms=settings.pause_ms)
+        events = self._judge(interruption)
+        return [_event_of(interruption, TurnAction.PAUSE)] if asks and not events else events
+
+    def _judge(self, interruption: Interruption) -> list[TurnEvent]:
+        """The consequence of the verdict about speech over the reply, if there is one by now."""
+        verdict = interruption.verdict if self.settings.barge_in else Verdict.NO_TURN
+        if verdict is Verdict.NO_TURN:
+            self._phase = _Phase.REPLYING
+            return [_event_of(interruption, TurnAction.RESUME_REPLY)]
+        return self._take_turn(interruption) if verdict is Verdict.TURN else []
+
+    def _take_turn(self, interruption: Interruption) -> list[TurnEvent]:
+        """What was said over the reply is a turn."""
+        self._phase = _Phase.HEARING
+        self._interruption = None
+        self._speech_start_ms, self._speech_end_ms = interruption.first_ms, interruption.speech_end_ms
+        self._speech_ms = interruption.speech_ms
+        self._end_pause()
+        return [_event_of(interruption, TurnAction.BARGE_IN)]
 
     def _may_continue(self, start_ms: float) -> bool:
         """Whether speech from `start_ms` on still belongs to the turn that was committed."""
         is_soon = start_ms <= self._commit_ms + self.settings.reopen_ms
         return is_soon and self._may_reopen and not self._is_heard
 
-    # ---- what was heard lately ----
-
-    def _remember(self, probability: float, start_ms: float, end_ms: float) -> None:
-        settings = self.settings
-        self._recent.append((start_ms, end_ms, probability))
-        span_ms = max(settings.start_window_ms, settings.barge_in_ms, settings.pause_ms)
-        while self._recent[0][1] <= end_ms - span_ms:
-            self._recent.popleft()
-
-    def _speech_start_in_window(self) -> float | None:
-        """Start of the first speech in the window if there is enough of it."""
-        window_start = self._recent[-1][1] - self.settings.start_window_ms
-        speech = [
-            (start, end)
-            for start, end, probability in self._recent
-            if probability >= self.settings.start_threshold and start >= window_start
-        ]
-        if speech and sum(end - start for start, end in speech) >= self.settings.start_ms:
-            return speech[0][0]
-        return None
-
-    def _barge_in_start(self) -> float | None:
-        """Start of the run of speech up to now if it is long and clear enough."""
-        if not self.settings.barge_in:
-            return None
-        run_start: float | None = None
-        for start, _, probability in reversed(self._recent):
-            if probability < self.settings.barge_in_threshold:
-                break
-            run_start = start
-        if run_start is None or self._recent[-1][1] - run_start < self.settings.barge_in_ms:
-            return None
-        return run_start
-
-    def _quiet_ms(self) -> float:
-        """Length of the run of silence up to now."""
-        quiet_since = self._recent[-1][1]
-        for start, _, probability in reversed(self._recent):
-            if probability >= self.settings.end_threshold:
-                break
-            quiet_since = start
-        return self._recent[-1][1] - quiet_since
+    def _continued_by(self, start_ms: float) -> Interruption | None:
+        """What was taken for a backchannel, if speech from `start_ms` on follows it soon."""
+        earlier, self._interruption = self._interruption, None
+        is_soon = earlier is not None and start_ms - earlier.now_ms <= self.settings.end_ms
+        return earlier if is_soon else None
 
     # ---- changes of phase ----
 
-    def _begin_speech(self, start_ms: float) -> None:
+    def _begin_speech(self, start_ms: float, end_ms: float) -> None:
         self._phase = _Phase.HEARING
         self._speech_start_ms = start_ms
-        self._speech_end_ms = self._recent[-1][1]
-        self._speech_ms = sum(
-            end - start
-            for start, end, probability in self._recent
-            if start >= start_ms and probability >= self.settings.end_threshold
-        )
+        self._speech_end_ms = end_ms
+        self._speech_ms = self._recent.speech_since(start_ms, self.settings.end_threshold)
         self._end_pause()
         self._recent.clear()
 
@@ -363,3 +324,8 @@ class TurnTaking:
 
     def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
         return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage, press_end)
+
+
+def _event_of(interruption: Interruption, action: TurnAction) -> TurnEvent:
+    """An action about speech over a reply, decided by its latest frame."""
+    return TurnEvent(action, interruption.now_ms, interruption.first_ms, interruption.speech_end_ms)

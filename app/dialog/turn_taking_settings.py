@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy
+from app.dialog.interruption import InterruptionSettings
 from app.settings import Eagerness, InputMode
 
 
@@ -46,8 +47,10 @@ class TurnTakingSettings:
     """Whether the user may interrupt a reply by voice."""
     barge_in_threshold: float = 0.6
     """Probability needed while the assistant speaks."""
-    barge_in_ms: int = 160
-    """Speech needed, without a gap, to interrupt the assistant."""
+    barge_in_ms: int = 64
+    """Speech needed, without a gap, to pause the reply. `interruption` tells what follows."""
+    interruption: InterruptionSettings = field(default_factory=InterruptionSettings)
+    """When speech over a reply is a turn, and when the reply goes on."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.end_threshold <= self.start_threshold <= 1.0:

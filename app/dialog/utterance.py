@@ -22,7 +22,6 @@ class UtteranceBuffer:
         self._keep = keep_samples
         self._frames: deque[tuple[int, Pcm]] = deque()
         self._position: int | None = None
-        self._opened_at = 0
         self._taken_to = 0
         self.end = 0
         """Index after the newest sample."""
@@ -41,7 +40,7 @@ class UtteranceBuffer:
         """A turn starts at sample `start` (or at the oldest one kept, or after the turn before). Returns
         where."""
         first = self._frames[0][0] if self._frames else self.end
-        self._position = self._opened_at = min(max(start, first, self._taken_to), self.end)
+        self._position = min(max(start, first, self._taken_to), self.end)
         return self._position
 
     def take(self, up_to: int) -> Pcm:
@@ -53,11 +52,9 @@ class UtteranceBuffer:
         self._position = self._taken_to = max(up_to, self._position)
         return pcm
 
-    def recent(self, count: int) -> Pcm:
-        """The newest samples of the turn, taken or not: at most `count`, and at most what is kept."""
-        if self._position is None:
-            raise ValueError("no turn is open")
-        return self._between(max(self._opened_at, self.end - count), self.end)
+    def since(self, start: int) -> Pcm:
+        """The samples from index `start` on, taken or not, as far as they are kept."""
+        return self._between(start, self.end)
 
     def ready(self, up_to: int) -> int:
         """Number of samples that `take(up_to)` would return."""

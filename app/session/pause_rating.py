@@ -11,7 +11,7 @@ from queue import Empty
 
 from app.dialog.end_of_turn import Stage
 from app.dialog.smart_turn import WINDOW_S
-from app.dialog.turn_taking import TurnEvent
+from app.dialog.turn_events import TurnEvent
 from app.session.capture import Capture
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
 from engine_runtime.timing import TimingBus
@@ -24,10 +24,12 @@ class PauseRating:
         self._worker = worker
         self._capture = capture
 
-    def ask(self, turn_id: int, event: TurnEvent) -> None:
-        """The user paused: ask the detector, if there is one."""
+    def ask(self, turn_id: int, event: TurnEvent, start_ms: float) -> None:
+        """The user paused: ask the detector about the audio from `start_ms` on, if there is a detector."""
         if self._worker is not None:
-            pcm = self._capture.utterance.recent(round(WINDOW_S * self._capture.sample_rate))
+            window_ms = event.at_ms - WINDOW_S * 1e3
+            start = self._capture.samples_of(max(start_ms, window_ms, 0.0))
+            pcm = self._capture.utterance.since(start)
             self._worker.submit(Pause(turn_id, event.speech_end_ms, event.silence_ms, pcm))
 
     def answers(self) -> Iterator[PauseRated]:

@@ -62,6 +62,8 @@ class ReplyInProgress:
     """Playback began, with the first audio of the reply."""
     is_heard: bool = False
     """The first sample was handed to the loudspeaker."""
+    is_paused: bool = False
+    """The user speaks over it."""
     deltas: list[ReplyText] = field(default_factory=list)
     """Its text, as it came."""
     samples_heard: int = 0
@@ -164,6 +166,7 @@ class ReplyPlayer:
         reply = self._present()
         reply.samples_heard = self._samples_heard(reply)  # it is not cut
         reply.has_audio = True
+        reply.is_paused = False
         self._playback.begin(spoken.sample_rate, self.least_ms, self._clock.now_ns())
         for chunk in spoken.chunks:
             self._playback.push(chunk)
@@ -182,6 +185,8 @@ class ReplyPlayer:
             if not reply.has_audio:
                 reply.has_audio = True
                 self._playback.begin(event.sample_rate, self.least_ms, reply.asked_ns)
+                if reply.is_paused:
+                    self._playback.pause()
             if self._playback.is_active:
                 if at_ns is None:
                     self._playback.push(event.pcm)
@@ -200,6 +205,16 @@ class ReplyPlayer:
         self._emit(PlaybackStarted(reply.turn.turn_id))
         self._time_start(reply, started_ns)
         return True
+
+    def pause(self) -> None:
+        """The user speaks over the reply: fade it out. The engine goes on with it."""
+        self._present().is_paused = True
+        self._playback.pause()
+
+    def resume(self) -> None:
+        """That was no turn: go on where the reply was faded out."""
+        self._present().is_paused = False
+        self._playback.resume()
 
     def take_back(self) -> None:
         """The user continues: there was no commit and no reply."""

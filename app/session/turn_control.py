@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from app.dialog.conversation import ConversationRecord
-from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
+from app.dialog.turn_events import TurnAction, TurnEvent
+from app.dialog.turn_taking import TurnTaking
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
 from app.session.end_of_turn_worker import EndOfTurnWorker
@@ -89,7 +90,7 @@ class TurnControl:
         """The state of the current turn, None if there is none."""
         if self._turn is None:
             return None
-        if not self._player.has_reply:
+        if not self._player.has_reply or self._turn_taking.is_interrupted:
             return SessionState.HEARING
         return SessionState.SPEAKING if self._player.is_heard else SessionState.THINKING
 
@@ -213,7 +214,9 @@ class TurnControl:
         self._turn_taking.end_turn()
 
     def cancel_speech(self) -> None:
-        """Drop the turn in progress if the user is still speaking: its source is gone."""
+        """Drop what the user is saying: its source is gone. A reply goes on."""
+        for event in self._turn_taking.forget_speech():
+            self._on_turn_event(event)
         if self.state is SessionState.HEARING:
             self.cancel("stopped")
 
@@ -269,8 +272,16 @@ class TurnControl:
         elif event.action is TurnAction.PAUSE:
             self._decide("pause", turn.turn_id, silence_ms=event.silence_ms)
             if self.settings.turn_taking.policy is not None:
-                self._pauses.ask(turn.turn_id, event)
-            self._speculate(turn, event)
+                self._pauses.ask(turn.turn_id, event, self._start_ms_of(event))
+            if not self._turn_taking.is_interrupted:
+                self._speculate(turn, event)
+        elif event.action is TurnAction.INTERRUPT:
+            self._player.pause()
+            onset_ns = self._capture.spoken_at_ns(self._capture.samples_of(event.speech_start_ms))
+            self._decide("interrupt", turn.turn_id, onset_s=onset_ns / 1e9)
+        elif event.action is TurnAction.RESUME_REPLY:
+            self._player.resume()
+            self._decide("resume", turn.turn_id, silence_ms=event.silence_ms)
         elif event.action is TurnAction.COMMIT:
             self._commit_voice(turn, event)
         elif event.action is TurnAction.REOPEN:
@@ -290,7 +301,11 @@ class TurnControl:
         self._worker.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
 
     def _open_feed(self, event: TurnEvent) -> None:
-        self._feed.open(event.speech_start_ms - self.settings.turn_taking.pre_roll_ms)
+        self._feed.open(self._start_ms_of(event))
+
+    def _start_ms_of(self, event: TurnEvent) -> float:
+        """Start of the audio that belongs to the speech."""
+        return event.speech_start_ms - self.settings.turn_taking.pre_roll_ms
 
     @property
     def _speech_end_ms(self) -> float:

@@ -25,7 +25,8 @@ from app import paths
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.smart_turn import SmartTurn
-from app.dialog.turn_taking import TurnAction, TurnTaking
+from app.dialog.turn_events import TurnAction
+from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import SileroVad
 from app.settings import Eagerness

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.dialog.end_of_turn import Stage
-from app.dialog.turn_taking import TurnAction, TurnEvent, TurnTaking
+from app.dialog.turn_events import TurnAction, TurnEvent
+from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import Eagerness
 
@@ -97,7 +98,7 @@ def test_the_longest_turn_is_committed_in_the_middle_of_speech() -> None:
     # The rest of that speech neither reopens nor interrupts; speech after a silence does.
     scene.quiet(320)
     scene.machine.reply_heard()
-    assert scene.speak(640).actions[2:] == [A.BARGE_IN]
+    assert scene.speak(1_024).actions[2:] == [A.INTERRUPT, A.BARGE_IN]
 
 
 def test_going_on_before_the_reply_is_heard_reopens_the_turn() -> None:
@@ -112,37 +113,8 @@ def test_a_reopened_turn_is_long_enough_already() -> None:
 
 
 def test_too_late_to_reopen_is_an_interruption() -> None:
-    scene = Scene().speak(640).quiet(704).quiet(DEFAULT.reopen_ms + 320).speak(640)
-    assert scene.actions == [A.OPEN, A.PAUSE, A.COMMIT, A.BARGE_IN]
-
-
-def test_speech_over_the_reply_is_a_barge_in() -> None:
-    scene = Scene().speak(640).quiet(704)
-    scene.machine.reply_heard()
-    start = scene.now_ms
-    scene.speak(640)
-    assert scene.actions[3:] == [A.BARGE_IN]
-    assert scene.events[-1].speech_start_ms == start
-    assert scene.events[-1].at_ms == start + DEFAULT.barge_in_ms
-    assert scene.quiet(960).actions[4:] == [A.PAUSE, A.COMMIT]
-
-
-def test_barge_in_takes_clear_and_unbroken_speech() -> None:
-    scene = Scene().speak(640).quiet(704)
-    scene.machine.reply_heard()
-    scene.speak(640, 0.55)
-    for _ in range(20):
-        scene.frames(4, 0.9).frames(1, 0.2)
-    assert scene.actions[3:] == []
-
-
-def test_a_short_sound_is_no_interruption_where_more_speech_is_needed() -> None:
-    scene = Scene(replace(DEFAULT, barge_in_ms=500)).speak(640).quiet(704)
-    scene.machine.reply_heard()
-    assert scene.speak(448).quiet(320).actions[3:] == []
-    start = scene.now_ms
-    assert scene.speak(640).actions[3:] == [A.BARGE_IN]
-    assert scene.events[-1].speech_start_ms == start
+    scene = Scene().speak(640).quiet(704).quiet(DEFAULT.reopen_ms + 320).speak(1_024)
+    assert scene.actions == [A.OPEN, A.PAUSE, A.COMMIT, A.INTERRUPT, A.BARGE_IN]
 
 
 def test_barge_in_can_be_switched_off() -> None:
@@ -157,15 +129,15 @@ def test_barge_in_can_be_switched_off() -> None:
 def test_a_typed_question_can_be_interrupted_but_not_reopened() -> None:
     scene = Scene().quiet(320)
     scene.machine.begin_reply()
-    assert scene.speak(640).actions == [A.BARGE_IN]
+    assert scene.speak(1_024).actions == [A.INTERRUPT, A.BARGE_IN]
 
 
 def test_the_end_of_a_reply_forgets_what_was_heard_under_it() -> None:
     scene = Scene().speak(640).quiet(704)
     scene.machine.reply_heard()
-    scene.speak(64)
+    scene.speak(32)
     scene.machine.end_turn()
-    assert scene.frames(1, 0.9).quiet(320).actions == [A.OPEN, A.PAUSE, A.COMMIT]
+    assert scene.frames(2, 0.9).quiet(320).actions == [A.OPEN, A.PAUSE, A.COMMIT]
 
 
 def test_settings_may_change_between_frames() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialog.turn_taking import TurnAction, TurnEvent
+from app.dialog.turn_events import TurnAction, TurnEvent
 from tests.app.dialog.test_turn_taking import DEFAULT, FRAME_MS, Scene
 
 A = TurnAction

@@ -91,25 +91,20 @@ def test_samples_come_in_order_and_once(script: list[tuple[str, int]]) -> None:
     assert taken == sorted(set(taken))
 
 
-def test_the_newest_part_of_a_turn_taken_or_not() -> None:
+def test_what_was_captured_since_a_sample_taken_or_not() -> None:
     buffer = filled(10)
+    assert buffer.since(85).tolist() == list(range(85, 100))  # no turn is open
     buffer.open(73)
     buffer.take(95)
     buffer.append(frame(100))
-    assert buffer.recent(25).tolist() == list(range(85, 110))
-    assert buffer.recent(1_000).tolist() == list(range(73, 110))
+    assert buffer.since(85).tolist() == list(range(85, 110))
     assert buffer.ready(200) == 15
 
 
-def test_the_newest_part_of_a_long_turn_is_what_is_kept() -> None:
+def test_of_a_long_turn_the_newest_part_is_kept() -> None:
     buffer = filled(10)
     buffer.open(95)
     for start in range(100, 300, 10):
         buffer.append(frame(start))
         buffer.take(start + 10)
-    assert buffer.recent(1_000).tolist() == list(range(260, 300))
-
-
-def test_without_a_turn_there_is_no_newest_part() -> None:
-    with pytest.raises(ValueError, match="no turn"):
-        filled(10).recent(5)
+    assert buffer.since(100).tolist() == list(range(260, 300))

@@ -166,8 +166,9 @@ def test_barge_in_cuts_a_reply_that_is_complete(tmp_path: Path, latency_s: float
         driver.await_event(TurnCancelled, 2)
         assert driver.of(ReplyFinished)[0].seconds == pytest.approx(4.0)
         cut = driver.of(ReplyCut)[0]
-        # The second question starts 2.6 s after the first; the reply 0.64 s later at the earliest.
-        assert cut.heard_s == pytest.approx(2.0 + 0.16 - 0.64 - latency_s, abs=0.15)
+        # The second question starts 2.6 s after the first; the reply 0.64 s later at the earliest. It is
+        # paused after 64 ms, and what the device has by then is heard.
+        assert cut.heard_s == pytest.approx(2.0 + 0.064 - 0.64, abs=0.1)
         assert (cut.turn_id, cut.reason) == (1, "barge_in")
         assert cut.heard_codes == -(-round(cut.heard_s * OUT_RATE) // 1_920)
 
@@ -260,7 +261,8 @@ def test_only_what_was_heard_can_be_played_again(loudspeaker: Loudspeaker) -> No
         driver.session.send(PlayAgain(1))
         driver.await_event(PlaybackFinished)
         heard_s = driver.of(ReplyCut)[0].heard_s
-        assert loudspeaker.loud_samples / RATE == pytest.approx(heard_s, abs=0.005)
+        # What is left of the fade of the cut reply may come first.
+        assert loudspeaker.loud_samples / RATE == pytest.approx(heard_s, abs=0.025)
 
 
 @pytest.mark.slow

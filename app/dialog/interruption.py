@@ -1,0 +1,135 @@
+"""Speech over a reply: is it a turn, or does the reply go on after it?
+
+In: the VAD frames since the speech began, and the end-of-turn detector's answer. Out: a verdict. Pure, with
+times in milliseconds of captured audio; used by turn_taking. No words are recognized: length decides, and the
+detector where the length is between the two.
+
+    speech                       verdict
+    `boundary_ms` or longer      a turn, while the user still speaks
+    `turn_ms` or longer          after a pause: a turn if it sounds finished, or if no answer comes; the reply
+                                 goes on if it does not, and the user does not either
+    shorter                      a backchannel ("mm-hm", "yeah"), a cough, a click: the reply goes on after a
+                                 pause
+
+Spoken by ten synthetic voices, 95 of 100 backchannels are shorter than `turn_ms`, and so are single words
+such as "stop" or "what": neither length nor the detector tells these from "right". The reply goes on; a
+button or Esc stops it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptionSettings:
+    """What makes speech over a reply a turn. Lengths of speech include its short gaps."""
+
+    boundary_ms: int = 1_000
+    """Speech of this length is a turn: the boundary of backchannels in LiveKit agents."""
+    turn_ms: int = 640
+    """Shorter speech is no turn. LiveKit's shortest interruption, 500 ms, and what the VAD adds at both
+    ends."""
+    finished: float = 0.5
+    """Probability of the detector above which longer speech is a finished turn."""
+    resume_ms: int = 224
+    """Silence after which the reply goes on, after short speech. Gaps between words are seldom longer."""
+    answer_ms: int = 320
+    """Silence after which the detector is not waited for."""
+    unfinished_ms: int = 1_000
+    """Silence after which the reply goes on, after longer speech that sounded unfinished. LiveKit's time-out
+    is 2,000 ms; here, what was said is not lost if the user goes on after all."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.turn_ms <= self.boundary_ms:
+            raise ValueError(f"need 0 < turn_ms <= boundary_ms, got {self.turn_ms} and {self.boundary_ms}")
+        if not 0 < self.resume_ms <= self.answer_ms <= self.unfinished_ms:
+            raise ValueError(
+                "need 0 < resume_ms <= answer_ms <= unfinished_ms, "
+                f"got {self.resume_ms}, {self.answer_ms}, {self.unfinished_ms}"
+            )
+        if not 0.0 < self.finished <= 1.0:
+            raise ValueError(f"finished must be in (0, 1], got {self.finished}")
+
+
+class Verdict(Enum):
+    """What speech over a reply is."""
+
+    OPEN = 0
+    """Not decided yet."""
+    TURN = 1
+    """A turn: the reply is cut."""
+    NO_TURN = 2
+    """A backchannel or a noise: the reply goes on."""
+
+
+class Interruption:
+    """One stretch of speech over a reply."""
+
+    def __init__(
+        self,
+        settings: InterruptionSettings,
+        start_ms: float,
+        end_ms: float,
+        earlier: Interruption | None = None,
+    ) -> None:
+        """Speech from `start_ms` to `end_ms` was enough to pause the reply; `earlier` is what it continues,
+        which was taken for a backchannel."""
+        self._settings = settings
+        self._start_ms = start_ms
+        self._earlier_ms = 0.0 if earlier is None else earlier.length_ms
+        self.first_ms: float = start_ms if earlier is None else earlier.first_ms
+        """Where the utterance began."""
+        self.speech_end_ms = end_ms
+        """End of the latest speech."""
+        self.speech_ms = end_ms - start_ms
+        """Speech since `start_ms`, without gaps."""
+        self.is_paused = False
+        """Whether the user makes a pause."""
+        self.now_ms = end_ms
+        """End of the latest frame."""
+        self._probability: float | None = None
+
+    def add(self, start_ms: float, end_ms: float, *, is_speech: bool, pause_ms: float) -> bool:
+        """The next frame. Whether the user has paused just now, with `pause_ms` of silence, and the detector
+        is to be asked."""
+        self.now_ms = end_ms
+        if is_speech:
+            self.speech_end_ms = end_ms
+            self.speech_ms += end_ms - start_ms
+            self.is_paused = False
+            self._probability = None
+            return False
+        was_paused, self.is_paused = self.is_paused, self._silence_ms >= pause_ms
+        return self.is_paused and not was_paused and self.length_ms >= self._settings.turn_ms
+
+    def rate(self, speech_end_ms: float, probability: float) -> bool:
+        """The detector's answer about the pause after `speech_end_ms`; False if that is over."""
+        if not self.is_paused or speech_end_ms != self.speech_end_ms:
+            return False
+        self._probability = probability
+        return True
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it is, as far as one knows by now."""
+        settings, silence_ms = self._settings, self._silence_ms
+        if self.length_ms >= settings.boundary_ms:
+            return Verdict.TURN
+        if self.length_ms < settings.turn_ms:
+            return Verdict.NO_TURN if silence_ms >= settings.resume_ms else Verdict.OPEN
+        if self._probability is None:
+            return Verdict.TURN if silence_ms >= settings.answer_ms else Verdict.OPEN
+        if self._probability >= settings.finished:
+            return Verdict.TURN
+        return Verdict.NO_TURN if silence_ms >= settings.unfinished_ms else Verdict.OPEN
+
+    @property
+    def length_ms(self) -> float:
+        """Speech so far, with the gaps after which the reply did not go on."""
+        return self._earlier_ms + self.speech_end_ms - self._start_ms
+
+    @property
+    def _silence_ms(self) -> float:
+        return self.now_ms - self.speech_end_ms

@@ -1,0 +1,111 @@
+"""What speech over a reply is, by its length, its pauses and the detector's answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.dialog.interruption import Interruption, InterruptionSettings, Verdict
+
+FRAME = 32.0
+PAUSE_MS = 160.0
+SETTINGS = InterruptionSettings()
+
+
+class Voice:
+    """One interruption, told frame by frame."""
+
+    def __init__(self, settings: InterruptionSettings = SETTINGS) -> None:
+        self.speech = Interruption(settings, 0.0, 2 * FRAME)
+        self.now_ms = 2 * FRAME
+        self.asked: list[float] = []
+
+    def _frame(self, *, is_speech: bool) -> None:
+        start, self.now_ms = self.now_ms, self.now_ms + FRAME
+        if self.speech.add(start, self.now_ms, is_speech=is_speech, pause_ms=PAUSE_MS):
+            self.asked.append(self.now_ms)
+
+    def speak(self, until_ms: float) -> Voice:
+        while self.now_ms < until_ms:
+            self._frame(is_speech=True)
+        return self
+
+    def silence_until(self, *verdicts: Verdict) -> float:
+        """Silence in ms until the verdict is one of these."""
+        start = self.now_ms
+        while self.speech.verdict not in verdicts:
+            self._frame(is_speech=False)
+            assert self.now_ms - start < 5_000
+        return self.now_ms - start
+
+
+def test_short_speech_lets_the_reply_go_on_after_a_short_silence() -> None:
+    for length_ms in (64, 320, 608):
+        voice = Voice().speak(length_ms)
+        assert voice.speech.verdict is Verdict.OPEN
+        assert voice.silence_until(Verdict.TURN, Verdict.NO_TURN) == SETTINGS.resume_ms
+        assert voice.speech.verdict is Verdict.NO_TURN
+        assert voice.asked == []
+
+
+def test_speech_beyond_the_boundary_is_a_turn_at_once() -> None:
+    voice = Voice().speak(SETTINGS.boundary_ms - FRAME)
+    assert voice.speech.verdict is Verdict.OPEN
+    assert voice.speak(SETTINGS.boundary_ms).speech.verdict is Verdict.TURN
+
+
+def test_gaps_count_as_speech_that_goes_on() -> None:
+    voice = Voice().speak(320)
+    for _ in range(4):
+        voice._frame(is_speech=False)
+    voice.speak(SETTINGS.boundary_ms)
+    assert voice.speech.verdict is Verdict.TURN
+    assert voice.speech.speech_ms == voice.now_ms - 4 * FRAME
+
+
+def test_longer_speech_that_sounds_finished_is_a_turn() -> None:
+    voice = Voice().speak(800)
+    while not voice.asked:
+        voice._frame(is_speech=False)
+    assert voice.asked == [800 + PAUSE_MS]
+    assert voice.speech.verdict is Verdict.OPEN
+    assert voice.speech.rate(800, 0.6)
+    assert voice.speech.verdict is Verdict.TURN
+
+
+def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
+    voice = Voice().speak(800)
+    while not voice.asked:
+        voice._frame(is_speech=False)
+    assert voice.speech.rate(800, 0.2)
+    voice.silence_until(Verdict.TURN, Verdict.NO_TURN)
+    assert voice.speech.verdict is Verdict.NO_TURN
+    assert voice.now_ms - 800 == pytest.approx(SETTINGS.unfinished_ms, abs=FRAME)
+
+
+def test_without_an_answer_longer_speech_is_a_turn() -> None:
+    voice = Voice().speak(800)
+    assert voice.silence_until(Verdict.TURN, Verdict.NO_TURN) == SETTINGS.answer_ms
+    assert voice.speech.verdict is Verdict.TURN
+
+
+def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
+    voice = Voice().speak(704)
+    while not voice.asked:
+        voice._frame(is_speech=False)
+    voice.speak(voice.now_ms + FRAME)
+    assert not voice.speech.rate(704, 0.9)
+    assert voice.speech.verdict is Verdict.OPEN
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"turn_ms": 1_200}, "turn_ms <= boundary_ms"),
+        ({"resume_ms": 400}, "resume_ms <= answer_ms"),
+        ({"unfinished_ms": 100}, "answer_ms <= unfinished_ms"),
+        ({"finished": 0.0}, "finished"),
+    ],
+)
+def test_settings_are_checked(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        InterruptionSettings(**changes)  # type: ignore[arg-type]
