@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.audio.device_latency import DeviceLatency
 from app.audio.devices import SERVER_DEVICE, Device, DeviceList, choose, find, list_devices, portaudio
 from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
@@ -31,6 +32,9 @@ _STALL_NS = 500_000_000
 """A device without a callback for this long is lost."""
 _LARGEST_SERVICE_STEP_NS = 50_000_000
 """A dialog thread that was held up itself must not take that time for a standstill of the device."""
+
+_ONE_GAP_NS = 200_000_000
+"""An under-run of the device is told of more than once within this time."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,13 +78,18 @@ class _SoundStream(ABC):
         self.sample_rate = DEVICE_RATE_HZ
         self.ring = self._new_ring(DEVICE_RATE_HZ)
         self.name = ""
-        self.latency_s = 0.0
+        self._latency = DeviceLatency()
         self._clock = SampleClock(self.sample_rate)
         self._block = np.zeros(BLOCK_FRAMES, dtype=np.float32)
         self._stream: Any = None
         self._callbacks = 0
         self._has_finished = False
         self._stall = _Stall()
+
+    @property
+    def latency_s(self) -> float:
+        """From the callback to the air or back, as measured by the sound system."""
+        return self._latency.mean_s
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Open the named device or the default one, at 48 kHz or else at its own rate, mono or else
@@ -126,8 +135,8 @@ class _SoundStream(ABC):
             callback=self._callback,
             finished_callback=self._on_finished,
         )
+        self._latency = DeviceLatency(float(self._stream.latency))
         self._stream.start()
-        self.latency_s = float(self._stream.latency)
         self.name = chosen.name
         self._stall.restart(time.perf_counter_ns())
 
@@ -206,6 +215,12 @@ class SoundInput(_SoundStream):
         block."""
         return self.ring.dropped + self._overflows * BLOCK_FRAMES
 
+    def _end_ns(self, adc_s: float, frames: int) -> int:
+        """When the end of the block that was at the converter from `adc_s` on was received."""
+        stream, now_ns = self._stream, time.perf_counter_ns()
+        latency_s = stream.time - adc_s - frames / self.sample_rate if stream and adc_s else 0.0
+        return 2 * now_ns - self._latency.add(latency_s, now_ns)
+
     def sample_time_ns(self, index: float) -> int:
         """When sample `index` was spoken."""
         stamped = self._clock.time_ns(index)
@@ -222,7 +237,7 @@ class SoundInput(_SoundStream):
         np.clip(block[:, 0], -1.0, 1.0, out=clean)
         np.nan_to_num(clean, copy=False)
         self.ring.write(clean)
-        self._clock.stamp(self.ring.written, time.perf_counter_ns())
+        self._clock.stamp(self.ring.written, self._end_ns(time_info.inputBufferAdcTime, frames))
         self._callbacks += 1
         if status.input_overflow:
             self._overflows += 1
@@ -244,6 +259,13 @@ class SoundOutput(_SoundStream):
         self.recorded = PlayedTap(self.sample_rate)
         self._played_clock = SampleClock(self.sample_rate)
         self._is_starved = False
+        self._gap_ns = 0
+        """When the device ran dry last."""
+
+    def _handed_ns(self, dac_s: float, now_ns: int) -> int:
+        """When the block that is at the converter at `dac_s` was handed over."""
+        stream = self._stream
+        return self._latency.add(dac_s - stream.time if stream and dac_s else 0.0, now_ns)
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was handed to PortAudio."""
@@ -274,13 +296,18 @@ class SoundOutput(_SoundStream):
         count = self.ring.play_into(played, self.gain)
         block[:] = played[:, None]
         now_ns, first = time.perf_counter_ns(), self.played.written
+        handed_ns = self._handed_ns(time_info.outputBufferDacTime, now_ns)
         if count:
-            self._clock.stamp(self.ring.consumed - count, now_ns)
+            self._clock.stamp(self.ring.consumed - count, handed_ns)
         if self.played.write(played) == frames:
             self._played_clock.stamp(first, now_ns)
         self.recorded.write(played, now_ns)
         starves = count < frames and self.is_expecting and not self.ring.is_silent
-        if (starves and not self._is_starved) or (status.output_underflow and self.is_expecting):
+        has_gap = self._latency.ran_dry(frames * 1_000_000_000 // self.sample_rate)
+        has_gap = (has_gap or status.output_underflow) and now_ns - self._gap_ns > _ONE_GAP_NS
+        if has_gap:
+            self._gap_ns = now_ns
+        if (starves and not self._is_starved) or (has_gap and self.is_expecting):
             self.underruns += 1
         self._is_starved = starves
         self._callbacks += 1

@@ -77,7 +77,10 @@ class AudioInput(Protocol):
     ring: Ring
     name: str
     """The open device in words, "" while closed."""
-    latency_s: float
+
+    @property
+    def latency_s(self) -> float:
+        """From the air to `ring`, in seconds; below 0 for a monitor, which is ahead of its loudspeaker."""
 
     @property
     def dropped_samples(self) -> int:
@@ -106,7 +109,6 @@ class AudioOutput(Protocol):
     sample_rate: int
     ring: PlaybackRing
     name: str
-    latency_s: float
     gain: float
     """Factor for all that is played; any thread."""
     is_expecting: bool
@@ -118,6 +120,10 @@ class AudioOutput(Protocol):
     While nobody reads it, it is full and takes nothing more."""
     recorded: PlayedTap
     """The same for a recording; a new one at each opening."""
+
+    @property
+    def latency_s(self) -> float:
+        """From `ring` to the air, in seconds."""
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start to empty the ring, silence when it is empty. AudioDeviceError."""

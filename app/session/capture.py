@@ -15,6 +15,7 @@ from app.audio.resample import Resampler
 from app.audio.ring import Ring
 from app.audio.streams import AudioInput
 from app.audio.wav_streams import WavMicrophone
+from app.dialog.speech_end import speech_end
 from app.dialog.utterance import UtteranceBuffer
 from app.dialog.vad import Vad
 from engine_runtime.types import Pcm
@@ -156,6 +157,12 @@ class Capture:
         end = self.utterance.end
         late_ms = (time_ns - self.spoken_at_ns(end)) / 1e6
         return self.ms_of(end) + min(max(late_ms, 0.0), _MOST_BEHIND_MS)
+
+    def end_of_sound(self, vad_end: int) -> int:
+        """Where the speech of the open turn ends that the VAD took to end at `vad_end`."""
+        recent = self.utterance.recent(self._keep_samples)
+        first = self.utterance.end - len(recent)
+        return first + speech_end(recent, self.sample_rate, vad_end - first)
 
     def place_s(self, sample: float) -> float:
         """Where `sample` is in the captured audio, or in the file that is the source."""

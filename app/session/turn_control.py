@@ -336,7 +336,7 @@ class TurnControl:
         capture = self._capture
         start = capture.samples_of(event.speech_start_ms)
         end = capture.samples_of(event.speech_end_ms)
-        turn.last_speech_ns = capture.spoken_at_ns(end)
+        turn.last_speech_ns = capture.spoken_at_ns(end if event.press_end else capture.end_of_sound(end))
         endpointing_ns = self._clock.now_ns() - turn.last_speech_ns
         turn.last_speech_wall_ns = time.perf_counter_ns() - endpointing_ns
         seconds = (end - start) / capture.sample_rate

@@ -18,12 +18,26 @@ set-default-sink speaker
 set-default-source microphone
 """
 
+_ONE_CLOCK_SCRIPT = """\
+load-module module-native-protocol-unix auth-anonymous=1 socket={socket}
+load-module module-null-sink sink_name=both rate=48000 channels=2 channel_map=aux0,aux1 norewinds=1
+load-module module-remap-sink sink_name=speaker master=both channels=1 channel_map=mono \
+master_channel_map=aux0 remix=no
+load-module module-remap-sink sink_name=question master=both channels=1 channel_map=mono \
+master_channel_map=aux1 remix=no
+load-module module-remap-source source_name=microphone master=both.monitor channels=1 channel_map=mono \
+master_channel_map=aux1 remix=no
+set-default-sink speaker
+set-default-source microphone
+"""
+
 
 class PulseServer:
     """The daemon and what can be done to it. `speak` is heard by the microphone, `record` hears the
-    loudspeaker."""
+    loudspeaker. With `one_clock` both are channels of one sink, and `record_both` hears them in step."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_clock: bool = False) -> None:
+        self._script = (_ONE_CLOCK_SCRIPT if one_clock else _SCRIPT).replace("\\\n", "")
         self.folder = Path(tempfile.mkdtemp(prefix="pulse-"))
         self.socket = self.folder / "socket"
         self.environment = {
@@ -39,7 +53,7 @@ class PulseServer:
     def start(self) -> None:
         """Start the daemon and wait until it answers."""
         script = self.folder / "start.pa"
-        script.write_text(_SCRIPT.format(socket=self.socket))
+        script.write_text(self._script.format(socket=self.socket))
         self._daemon = subprocess.Popen(
             ["pulseaudio", "--daemonize=no", "-n", "-F", str(script), "--exit-idle-time=-1", "--realtime=no",
              "--high-priority=no", "--use-pid-file=no"],
@@ -67,6 +81,14 @@ class PulseServer:
         """Record what the loudspeaker plays until the process is terminated."""
         command = ["parecord", "--device=speaker.monitor", "--channels=1", "--rate=48000", "--format=s16le",
                    "--file-format=wav", "--latency-msec=50", str(wav)]  # fmt: skip
+        environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
+        return subprocess.Popen(command, env=os.environ | environment)
+
+    def record_both(self, raw: Path) -> subprocess.Popen[bytes]:
+        """Record loudspeaker and microphone as 16-bit stereo until the process is terminated."""
+        command = ["parecord", "--raw", "--device=both.monitor", "--channels=2", "--channel-map=aux0,aux1",
+                   "--no-remix", "--no-remap", "--rate=48000", "--format=s16le", "--latency-msec=50",
+                   str(raw)]  # fmt: skip
         environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
         return subprocess.Popen(command, env=os.environ | environment)
 

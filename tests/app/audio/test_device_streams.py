@@ -11,11 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from app.audio.device_latency import DeviceLatency
 from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundInput, SoundOutput
 from app.audio.wav import read_wav, write_wav
 from tests.doubles.pulse_server import PulseServer
 
 OK = SimpleNamespace(input_overflow=False, output_underflow=False)
+NO_TIMES = SimpleNamespace(inputBufferAdcTime=0.0, outputBufferDacTime=0.0)
+"""Of a driver that does not know them."""
 
 
 def tone(seconds: float) -> np.ndarray:
@@ -27,9 +30,9 @@ def test_captured_garbage_is_tamed_and_counted() -> None:
     microphone = SoundInput()
     block = np.full((BLOCK_FRAMES, 1), 0.5, dtype=np.float32)
     block[:4, 0] = [np.nan, np.inf, -1e31, 1e31]
-    microphone._callback(block, BLOCK_FRAMES, None, OK)
+    microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert microphone.ring.read(6).tolist() == [0.0, 1.0, -1.0, 1.0, 0.5, 0.5]
-    microphone._callback(block, BLOCK_FRAMES, None, SimpleNamespace(input_overflow=True))
+    microphone._callback(block, BLOCK_FRAMES, NO_TIMES, SimpleNamespace(input_overflow=True))
     assert microphone.dropped_samples == BLOCK_FRAMES
 
 
@@ -38,15 +41,15 @@ def test_what_finds_no_room_is_counted() -> None:
     block = np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
     blocks = microphone.ring.capacity // BLOCK_FRAMES + 2
     for _ in range(blocks):
-        microphone._callback(block, BLOCK_FRAMES, None, OK)
+        microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert microphone.dropped_samples == blocks * BLOCK_FRAMES - microphone.ring.capacity
 
 
 def test_capture_time_is_the_callbacks_time_less_latency() -> None:
     microphone = SoundInput()
-    microphone.latency_s = 0.04
+    microphone._latency = DeviceLatency(0.04)
     before_ns = time.perf_counter_ns()
-    microphone._callback(np.zeros((BLOCK_FRAMES, 1), dtype=np.float32), BLOCK_FRAMES, None, OK)
+    microphone._callback(np.zeros((BLOCK_FRAMES, 1), dtype=np.float32), BLOCK_FRAMES, NO_TIMES, OK)
     after_ns = time.perf_counter_ns()
     assert before_ns <= microphone.sample_time_ns(BLOCK_FRAMES) + 40_000_000 <= after_ns
     gap_ns = microphone.sample_time_ns(BLOCK_FRAMES) - microphone.sample_time_ns(0)
@@ -58,9 +61,9 @@ def test_the_loudspeaker_plays_the_ring_then_silence(channels: int) -> None:
     loudspeaker = SoundOutput()
     loudspeaker.ring.write(np.full(500, 0.25, dtype=np.float32))
     block = np.ones((BLOCK_FRAMES, channels), dtype=np.float32)
-    loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert (block == 0.25).all()
-    loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert (block[:20] == 0.25).all()
     assert not block[20:].any()
     assert loudspeaker.underruns == 0
@@ -73,7 +76,7 @@ def test_the_reference_of_echo_cancellation_is_what_the_device_was_given() -> No
     block = np.ones((BLOCK_FRAMES, 2), dtype=np.float32)
     before_ns = time.perf_counter_ns()
     for _ in range(3):
-        loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     after_ns = time.perf_counter_ns()
     played = loudspeaker.played.read(3 * BLOCK_FRAMES)
     assert (played[:500] == 0.25).all()
@@ -88,15 +91,32 @@ def test_a_reference_that_nobody_reads_stops_at_its_size() -> None:
     loudspeaker = SoundOutput()
     block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
     for _ in range(400):
-        loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert loudspeaker.played.written == loudspeaker.played.capacity
     now_ns = time.perf_counter_ns()
     at = loudspeaker.played_index(now_ns)
     loudspeaker.played.read(loudspeaker.played.capacity)
-    loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert loudspeaker.played.available == BLOCK_FRAMES
     assert at is not None
     assert loudspeaker.played_index(time.perf_counter_ns()) != at
+
+
+def test_a_gap_that_portaudio_does_not_tell_of_is_counted() -> None:
+    loudspeaker = SoundOutput()
+    loudspeaker.is_expecting = True
+    loudspeaker.ring.write(np.ones(20 * BLOCK_FRAMES, dtype=np.float32))
+    clock = SimpleNamespace(time=100.0, close=lambda ignore_errors: None)
+    loudspeaker._stream = clock
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    begin_s = time.perf_counter()
+    for number in range(12):
+        # The callbacks come all at once; the converter has been silent for 25 ms after the sixth block.
+        dac_s = 100.0 + 0.06 + number * 0.01 + (0.025 if number >= 6 else 0.0)
+        clock.time = 100.0 + time.perf_counter() - begin_s
+        loudspeaker._callback(block, BLOCK_FRAMES, SimpleNamespace(outputBufferDacTime=dac_s), OK)
+    assert loudspeaker.underruns == 1
+    assert 0.06 < loudspeaker.latency_s < 0.2
 
 
 def test_gaps_are_counted_once_each() -> None:
@@ -104,10 +124,10 @@ def test_gaps_are_counted_once_each() -> None:
     loudspeaker.is_expecting = True
     block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
     for _ in range(3):
-        loudspeaker._callback(block, BLOCK_FRAMES, None, OK)
+        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     assert loudspeaker.underruns == 1
     loudspeaker.ring.write(np.ones(BLOCK_FRAMES, dtype=np.float32))
-    loudspeaker._callback(block, BLOCK_FRAMES, None, SimpleNamespace(output_underflow=True))
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, SimpleNamespace(output_underflow=True))
     assert loudspeaker.underruns == 2
 
 
