@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from platform import platform, python_version
 from typing import NoReturn, TypeGuard
@@ -23,6 +22,7 @@ from app.commands import bench, console, demo, doctor, fetch, inspect, talk, trt
 from app.commands.engine_options import add_engine_options, add_input_mode_option, add_turn_options
 from app.logging_setup import set_up_logging
 from app.progress import note
+from app.version import program_version
 from engine_runtime.errors import MossVoiceError, redact
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"moss-voice {_version()}")
+    parser.add_argument("--version", action="version", version=f"moss-voice {program_version()}")
     parser.add_argument("--verbose", action="store_true", help="print log records and tracebacks")
     add_engine_options(parser, of_subcommand=False)
     add_turn_options(parser, of_subcommand=False)
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths.require_home()
     set_up_logging(paths.log_file(), arguments.verbose)
     command = arguments.command or "window"
-    _log.info("moss-voice %s, %s: Python %s on %s", _version(), command, python_version(), platform())
+    system = f"Python {python_version()} on {platform()}"
+    _log.info("moss-voice %s, %s: %s", program_version(), command, system)
     try:
         with process.stopped_by_signals():
             _require_current_folder()
@@ -141,10 +142,3 @@ def _fail(text: str, verbose: bool) -> int:
         _log.exception("failed")
     note(text)
     return 1
-
-
-def _version() -> str:
-    try:
-        return metadata.version("moss-voice")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"

@@ -208,7 +208,7 @@ class ControlBar(QFrame):
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 10, 16, 10)
-        layout.setSpacing(12)
+        layout.setSpacing(10)
         self.start_button.setMinimumSize(QSize(104, 36))
         layout.addWidget(self.start_button)
         layout.addWidget(self.talk_button)

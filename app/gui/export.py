@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
+from app.gui.notice_line import NoticeLine
 from app.gui.snapshot import save_png
 from app.session.trace import write_chrome_trace, write_csv
 from engine_runtime.errors import MossVoiceError
@@ -27,10 +28,10 @@ class Export(QObject):
         events: the newest `MOST_EVENTS` timing events.
     """
 
-    def __init__(self, window: QWidget, view: QWidget, banner: ErrorBanner) -> None:
+    def __init__(self, window: QWidget, view: QWidget, banner: ErrorBanner, notice: NoticeLine) -> None:
         super().__init__(window)
         self.events: deque[TimingEvent] = deque(maxlen=MOST_EVENTS)
-        self._window, self._view, self._banner = window, view, banner
+        self._window, self._view, self._banner, self._notice = window, view, banner, notice
 
     def add(self, events: Iterable[TimingEvent]) -> None:
         """Keep more events."""
@@ -75,3 +76,5 @@ class Export(QObject):
             save(Path(chosen))
         except MossVoiceError as error:
             self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+        else:
+            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", chosen))

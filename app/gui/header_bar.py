@@ -18,7 +18,8 @@ class HeaderBar(QFrame):
     """Buttons for the complete window.
 
     Signals:
-        new_conversation, theme_toggled, language_toggled, settings_wanted, help_wanted: a button was pressed.
+        new_conversation, panel_wanted, compact_wanted, theme_toggled, language_toggled, settings_wanted: a
+            button was pressed.
         csv_wanted, trace_wanted, picture_wanted: an entry of the export menu was chosen.
     """
 
@@ -26,7 +27,8 @@ class HeaderBar(QFrame):
     theme_toggled = Signal()
     language_toggled = Signal()
     settings_wanted = Signal()
-    help_wanted = Signal()
+    panel_wanted = Signal()
+    compact_wanted = Signal()
     csv_wanted = Signal()
     trace_wanted = Signal()
     picture_wanted = Signal()
@@ -45,14 +47,18 @@ class HeaderBar(QFrame):
             QToolButton(),
             QToolButton(),
         )
+        self.panel_button, self.compact_button = QToolButton(), QToolButton()
         self.theme_button, self.settings_button, self.help_button = (
             QToolButton(),
             QToolButton(),
             QToolButton(),
         )
+        self._shows_panel = True
         self._icon_names = {
             self.new_button: "plus",
             self.export_button: "export",
+            self.panel_button: "panel",
+            self.compact_button: "compact",
             self.language_button: "globe",
             self.theme_button: "moon",
             self.settings_button: "settings",
@@ -73,7 +79,9 @@ class HeaderBar(QFrame):
         self.language_button.clicked.connect(self.language_toggled)
         self.theme_button.clicked.connect(self.theme_toggled)
         self.settings_button.clicked.connect(self.settings_wanted)
-        self.help_button.clicked.connect(self.help_wanted)
+        self.panel_button.clicked.connect(self.panel_wanted)
+        self.compact_button.clicked.connect(self.compact_wanted)
+        self.help_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self._lay_out()
         self.set_theme(theme)
         self.retranslate()
@@ -81,6 +89,11 @@ class HeaderBar(QFrame):
     def show_engine(self, event: EngineReady) -> None:
         """Show which bundle answers."""
         self._engine = event
+        self.retranslate()
+
+    def show_panel(self, on: bool) -> None:
+        """The latency view was shown or hidden."""
+        self._shows_panel = on
         self.retranslate()
 
     def set_theme(self, theme: Theme) -> None:
@@ -102,7 +115,9 @@ class HeaderBar(QFrame):
             (self.language_button, self.tr("Switch the language"), ""),
             (self.theme_button, self.tr("Switch between light and dark"), "Ctrl+T"),
             (self.settings_button, self.tr("Settings"), "Ctrl+,"),
-            (self.help_button, self.tr("Keyboard shortcuts"), "F1"),
+            (self.panel_button, self._panel_words(), "F9"),
+            (self.compact_button, self.tr("Small window"), "F10"),
+            (self.help_button, self.tr("Help"), ""),
         ):
             button.setAccessibleName(name)
             button.setToolTip(f"{name} ({shortcut})" if shortcut else name)
@@ -118,6 +133,9 @@ class HeaderBar(QFrame):
         if event.type() is QEvent.Type.LanguageChange:
             self.retranslate()
         super().changeEvent(event)
+
+    def _panel_words(self) -> str:
+        return self.tr("Hide the latency view") if self._shows_panel else self.tr("Show the latency view")
 
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)

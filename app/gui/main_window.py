@@ -10,20 +10,22 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtCore import QEvent, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QDialog, QMainWindow, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QMainWindow
 
 from app import paths
 from app.gui import themes
 from app.gui.background import Background
 from app.gui.bridge import SessionBridge
+from app.gui.compact_window import CompactWindow
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.export import Export
 from app.gui.header_bar import HeaderBar
+from app.gui.help_menu import HelpMenu
 from app.gui.icons import Icons
 from app.gui.latency_view import LatencyView
 from app.gui.notice_line import NoticeLine
@@ -36,6 +38,8 @@ from app.gui.themes import ThemeChoice
 from app.gui.transcript import Transcript
 from app.gui.translation import Translation
 from app.gui.ways_to_talk import WaysToTalk
+from app.gui.window_layout import beside, conversation_column, stacked
+from app.gui.window_modes import WindowModes
 from app.session import messages
 from app.session.messages import SessionState
 from app.session.session_settings import SessionSettings
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
     from app.session.session import Session
 
 _log = logging.getLogger(__name__)
-_SHARES = (34, 66)
 _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
 
 
@@ -92,7 +95,8 @@ class MainWindow(QMainWindow):
         self.composer = Composer(self.theme, self._icons)
         self.latency = LatencyView(self.theme)
         self.controls = ControlBar(self.theme, self._icons)
-        self.export = Export(self, self.latency, self.banner)
+        self.export = Export(self, self.latency, self.banner, self.notice)
+        self.help = HelpMenu(self.banner, self.notice, self)
         self.latency.cleared.connect(self.export.clear)
         self.latency.cleared.connect(self.controls.counters.clear)
         self.controls.show_reply(self.preferences.reply)
@@ -100,13 +104,16 @@ class MainWindow(QMainWindow):
         self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
         self.background = Background(self, self.controls, self.header.badge, self._icons)
         self._lay_out()
+        compact = CompactWindow(self.bridge, self.controls, self.header.badge, self.theme, self._icons)
+        self.modes = WindowModes(self, self.splitter, self.latency, compact)
+        self.header.help_button.setMenu(self.help)
         self._connect_session()
         self._connect_controls()
         self._shortcuts = self._add_shortcuts()
         self._show_state(SessionState.LOADING)
         self._retranslate()
         self.restoreGeometry(self._store.kept_bytes("geometry"))
-        self.splitter.restoreState(self._store.kept_bytes("splitter"))
+        self.modes.restore(self._store.kept_bytes("splitter"), shows_panel=self.preferences.latency_panel)
         self._use_ways()
         application.styleHints().colorSchemeChanged.connect(self._follow_system)
 
@@ -186,8 +193,10 @@ class MainWindow(QMainWindow):
         self.ways.push.close()
         self.background.close()
         self._store.keep_bytes("geometry", self.saveGeometry())
-        self._store.keep_bytes("splitter", self.splitter.saveState())
+        self._store.keep_bytes("splitter", self.modes.handle)
+        self.preferences = dataclasses.replace(self.preferences, latency_panel=self.modes.shows_panel)
         self._store.save(self.preferences)
+        self.modes.close()
         self.bridge.stop()
         if not self.bridge.session.stop():
             _log.warning("the session did not end in time")
@@ -209,20 +218,10 @@ class MainWindow(QMainWindow):
         bridge.engine_ready.connect(self.header.show_engine)
         bridge.engine_ready.connect(lambda event: transcript.welcome.show_card(event.card))
         bridge.levels.connect(controls.show_levels)
-        bridge.levels.connect(transcript.show_levels)
         bridge.counters.connect(controls.counters.show_counters)
         bridge.echo_measured.connect(controls.counters.show_echo)
-        bridge.turn_opened.connect(transcript.open_turn)
-        bridge.turn_extended.connect(transcript.extend_turn)
-        bridge.turn_committed.connect(transcript.commit_turn)
-        bridge.turn_cancelled.connect(transcript.cancel_turn)
-        bridge.reply_text.connect(transcript.add_reply_text)
-        bridge.reply_cut.connect(transcript.cut_reply)
-        bridge.playback_started.connect(transcript.start_playback)
-        bridge.playback_finished.connect(transcript.finish_playback)
-        bridge.reply_finished.connect(transcript.finish_reply)
+        transcript.follow(bridge)
         bridge.sample_started.connect(self._announce_sample)
-        bridge.sample_progress.connect(transcript.show_sample_progress)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
         bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
@@ -311,7 +310,10 @@ class MainWindow(QMainWindow):
         header.theme_toggled.connect(self.toggle_theme)
         header.language_toggled.connect(self.toggle_language)
         header.settings_wanted.connect(self.open_settings)
-        header.help_wanted.connect(self._show_shortcuts)
+        header.panel_wanted.connect(self.modes.toggle_panel)
+        header.compact_wanted.connect(self.modes.enter_compact)
+        self.modes.panel_toggled.connect(header.show_panel)
+        self.help.shortcuts_wanted.connect(self._show_shortcuts)
         header.csv_wanted.connect(self.export.save_csv)
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)
@@ -355,6 +357,8 @@ class MainWindow(QMainWindow):
             "Ctrl+R": lambda: self.bridge.send(messages.RescanDevices()),
             "Ctrl+E": self.export.save_csv,
             "Ctrl+T": self.toggle_theme,
+            "F9": self.modes.toggle_panel,
+            "F10": self.modes.enter_compact,
             "Ctrl+,": self.open_settings,
             "F1": self._show_shortcuts,
             "Ctrl+Q": self.background.quit,
@@ -385,6 +389,7 @@ class MainWindow(QMainWindow):
         self.composer.set_theme(theme)
         self.latency.set_theme(theme)
         self.controls.set_theme(theme)
+        self.modes.compact.set_theme(theme)
 
     def _follow_system(self) -> None:
         if self.preferences.theme is ThemeChoice.SYSTEM:
@@ -404,33 +409,9 @@ class MainWindow(QMainWindow):
 
     def _lay_out(self) -> None:
         self.setWindowIcon(self._icons.icon("moss-voice", self.theme.accent))
-        left = QWidget()
-        column = QVBoxLayout(left)
-        column.setContentsMargins(0, 0, 0, 12)
-        column.setSpacing(8)
-        column.addWidget(self.transcript, 1)
-        for widget in (self.banner, self.notice, self.sample_row, self.composer):
-            inset = QVBoxLayout()
-            inset.setContentsMargins(16, 0, 14, 0)
-            inset.addWidget(widget)
-            column.addLayout(inset)
-        left.setMinimumWidth(360)
-        self.splitter = QSplitter(Qt.Orientation.Horizontal)
-        self.splitter.setHandleWidth(1)
-        self.splitter.setChildrenCollapsible(False)
-        self.splitter.addWidget(left)
-        self.splitter.addWidget(self.latency)
-        for index, share in enumerate(_SHARES):
-            self.splitter.setStretchFactor(index, share)
-        self.splitter.setSizes([share * 1440 // sum(_SHARES) for share in _SHARES])
-        body = QWidget()
-        layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.header)
-        layout.addWidget(self.splitter, 1)
-        layout.addWidget(self.controls)
-        self.setCentralWidget(body)
+        below = (self.banner, self.notice, self.sample_row, self.composer)
+        self.splitter = beside(conversation_column(self.transcript, below), self.latency)
+        self.setCentralWidget(stacked(self.header, self.splitter, self.controls))
         self.setMinimumHeight(600)
         self.resize(1440, 920)
         self.composer.setFocus()

@@ -78,6 +78,7 @@ class Preferences:
     exact_encoding: bool = False
     bundle: str = ""
     voice: str = ""
+    latency_panel: bool = True
     closes_to_tray: bool = False
     starts_minimised: bool = False
 
@@ -167,6 +168,7 @@ class PreferenceStore:
             exact_encoding=self._text("exact_encoding") == "true",
             bundle=self._text("bundle"),
             voice=self._text("voice"),
+            latency_panel=self._text("latency_panel") != "false",
             closes_to_tray=self._text("closes_to_tray") == "true",
             starts_minimised=self._text("starts_minimised") == "true",
         )

@@ -43,6 +43,8 @@ class ShortcutsDialog(QDialog):
             "Ctrl+R": self.tr("Look for sound devices again"),
             "Ctrl+E": self.tr("Export the timings as CSV"),
             "Ctrl+T": self.tr("Switch between light and dark"),
+            "F9": self.tr("Show or hide the latency view"),
+            "F10": self.tr("Small window"),
             "Ctrl+,": self.tr("Settings"),
             "F1": self.tr("This list"),
             "Ctrl+Q": self.tr("Close the window"),

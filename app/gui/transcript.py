@@ -12,6 +12,7 @@ from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
+from app.gui.bridge import SessionBridge
 from app.gui.bubbles import Bubble, ReplyBubble, UserBubble
 from app.gui.icons import Icons
 from app.gui.themes import Theme
@@ -74,6 +75,20 @@ class Transcript(QScrollArea):
         """The bubbles of a turn."""
         turn = self._turns.get(turn_id)
         return (None, None) if turn is None else (turn.user, turn.reply)
+
+    def follow(self, bridge: SessionBridge) -> None:
+        """Show what the session reports from now on."""
+        bridge.levels.connect(self.show_levels)
+        bridge.turn_opened.connect(self.open_turn)
+        bridge.turn_extended.connect(self.extend_turn)
+        bridge.turn_committed.connect(self.commit_turn)
+        bridge.turn_cancelled.connect(self.cancel_turn)
+        bridge.reply_text.connect(self.add_reply_text)
+        bridge.reply_cut.connect(self.cut_reply)
+        bridge.playback_started.connect(self.start_playback)
+        bridge.playback_finished.connect(self.finish_playback)
+        bridge.reply_finished.connect(self.finish_reply)
+        bridge.sample_progress.connect(self.show_sample_progress)
 
     def show_state(self, state: SessionState) -> None:
         """Invite to ask, unless the session cannot answer."""

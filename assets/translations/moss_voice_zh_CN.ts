@@ -649,6 +649,10 @@
         <source>Latency view as PNG</source>
         <translation>延迟视图导出为 PNG</translation>
     </message>
+    <message>
+        <source>Saved as %1.</source>
+        <translation>已保存为 %1。</translation>
+    </message>
 </context>
 <context>
     <name>FileField</name>
@@ -689,10 +693,6 @@
         <translation>设置</translation>
     </message>
     <message>
-        <source>Keyboard shortcuts</source>
-        <translation>键盘快捷键</translation>
-    </message>
-    <message>
         <source>Timings as CSV …</source>
         <translation>计时导出为 CSV……</translation>
     </message>
@@ -707,6 +707,22 @@
     <message>
         <source>%1 · loaded in %2 s</source>
         <translation>%1 · %2 秒加载完成</translation>
+    </message>
+    <message>
+        <source>Small window</source>
+        <translation>小窗口</translation>
+    </message>
+    <message>
+        <source>Help</source>
+        <translation>帮助</translation>
+    </message>
+    <message>
+        <source>Hide the latency view</source>
+        <translation>隐藏延迟视图</translation>
+    </message>
+    <message>
+        <source>Show the latency view</source>
+        <translation>显示延迟视图</translation>
     </message>
 </context>
 <context>
@@ -1314,6 +1330,14 @@
         <source>Hold to talk, outside of text fields</source>
         <translation>按住说话（不在文本框内时）</translation>
     </message>
+    <message>
+        <source>Show or hide the latency view</source>
+        <translation>显示或隐藏延迟视图</translation>
+    </message>
+    <message>
+        <source>Small window</source>
+        <translation>小窗口</translation>
+    </message>
 </context>
 <context>
     <name>StateBadge</name>
@@ -1631,6 +1655,92 @@
     <message>
         <source>It understands and speaks only %1: ask in %1.</source>
         <translation>它只听得懂、也只会说%1，请用%1提问。</translation>
+    </message>
+</context>
+<context>
+    <name>CompactWindow</name>
+    <message>
+        <source>Input level</source>
+        <translation>输入电平</translation>
+    </message>
+    <message>
+        <source>Output level</source>
+        <translation>输出电平</translation>
+    </message>
+    <message>
+        <source>Mute the microphone</source>
+        <translation>将麦克风静音</translation>
+    </message>
+    <message>
+        <source>Stop the reply</source>
+        <translation>停止回复</translation>
+    </message>
+    <message>
+        <source>Keep above other windows</source>
+        <translation>置于其他窗口之上</translation>
+    </message>
+    <message>
+        <source>Large window</source>
+        <translation>完整窗口</translation>
+    </message>
+    <message>
+        <source>You speak …</source>
+        <translation>您在说……</translation>
+    </message>
+    <message>
+        <source>You spoke %1 s</source>
+        <translation>您说了 %1 秒</translation>
+    </message>
+</context>
+<context>
+    <name>HelpMenu</name>
+    <message>
+        <source>Save report</source>
+        <translation>保存报告</translation>
+    </message>
+    <message>
+        <source>Text (*.txt)</source>
+        <translation>文本 (*.txt)</translation>
+    </message>
+    <message>
+        <source>The report is being written …</source>
+        <translation>正在写入报告……</translation>
+    </message>
+    <message>
+        <source>The log is in %1.</source>
+        <translation>日志位于 %1。</translation>
+    </message>
+    <message>
+        <source>About MOSS Voice</source>
+        <translation>关于 MOSS Voice</translation>
+    </message>
+    <message>
+        <source>A speech-to-speech assistant that runs on this computer. Nothing leaves it.</source>
+        <translation>在这台电脑上运行的语音助手，不向外发送任何内容。</translation>
+    </message>
+    <message>
+        <source>Licence: Apache 2.0</source>
+        <translation>许可证：Apache 2.0</translation>
+    </message>
+    <message>
+        <source>Keyboard shortcuts</source>
+        <translation>键盘快捷键</translation>
+    </message>
+    <message>
+        <source>Save report for troubleshooting …</source>
+        <translation>保存故障排查报告……</translation>
+    </message>
+    <message>
+        <source>Open log folder</source>
+        <translation>打开日志文件夹</translation>
+    </message>
+    <message>
+        <source>The report is in %1. Read it before you send it to someone.</source>
+        <translation>报告位于 %1。发给他人之前请先阅读。</translation>
+    </message>
+    <message>
+        <source>The report could not be written.</source>
+        <translation>无法写入报告。</translation>
     </message>
 </context>
 </TS>

@@ -30,6 +30,7 @@ def test_timings_are_exported(
         )
         export()
         assert content in (tmp_path / name).read_bytes()
+        assert window.notice.text() == f"Saved as {tmp_path / name}."
     assert not window.banner.isVisible()
 
 

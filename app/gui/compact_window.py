@@ -1,0 +1,189 @@
+"""A small window in place of the large one: state, levels, the last question and reply, mute and stop.
+
+In: events of the session through the bridge, badge and mute button of the large window. Out: commands, and
+the wish for the large window. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
+
+from app.gui.bridge import SessionBridge
+from app.gui.control_bar import ControlBar
+from app.gui.icons import Icons
+from app.gui.meters import LevelMeter
+from app.gui.state_badge import StateBadge
+from app.gui.themes import Theme
+from app.session import messages
+from app.session.messages import SessionState
+
+_SPEECH_PROBABILITY = 0.5
+_MOST_CHARACTERS = 400
+"""Of a reply, its newest: the window shows four lines."""
+
+
+class CompactWindow(QWidget):
+    """Closing it means the large window.
+
+    Signals:
+        left: the large window is wanted.
+    """
+
+    left = Signal()
+
+    def __init__(
+        self, bridge: SessionBridge, controls: ControlBar, badge: StateBadge, theme: Theme, icons: Icons
+    ) -> None:
+        super().__init__()
+        self._bridge, self._controls, self._icons, self._theme = bridge, controls, icons, theme
+        self._shown_badge = badge
+        self._turn_id = 0
+        self._reply = ""
+        self.badge = StateBadge(theme, icons)
+        self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
+        self.question, self.reply = QLabel(), QLabel()
+        self.mute_button, self.stop_button, self.pin_button, self.expand_button = (
+            QToolButton() for _ in range(4)
+        )
+        self._lay_out()
+        self._connect()
+        self.set_theme(theme)
+        self.retranslate()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._theme = theme
+        self.badge.set_theme(theme)
+        for meter in (self.input_meter, self.output_meter):
+            meter.set_theme(theme)
+        self.stop_button.setIcon(self._icons.icon("stop", theme.text, theme.muted))
+        self.pin_button.setIcon(self._icons.icon("pin", theme.text))
+        self.expand_button.setIcon(self._icons.icon("expand", theme.text))
+        self._show_mute(self._controls.mute_button.isChecked())
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.setWindowTitle("MOSS Voice")
+        self.input_meter.set_label(self.tr("Input level"))
+        self.output_meter.set_label(self.tr("Output level"))
+        for button, name in (
+            (self.mute_button, self.tr("Mute the microphone")),
+            (self.stop_button, self.tr("Stop the reply")),
+            (self.pin_button, self.tr("Keep above other windows")),
+            (self.expand_button, self.tr("Large window")),
+        ):
+            button.setToolTip(name)
+            button.setAccessibleName(name)
+
+    def pin(self, on: bool) -> None:
+        """Keep the window above others, or not."""
+        was_visible = self.isVisible()
+        self.setWindowFlag(Qt.WindowType.WindowStaysOnTopHint, on)  # hides the window
+        self.setVisible(was_visible)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Back to the large window."""
+        super().closeEvent(event)
+        self.left.emit()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    # ---- from the session ----
+
+    def _follow_badge(self) -> None:
+        """Show what the badge of the large window shows."""
+        self.badge.show_state(self._shown_badge.state)
+        self.badge.show_input(self._shown_badge.input)
+        is_replying = self._shown_badge.state in (SessionState.THINKING, SessionState.SPEAKING)
+        self.stop_button.setEnabled(is_replying)
+
+    def _show_levels(self, event: messages.Levels) -> None:
+        self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
+        self.output_meter.show_level(event.output_dbfs)
+
+    def _open(self, event: messages.TurnOpened) -> None:
+        self._turn_id = event.turn_id
+        self.question.setText(event.text or self.tr("You speak …"))
+        self._show_reply("")
+
+    def _commit(self, event: messages.TurnCommitted) -> None:
+        if event.turn_id == self._turn_id and event.seconds:
+            self.question.setText(self.tr("You spoke %1 s").replace("%1", f"{event.seconds:.1f}"))
+
+    def _take_back(self, event: messages.TurnExtended | messages.TurnCancelled) -> None:
+        if event.turn_id == self._turn_id and (isinstance(event, messages.TurnExtended) or not self._reply):
+            self.question.setText(self.tr("You speak …") if isinstance(event, messages.TurnExtended) else "")
+            self._show_reply("")
+
+    def _add(self, event: messages.ReplyTextDelta) -> None:
+        if event.turn_id == self._turn_id:
+            self._show_reply(self._reply + event.text)
+
+    def _cut(self, event: messages.ReplyCut) -> None:
+        if event.turn_id == self._turn_id:
+            self._show_reply(f"{event.heard_text.rstrip()} …" if event.heard_text else "")
+
+    def _show_reply(self, text: str) -> None:
+        self._reply = text
+        self.reply.setText(text[-_MOST_CHARACTERS:])
+
+    def _show_mute(self, on: bool) -> None:
+        colour = self._theme.danger if on else self._theme.text
+        self.mute_button.setIcon(self._icons.icon("microphone-off" if on else "microphone", colour))
+        self.mute_button.setChecked(on)
+
+    # ---- set-up ----
+
+    def _connect(self) -> None:
+        bridge, mute = self._bridge, self._controls.mute_button
+        self._shown_badge.changed.connect(self._follow_badge)
+        bridge.levels.connect(self._show_levels)
+        bridge.turn_opened.connect(self._open)
+        bridge.turn_committed.connect(self._commit)
+        bridge.turn_extended.connect(self._take_back)
+        bridge.turn_cancelled.connect(self._take_back)
+        bridge.reply_text.connect(self._add)
+        bridge.reply_cut.connect(self._cut)
+        mute.toggled.connect(self._show_mute)
+        self.mute_button.clicked.connect(mute.toggle)
+        self.stop_button.clicked.connect(lambda: bridge.send(messages.CancelTurn()))
+        self.pin_button.toggled.connect(self.pin)
+        self.expand_button.clicked.connect(self.close)
+
+    def _lay_out(self) -> None:
+        self.setWindowIcon(self._icons.icon("moss-voice", self._theme.accent))
+        head = QHBoxLayout()
+        head.addWidget(self.badge)
+        head.addStretch(1)
+        for button in (self.mute_button, self.stop_button, self.pin_button, self.expand_button):
+            button.setIconSize(QSize(18, 18))
+            head.addWidget(button)
+        for button in (self.mute_button, self.pin_button):
+            button.setCheckable(True)
+        self.stop_button.setEnabled(False)
+        meters = QHBoxLayout()
+        for meter in (self.input_meter, self.output_meter):
+            meters.addWidget(meter)
+        card = QFrame()
+        card.setProperty("role", "card")
+        lines = QVBoxLayout(card)
+        for label, role in ((self.question, "muted"), (self.reply, "")):
+            label.setProperty("role", role)
+            label.setWordWrap(True)
+            label.setTextFormat(Qt.TextFormat.PlainText)
+            label.setMinimumWidth(1)
+            lines.addWidget(label)
+        lines.addStretch(1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 10, 12, 12)
+        layout.setSpacing(8)
+        layout.addLayout(head)
+        layout.addLayout(meters)
+        layout.addWidget(card, 1)
+        self.resize(340, 190)

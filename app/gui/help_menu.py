@@ -1,0 +1,103 @@
+"""The menu of the help button: keyboard shortcuts, a report for someone who helps, the log folder, about.
+
+In: clicks. Out: the file of the report, written by `moss-voice doctor` in a process of its own, and the
+folder of the log in the file manager of the desktop. GUI thread.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from PySide6.QtCore import QEvent, QProcess, QUrl, Signal, qVersion
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
+
+from app import paths
+from app.gui.error_banner import ErrorBanner
+from app.gui.notice_line import NoticeLine
+from app.version import program_version
+
+_REPORT_NAME = "moss-voice-report.txt"
+
+
+class HelpMenu(QMenu):
+    """One entry for each kind of help.
+
+    Signals:
+        shortcuts_wanted: the entry of the keyboard shortcuts was chosen.
+    """
+
+    shortcuts_wanted = Signal()
+
+    def __init__(self, banner: ErrorBanner, notice: NoticeLine, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._banner, self._notice = banner, notice
+        self._doctor: QProcess | None = None
+        self.shortcuts_action = self.addAction("", self.shortcuts_wanted)
+        self.report_action = self.addAction("", self.save_report)
+        self.log_action = self.addAction("", self.open_log_folder)
+        self.addSeparator()
+        self.about_action = self.addAction("", self.show_about)
+        self.retranslate()
+
+    def save_report(self) -> None:
+        """Ask for a file and let the doctor write its report there; takes some seconds."""
+        title, kinds = self.tr("Save report"), self.tr("Text (*.txt)")
+        file, _ = QFileDialog.getSaveFileName(self, title, str(Path.home() / _REPORT_NAME), kinds)
+        if not file:
+            return
+        self.report_action.setEnabled(False)
+        self._notice.show_notice(self.tr("The report is being written …"))
+        doctor = self._doctor = QProcess(self)
+        doctor.finished.connect(lambda *_: self._note_report(file))
+        doctor.errorOccurred.connect(lambda _: self._note_report(file))
+        doctor.start(sys.executable, ["-m", "app", "doctor", "--report", file])
+
+    def open_log_folder(self) -> None:
+        """Show the folder of the log in the file manager; where there is none, say where it is."""
+        folder = paths.log_file().parent
+        if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
+            self._notice.show_notice(self.tr("The log is in %1.").replace("%1", str(folder)))
+
+    def show_about(self) -> None:
+        """Show name, version and licence."""
+        QMessageBox.about(self, self.tr("About MOSS Voice"), self.about_text())
+
+    def about_text(self) -> str:
+        """What the program is, as rich text."""
+        parts = (
+            f"<b>MOSS Voice {program_version()}</b>",
+            self.tr("A speech-to-speech assistant that runs on this computer. Nothing leaves it."),
+            self.tr("Licence: Apache 2.0"),
+            f"Python {platform.python_version()}, Qt {qVersion()}, {platform.platform()}",
+        )
+        return "<p>" + "</p><p>".join(parts) + "</p>"
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.shortcuts_action.setText(self.tr("Keyboard shortcuts"))
+        self.report_action.setText(self.tr("Save report for troubleshooting …"))
+        self.log_action.setText(self.tr("Open log folder"))
+        self.about_action.setText(self.tr("About MOSS Voice"))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    def _note_report(self, file: str) -> None:
+        """The doctor has ended, with status 1 if something is missing, or could not be started."""
+        doctor, self._doctor = self._doctor, None
+        if doctor is None:
+            return
+        self.report_action.setEnabled(True)
+        if Path(file).is_file() and doctor.error() is QProcess.ProcessError.UnknownError:
+            text = self.tr("The report is in %1. Read it before you send it to someone.")
+            self._notice.show_notice(text.replace("%1", file))
+        else:
+            reason = bytes(doctor.readAllStandardError().data()).decode(errors="replace").strip()
+            self._banner.show_error(self.tr("The report could not be written."), reason)
+        doctor.deleteLater()

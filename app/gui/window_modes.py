@@ -1,0 +1,96 @@
+"""How much of the window is shown: with or without the latency view, or the compact window in its place.
+
+In: buttons of the header, the handle of the splitter. Out: which parts are visible. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QByteArray, QEvent, QObject, Signal
+from PySide6.QtWidgets import QMainWindow, QSplitter, QWidget
+
+from app.gui.compact_window import CompactWindow
+
+NARROWEST = 380
+"""Width of the latency view at which its texts are legible; dragged to less than half of it, it is hidden."""
+
+
+class WindowModes(QObject):
+    """The latency view keeps its width while it is hidden.
+
+    Signals:
+        panel_toggled: the latency view was shown or hidden (bool).
+    """
+
+    panel_toggled = Signal(bool)
+
+    def __init__(
+        self, window: QMainWindow, splitter: QSplitter, panel: QWidget, compact: CompactWindow
+    ) -> None:
+        super().__init__(window)
+        self._window, self._splitter, self._panel = window, splitter, panel
+        self.compact = compact
+        panel.setMinimumWidth(NARROWEST)
+        splitter.setCollapsible(splitter.indexOf(panel), True)
+        self._sizes = splitter.sizes()
+        self._handle = splitter.saveState()
+        splitter.splitterMoved.connect(self._follow_handle)
+        compact.left.connect(self.leave_compact)
+        window.installEventFilter(self)
+
+    @property
+    def shows_panel(self) -> bool:
+        """Whether the latency view is shown."""
+        return not self._panel.isHidden()
+
+    @property
+    def handle(self) -> QByteArray:
+        """Where the handle of the splitter is, or was before the latency view was hidden."""
+        return self._splitter.saveState() if self.shows_panel else self._handle
+
+    def show_panel(self, on: bool) -> None:
+        """Show or hide the latency view."""
+        if on != self.shows_panel:
+            self._handle = self.handle
+            self._panel.setVisible(on)
+            self.panel_toggled.emit(on)
+
+    def toggle_panel(self) -> None:
+        """The other way round."""
+        self.show_panel(not self.shows_panel)
+
+    def enter_compact(self) -> None:
+        """The compact window in place of the large one."""
+        self.compact.show()
+        self._window.hide()
+
+    def leave_compact(self) -> None:
+        """The large window again."""
+        self._window.show()
+        self._window.activateWindow()
+
+    def restore(self, handle: QByteArray, *, shows_panel: bool) -> None:
+        """As the window was left."""
+        self._splitter.restoreState(handle)
+        self._splitter.setChildrenCollapsible(False)  # both are in the state
+        self._splitter.setCollapsible(self._splitter.indexOf(self._panel), True)
+        self._sizes = self._splitter.sizes()
+        self.show_panel(shows_panel)
+
+    def close(self) -> None:
+        """The window closes for good."""
+        self.compact.hide()
+        self.compact.deleteLater()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """One of the two windows at a time, whoever shows the large one."""
+        if event.type() is QEvent.Type.Show and watched is self._window:
+            self.compact.hide()
+        return False
+
+    def _follow_handle(self) -> None:
+        sizes = self._splitter.sizes()
+        if sizes[self._splitter.indexOf(self._panel)]:
+            self._sizes = sizes
+            return
+        self._splitter.setSizes(self._sizes)
+        self.show_panel(False)

@@ -1,0 +1,56 @@
+"""The help menu."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QFileDialog
+from pytestqt.qtbot import QtBot
+
+from app import paths
+from app.gui.main_window import MainWindow
+from app.version import program_version
+
+
+def test_the_log_folder_is_opened(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[QUrl] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url) or True)
+    window.help.log_action.trigger()
+    assert [Path(url.toLocalFile()) for url in opened] == [paths.log_file().parent]
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: False)
+    window.help.log_action.trigger()
+    assert str(paths.log_file().parent) in window.notice.text()
+
+
+def test_about_names_the_version(window: MainWindow) -> None:
+    text = window.help.about_text()
+    assert f"MOSS Voice {program_version()}" in text
+    assert "Apache 2.0" in text
+
+
+@pytest.mark.slow
+def test_the_doctor_writes_its_report(
+    qtbot: QtBot, window: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "report.txt"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
+    window.help.report_action.trigger()
+    assert not window.help.report_action.isEnabled()
+    qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
+    assert file.read_text(encoding="utf-8").startswith("Report of moss-voice doctor")
+    assert str(file) in window.notice.text()
+
+
+@pytest.mark.slow
+def test_a_report_that_cannot_be_written_is_explained(
+    qtbot: QtBot, window: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gone" / "report.txt"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
+    window.help.report_action.trigger()
+    qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
+    assert window.banner.message == "The report could not be written."
+    assert str(file.parent) in window.banner.advice
