@@ -160,7 +160,7 @@ class Capture:
 
     def end_of_sound(self, vad_end: int) -> int:
         """Where the speech of the open turn ends that the VAD took to end at `vad_end`."""
-        recent = self.utterance.recent(self._keep_samples)
+        recent = self.utterance.since(self.utterance.end - self._keep_samples)
         first = self.utterance.end - len(recent)
         return first + speech_end(recent, self.sample_rate, vad_end - first)
 
