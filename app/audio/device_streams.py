@@ -120,7 +120,6 @@ class _SoundStream(ABC):
 
     def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:
         index = self._portaudio_index(chosen)
-        self._prepare(rate)
         self._has_finished = False
         is_wasapi = chosen.host_api == "Windows WASAPI"
         self._stream = self._make_stream(
@@ -135,6 +134,8 @@ class _SoundStream(ABC):
             callback=self._callback,
             finished_callback=self._on_finished,
         )
+        # NOTE: not before the device was opened: a ring of another rate would end the reply in progress.
+        self._prepare(rate)
         self._latency = DeviceLatency(float(self._stream.latency))
         self._stream.start()
         self.name = chosen.name
@@ -261,6 +262,15 @@ class SoundOutput(_SoundStream):
         self._is_starved = False
         self._gap_ns = 0
         """When the device ran dry last."""
+
+    def close(self) -> None:
+        """Stop immediately; what was handed to the device but is not in the air yet stays in the ring."""
+        handed_ns = self._clock.time_ns(self.ring.consumed)
+        is_open = self._stream is not None
+        super().close()
+        if is_open and handed_ns is not None:
+            on_the_way_s = (handed_ns - time.perf_counter_ns()) / 1e9 + self.latency_s
+            self.ring.rewind(max(round(on_the_way_s * self.sample_rate), 0))
 
     def _handed_ns(self, dac_s: float, now_ns: int) -> int:
         """When the block that is at the converter at `dac_s` was handed over."""

@@ -65,6 +65,13 @@ class PlaybackRing(Ring):
         """Producer: fade in from the next block on, at the sample where the fade to silence began."""
         self._is_paused = False
 
+    def rewind(self, count: int) -> None:
+        """Consumer, while it takes nothing: have the last `count` samples again, faded in, as far as they are
+        kept and were not discarded. So the next device plays what the one before had not played yet."""
+        oldest = max(self._discard_to, self.written - self.capacity)
+        self.consumed = min(max(self.consumed - count, oldest), self.consumed)
+        self._risen = 0
+
     def play_into(self, out: Pcm, gain: float = 1.0) -> int:
         """Consumer: fill `out` [n] with what is to be heard, silence where there is nothing. A new `gain` is
         reached at the end of the block. Returns how many samples were taken for it; they are at the front."""

@@ -27,7 +27,6 @@ Side = Literal["input", "output"]
 _VARIABLES: dict[Side, str] = {"input": "PULSE_SOURCE", "output": "PULSE_SINK"}
 _DUMMY = "auto_null"
 """The sink that the server makes up while there is none."""
-_CONNECT_LIMIT_S = 2.0
 _RETRY_S = 0.5
 _LISTEN_S = 0.2
 """How long a stopped thread may go on to wait for events."""
@@ -77,7 +76,7 @@ class SoundServer:
         while pulsectl is not None and not self._stopping.is_set():
             try:
                 with pulsectl.Pulse("MOSS Voice devices", connect=False) as server:
-                    server.connect(timeout=_CONNECT_LIMIT_S)
+                    server.connect()
                     self._follow(server, pulsectl)
             except Exception as error:  # of several kinds, when the server is not there or goes
                 _log.debug("no sound server: %s", error)
@@ -88,16 +87,21 @@ class SoundServer:
         self._stopping.wait()
 
     def _follow(self, server: Any, pulsectl: Any) -> None:
+        has_changed = threading.Event()
+
         def stop_listening(_event: object) -> None:
+            has_changed.set()
             raise pulsectl.PulseLoopStop
 
         server.event_mask_set("server", "sink", "source", "sink_input", "source_output")
         server.event_callback_set(stop_listening)
         while not self._stopping.is_set():
+            has_changed.clear()
             if (found := _ask(server)) != self._found:
                 self._found = found
             self._has_answered.set()
-            server.event_listen(timeout=_LISTEN_S)
+            if not has_changed.is_set():  # events also come while the server is asked
+                server.event_listen(timeout=_LISTEN_S)
 
 
 def _pulsectl() -> Any:

@@ -1,10 +1,10 @@
 """Keeps microphone and loudspeaker running: opens them, replaces one that is lost, takes it back by name.
 
 In: `open`, `close`, a `service` every few milliseconds with the time, and `follow` when the list of a sound
-server has changed. Out: notices for the user. The server moves our streams itself when their device goes.
-Where a stream ends, it is closed and opened again, on the device that was asked for or else on the default
-one, after 0.5, 1, 2, then every 5 s; PortAudio is restarted first if nothing else is open, the only way to
-make it look for devices. Dialog thread; opening and closing run through `run_bounded`, because PortAudio can
+server has changed. Out: notices for the user. A stream whose device has gone is closed and opened on the
+default one, and again on its own when that is back: at once where a sound server says so, otherwise after
+0.5, 1, 2, then every 5 s; PortAudio is restarted first if nothing else is open, the only way to make it look
+for devices. Dialog thread; opening and closing run through `run_bounded`, because PortAudio can
 hang.
 """
 
@@ -29,6 +29,8 @@ _OPEN_LIMIT_S = 5.0
 """A Bluetooth headset may have to change its profile first."""
 _CLOSE_LIMIT_S = 2.0
 _BACK_OFF_NS = (500_000_000, 1_000_000_000, 2_000_000_000, 5_000_000_000)
+_LIST_DELAY_NS = 200_000_000
+"""A stream can end before the server's list says that its device has gone."""
 
 RunBounded = Callable[[Callable[[], None], float], bool]
 """Runs a function for at most this many seconds; False if it did not return."""
@@ -95,6 +97,8 @@ class DeviceSupervisor:
         self._latency_s = 0.0
         self._retry_at_ns: int | None = None
         self._attempt = 0
+        self._unreported: DeviceNotice | None = None
+        """A loss that may be over before the user has to know."""
         self._is_hung = False
         self._descriptions: dict[str, str] = {}
         """Of all devices seen so far, to name one that has gone."""
@@ -155,11 +159,9 @@ class DeviceSupervisor:
         for side in self._sides:
             if side.is_open and not any(not device.is_monitor for device in side.devices(found)):
                 notices += [self._loss([side]), *self._close_streams([side])]
-            elif side.is_open and side.is_replaced and not side.is_absent(found):
+            elif side.is_open and side.is_replaced != side.is_absent(found):
+                # The server has moved the stream, but the ALSA plugin would want the old device at an xrun.
                 notices += self._close_streams([side])
-            elif side.is_open and side.is_absent(found) and not side.is_replaced:
-                side.is_replaced = True
-                notices.append(self._replacement(side, found))
         return [*notices, *(notice for notice in self._open_wanted() if not notice.is_error)]
 
     def service(self, now_ns: int, *, is_idle: bool = True) -> list[DeviceNotice]:
@@ -170,19 +172,27 @@ class DeviceSupervisor:
         if self._is_hung:
             return []
         if lost := [side for side in self._sides if side.stream.is_lost()]:
-            notices = [self._loss(lost)]
-            is_live = self._find_devices().is_live
-            notices += self._close_streams(lost if is_live else self._sides)
-            self._attempt = 0
-            self._retry_at_ns = now_ns + _BACK_OFF_NS[0]
-            return notices
+            return self._replace(lost, now_ns)
         if all(side.is_open or not side.is_wanted for side in self._sides):
             self._retry_at_ns = None
         elif self._retry_at_ns is None:
-            self._retry_at_ns = now_ns + _BACK_OFF_NS[self._attempt]
+            self._retry_at_ns, self._attempt = now_ns + _BACK_OFF_NS[0], 1
         elif now_ns >= self._retry_at_ns:
             return self._retry(now_ns, is_idle=is_idle)
         return []
+
+    def _replace(self, lost: list[_Side], now_ns: int) -> list[DeviceNotice]:
+        """Reopen at once what a sound server has ended; without one, everything after a while."""
+        loss = self._loss(lost)
+        is_live = self._find_devices().is_live
+        notices = self._close_streams(lost if is_live else self._sides)
+        opened = self._open_wanted() if is_live else []
+        if is_live and not any(notice.is_error for notice in opened):
+            return [*notices, *opened]
+        self._attempt = 0 if is_live else 1
+        self._retry_at_ns = now_ns + (_LIST_DELAY_NS if is_live else _BACK_OFF_NS[0])
+        self._unreported = loss if is_live else None
+        return notices if is_live else [loss, *notices]
 
     def _retry(self, now_ns: int, *, is_idle: bool) -> list[DeviceNotice]:
         notices: list[DeviceNotice] = []
@@ -190,13 +200,16 @@ class DeviceSupervisor:
             notices = self._close_streams(self._sides)
         closed = [side for side in self._sides if side.is_wanted and not side.is_open]
         notices += self._look_and_open()
+        loss, self._unreported = self._unreported, None
         if not any(notice.is_error for notice in notices):
             self._retry_at_ns, self._attempt = None, 0
+            if loss is not None:
+                return notices
             names = " and ".join(dict.fromkeys(self._described(side.stream.name) for side in closed))
             return [*notices, DeviceNotice(f"Sound is back: {names}.", is_error=False)]
-        self._attempt = min(self._attempt + 1, len(_BACK_OFF_NS) - 1)
         self._retry_at_ns = now_ns + _BACK_OFF_NS[self._attempt]
-        return []  # reported once, when it was lost
+        self._attempt = min(self._attempt + 1, len(_BACK_OFF_NS) - 1)
+        return [loss] if loss is not None else []  # reported once
 
     def _look_and_open(self) -> list[DeviceNotice]:
         if self._is_hung:

@@ -15,6 +15,8 @@ from app.session.start_policy import PlayoutStart, StartPolicy
 from engine_runtime.types import Pcm
 
 _AHEAD_S = 1.0
+_AWAY_NS = 2_000_000_000
+"""A loudspeaker that is lost is replaced within a second; a reply goes on if it is not away for longer."""
 
 
 class Playback:
@@ -37,6 +39,8 @@ class Playback:
         self._left_samples = 0
         """Samples of the reply, at the device's rate, that left the loudspeaker."""
         self._has_output = False
+        self._away_since_ns: int | None = None
+        """When the loudspeaker went."""
         self._is_complete = False
         self._is_flowing = False
         self.is_active = False
@@ -76,6 +80,7 @@ class Playback:
         self._first_index = self._ring.written
         self._pushed_samples = self._left_samples = 0
         self._has_output = bool(self._out.name)
+        self._away_since_ns = None
         self.is_lost = False
         self._is_complete = False
         self._is_flowing = False
@@ -128,9 +133,11 @@ class Playback:
         if not self.is_active:
             return
         self._note_left(now_ns)
-        if not self._out.name or self._out.ring is not self._ring:
+        if self._is_gone(now_ns) or self._out.ring is not self._ring:
             self.is_lost = self._has_output and not self._is_heard
             self.stop()
+            return
+        if not self._out.name:
             return
         now_ms = now_ns / 1e6
         self._note_underrun(now_ms)
@@ -162,6 +169,16 @@ class Playback:
             return self._is_heard
         return not self.is_lost
 
+    def _is_gone(self, now_ns: int) -> bool:
+        """Whether there is no loudspeaker, and none took its place in time."""
+        if self._out.name:
+            self._away_since_ns = None
+        elif self._away_since_ns is None:
+            self._away_since_ns = now_ns
+        away_since_ns = self._away_since_ns
+        is_away = away_since_ns is not None and now_ns - away_since_ns >= _AWAY_NS
+        return is_away or not (self._out.name or self._has_output)
+
     def _queue(self, pcm: Pcm) -> None:
         if len(pcm):
             self._waiting.append(pcm)
@@ -169,7 +186,10 @@ class Playback:
             self._unseen_samples += len(pcm)
 
     def _note_left(self, now_ns: int) -> None:
-        """Update the playback position. It never decreases, even if the clock of a device does."""
+        """Update the playback position. It never decreases, even if the clock of a device does. What a
+        loudspeaker that went had not played yet was not heard."""
+        if not self._out.name:
+            return
         taken = self._ring.consumed
         last_ns = self._out.sample_time_ns(taken - 1) if taken > self._first_index else None
         if last_ns is None:

@@ -77,9 +77,9 @@ class PulseServer:
         """Play a file into the microphone."""
         return subprocess.Popen(["paplay", "--device=question", str(wav)], env=os.environ | self.environment)
 
-    def record(self, wav: Path) -> subprocess.Popen[bytes]:
-        """Record what the loudspeaker plays until the process is terminated."""
-        command = ["parecord", "--device=speaker.monitor", "--channels=1", "--rate=48000", "--format=s16le",
+    def record(self, wav: Path, sink: str = "speaker") -> subprocess.Popen[bytes]:
+        """Record what a loudspeaker plays until the process is terminated."""
+        command = ["parecord", f"--device={sink}.monitor", "--channels=1", "--rate=48000", "--format=s16le",
                    "--file-format=wav", "--latency-msec=50", str(wav)]  # fmt: skip
         environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
         return subprocess.Popen(command, env=os.environ | environment)

@@ -119,6 +119,20 @@ def test_a_gap_that_portaudio_does_not_tell_of_is_counted() -> None:
     assert 0.06 < loudspeaker.latency_s < 0.2
 
 
+def test_what_is_not_in_the_air_when_the_device_is_closed_stays_in_the_ring() -> None:
+    loudspeaker = SoundOutput()
+    loudspeaker._latency = DeviceLatency(0.5)
+    loudspeaker._stream = SimpleNamespace(time=0.0, close=lambda ignore_errors: None)
+    loudspeaker.ring.write(np.full(40 * BLOCK_FRAMES, 0.25, dtype=np.float32))
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    for _ in range(10):
+        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    loudspeaker.close()
+    assert loudspeaker.ring.consumed == 0
+    loudspeaker.close()
+    assert loudspeaker.ring.available == 40 * BLOCK_FRAMES
+
+
 def test_gaps_are_counted_once_each() -> None:
     loudspeaker = SoundOutput()
     loudspeaker.is_expecting = True

@@ -163,3 +163,35 @@ def test_a_new_gain_is_reached_within_a_block_and_kept() -> None:
         heard.append(out.tolist())
     assert heard == [[1, 1, 1, 1], [1, 0.75, 0.5, 0.25], [0.25] * 4]
     assert ring.consumed == 12
+
+
+def test_what_the_device_did_not_play_is_played_by_the_next_one() -> None:
+    ring = PlaybackRing(64, FADE)
+    ring.write(np.arange(1, 41, dtype=np.float32))
+    play(ring, 20)
+    ring.rewind(6)
+    assert ring.consumed == 14
+    heard = play(ring, 30)
+    assert heard[FADE:26] == [15 + FADE + index for index in range(26 - FADE)]
+    assert not any(heard[26:])
+
+
+def test_nothing_that_was_discarded_comes_back() -> None:
+    ring = filled(40)
+    play(ring, 10)
+    ring.discard()
+    play(ring, 20)
+    play(ring, 4)
+    consumed = ring.consumed
+    ring.rewind(30)
+    assert ring.consumed == consumed
+    assert not any(play(ring, 8))
+
+
+def test_only_what_is_kept_is_rewound() -> None:
+    ring = PlaybackRing(32, FADE)
+    for _ in range(4):
+        ring.write(np.ones(16, dtype=np.float32))
+        play(ring, 16)
+    ring.rewind(100)
+    assert ring.consumed == ring.written - ring.capacity

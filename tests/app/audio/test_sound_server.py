@@ -52,7 +52,7 @@ class Server:
     def __exit__(self, *_error: object) -> None:
         """Nothing was opened."""
 
-    def connect(self, timeout: float) -> None:
+    def connect(self) -> None:
         if self.is_away:
             raise OSError("connection refused")
 

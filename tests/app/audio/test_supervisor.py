@@ -252,7 +252,8 @@ def test_a_device_that_goes_is_replaced_and_taken_back_by_its_name(rig: Rig) -> 
     (gone,) = rig.follow(unplugged)
     assert gone == "The loudspeaker The headset is not connected; The speaker takes its place."
     assert rig.follow(replace(unplugged, input_in_use="mic")) == []  # told once
-    assert rig.log == []  # the server has moved the stream
+    assert rig.log == ["close loudspeaker", "open loudspeaker"]
+    rig.log.clear()
     (back,) = rig.follow(SERVER)
     assert back == "The loudspeaker The headset is back."
     assert rig.log == ["close loudspeaker", "open loudspeaker"]
@@ -260,19 +261,43 @@ def test_a_device_that_goes_is_replaced_and_taken_back_by_its_name(rig: Rig) -> 
     assert rig.follow(replace(SERVER, output_in_use="headset")) == []
 
 
-def test_a_stream_that_ends_with_its_device_is_opened_on_the_default_within_a_second(rig: Rig) -> None:
+def test_a_stream_that_ends_with_its_device_is_opened_on_the_default_at_once(rig: Rig) -> None:
     rig.devices = SERVER
     rig.open("headset")
     rig.log.clear()
     rig.devices = replace(SERVER, outputs=listed("speaker"))
     rig.loudspeaker.lost = True
-    (lost,) = rig.supervisor.service(0)
-    assert lost.message == "The sound device The headset was lost."
     rig.loudspeaker.gone, rig.loudspeaker.name_of_default = ("headset",), "speaker"
-    notices = rig.supervisor.service(S // 2)
-    assert [notice.is_error for notice in notices] == [False, False]
-    assert "headset is not connected; The speaker takes its place" in notices[0].message
+    (notice,) = rig.supervisor.service(0)
+    assert not notice.is_error
+    assert "headset is not connected; The speaker takes its place" in notice.message
+    assert rig.supervisor.service(S) == []
     assert rig.log == ["close loudspeaker", "open loudspeaker"]  # and the microphone went on
+
+
+def test_a_stream_that_a_server_cannot_open_again_is_lost_within_a_second(rig: Rig) -> None:
+    rig.devices = SERVER
+    rig.open("headset")
+    rig.loudspeaker.lost = rig.loudspeaker.is_absent = True
+    assert rig.supervisor.service(0) == []
+    (lost,) = rig.supervisor.service(S // 5)
+    assert lost.message == "The sound device The headset was lost."
+    assert rig.supervisor.is_input_open
+    rig.loudspeaker.is_absent = False
+    (back,) = rig.supervisor.service(S * 7 // 10)
+    assert back.message == "Sound is back: The headset."
+
+
+def test_a_stream_that_ends_before_the_list_says_so_is_no_loss(rig: Rig) -> None:
+    rig.devices = SERVER
+    rig.open("headset")
+    rig.loudspeaker.lost = rig.loudspeaker.is_absent = True
+    assert rig.supervisor.service(0) == []
+    rig.loudspeaker.is_absent = False
+    rig.loudspeaker.gone, rig.loudspeaker.name_of_default = ("headset",), "speaker"
+    (notice,) = rig.follow(replace(SERVER, outputs=listed("speaker")))
+    assert "The speaker takes its place" in notice
+    assert rig.supervisor.service(S) == []
 
 
 def test_the_last_loudspeaker_is_lost_even_if_the_server_makes_one_up(rig: Rig) -> None:

@@ -152,7 +152,7 @@ def test_without_a_loudspeaker_there_is_no_playback() -> None:
     rig.playback.push(sound(500))
     rig.run(50)
     rig.speaker.close()
-    rig.run(10)
+    rig.run(3_000)
     assert not rig.playback.is_active
     assert rig.playback.level_ms == 0.0
 
@@ -329,11 +329,29 @@ def test_a_loudspeaker_that_goes_away_cuts_the_reply() -> None:
     rig.playback.finish()
     rig.run(200)
     rig.speaker.close()
-    rig.run(100)
+    rig.run(1_900)
+    assert rig.playback.is_active
+    rig.run(200)
     assert not rig.playback.is_active
     assert rig.playback.is_lost
     assert not rig.playback.is_over(rig.now_ms * MS)
     assert heard_ms(rig) == pytest.approx(200, abs=0.2)
+
+
+def test_a_loudspeaker_that_is_replaced_in_time_goes_on_with_the_reply() -> None:
+    rig = Rig()
+    rig.begin(0)
+    rig.playback.push(sound(500))
+    rig.playback.finish()
+    rig.run(200)
+    rig.speaker.close()
+    rig.run(1_000)
+    assert heard_ms(rig) == pytest.approx(200, abs=0.2)
+    rig.speaker.open(None, 0.0)
+    rig.run(400)
+    assert not rig.playback.is_active
+    assert rig.playback.is_over(rig.now_ms * MS)
+    assert np.count_nonzero(rig.pcm) == RATE * 500 // 1_000
 
 
 def test_a_loudspeaker_of_another_rate_cuts_the_reply() -> None:

@@ -191,6 +191,6 @@ def test_a_loudspeaker_that_goes_away_is_noticed() -> None:
     rig.run(200)
     assert not rig.player.is_lost
     rig.speaker.close()
-    rig.player.service(rig.now_ns())
+    rig.run(2_100)
     assert rig.player.is_lost
     assert not rig.player.is_complete

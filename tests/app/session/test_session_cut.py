@@ -17,6 +17,7 @@ from app.session.messages import (
     AskText,
     CancelTurn,
     Command,
+    DeviceNoticed,
     ErrorRaised,
     NewConversation,
     PlayAgain,
@@ -34,6 +35,7 @@ from app.session.messages import (
     TurnOpened,
 )
 from app.session.session_settings import SessionSettings
+from engine_runtime.errors import AudioDeviceError
 from engine_runtime.types import Modality, Pcm
 from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
@@ -50,6 +52,13 @@ class Loudspeaker(WavSpeaker):
         super().__init__(RATE, self.given.append)
         self.latency_s = latency_s
         self.is_pulled = False
+        self.is_absent = False
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        """Nothing takes its place while it `is_absent`."""
+        if self.is_absent:
+            raise AudioDeviceError("No loudspeaker was found. Connect one.")
+        super().open(device, latency_s)
 
     def is_lost(self) -> bool:
         """Whether it was pulled out."""
@@ -269,15 +278,31 @@ def test_only_what_was_heard_can_be_played_again(loudspeaker: Loudspeaker) -> No
 @pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being generated"])
 def test_a_loudspeaker_that_is_lost_cuts_the_reply(loudspeaker: Loudspeaker, step_s: float) -> None:
     def pull_out(driver: Driver) -> None:
-        loudspeaker.is_pulled = True
+        loudspeaker.is_pulled = loudspeaker.is_absent = True
         driver.await_event(ErrorRaised)
-        loudspeaker.is_pulled = False
 
     script = Script(chunks=10, step_s=step_s)
     for driver in interrupted(loudspeaker, script, pull_out, 0.9):
         check_cut(driver, loudspeaker, "output_lost")
         assert "lost" in driver.of(ErrorRaised)[0].message
         assert driver.of(PlaybackFinished) == []
+
+
+@pytest.mark.slow
+def test_a_reply_goes_on_with_the_loudspeaker_that_takes_the_place_of_a_lost_one() -> None:
+    loudspeaker = Loudspeaker(0.0)
+    with running(ScriptedEngine(Script(chunks=4)), clock=SlowClock(), speaker=loudspeaker) as driver:
+        driver.session.send(AskText("one"))
+        driver.await_event(PlaybackStarted)
+        loudspeaker.await_s(0.5)
+        loudspeaker.is_pulled = True
+        driver.await_event(ErrorRaised)
+        loudspeaker.is_pulled = False
+        driver.await_event(PlaybackFinished)
+        assert driver.of(ReplyCut) == []
+        assert "Sound is back" in driver.of(DeviceNoticed)[0].message
+        heard = np.concatenate(loudspeaker.given)
+        assert np.count_nonzero(np.abs(heard) > 1e-3) / RATE == pytest.approx(1.6, abs=0.01)
 
 
 @pytest.mark.slow

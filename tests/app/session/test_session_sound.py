@@ -13,13 +13,17 @@ import pytest
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.session.messages import (
+    AskText,
     Counters,
+    DeviceNoticed,
     DevicesChanged,
     ErrorRaised,
     Levels,
     PlaybackFinished,
     PlaybackStarted,
+    ReplyCut,
     SessionState,
+    SetDevices,
     Start,
     StateChanged,
     Stop,
@@ -91,7 +95,7 @@ def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path
 
 
 def test_a_lost_sound_server_is_reported_and_the_conversation_continues(pulse_server: PulseServer) -> None:
-    engine = ScriptedEngine(Script(chunks=20))
+    engine = ScriptedEngine(Script(chunks=8))
     with talking(engine) as driver:
         pulse_server.speak(QUESTION)
         driver.await_event(PlaybackStarted)
@@ -103,9 +107,50 @@ def test_a_lost_sound_server_is_reported_and_the_conversation_continues(pulse_se
         driver.until(lambda: driver.of(DevicesChanged)[-1].input == "microphone", 15)
         inputs = [event.input for event in driver.of(DevicesChanged)]
         assert "" in inputs[inputs.index("microphone") :]
+        driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.LISTENING)
         pulse_server.speak(QUESTION)
         driver.await_event(PlaybackStarted, 2)
     assert engine.conversations == 1
+
+
+def loud_ms(wav: Path) -> float:
+    """How much of a record is loud, in windows of 10 ms."""
+    played, rate = read_wav(wav)
+    windows = played[: len(played) // (rate // 100) * (rate // 100)].reshape(-1, rate // 100)
+    return 10.0 * float(np.count_nonzero(np.abs(windows).max(axis=1) > 0.05))
+
+
+def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
+    pulse_server: PulseServer, tmp_path: Path
+) -> None:
+    second = pulse_server.add_sink("second", "Second loudspeaker")
+    with talking(ScriptedEngine(Script(chunks=10))) as driver:
+        driver.until(lambda: "second" in driver.of(DevicesChanged)[-1].outputs)
+        records = [pulse_server.record(tmp_path / f"{name}.wav", name) for name in ("speaker", "second")]
+        time.sleep(0.5)
+        driver.session.send(AskText("one"))
+        driver.await_event(PlaybackStarted)
+        time.sleep(1.0)
+        driver.session.send(SetDevices(None, "second"))
+        driver.until(lambda: driver.of(DevicesChanged)[-1].output == "second")
+        time.sleep(1.0)
+        pulse_server.remove_sink(second)
+        driver.await_event(DeviceNoticed)
+        driver.await_event(PlaybackFinished)
+        time.sleep(0.3)
+        for record in records:
+            record.terminate()
+            record.wait(5)
+        pulse_server.add_sink("second", "Second loudspeaker")
+        driver.await_event(DeviceNoticed, 2)
+        driver.until(lambda: driver.of(DevicesChanged)[-1].output == "second")
+    assert driver.of(ReplyCut) == []
+    assert driver.of(ErrorRaised) == []
+    gone, back = (event.message for event in driver.of(DeviceNoticed))
+    assert gone.startswith("The loudspeaker Second loudspeaker is not connected; Null Output (speaker) takes")
+    assert back == "The loudspeaker Second loudspeaker is back."
+    heard = loud_ms(tmp_path / "speaker.wav") + loud_ms(tmp_path / "second.wav")
+    assert 3_900 <= heard <= 4_200  # of 4 s; a sink without rewinding plays its block of 50 ms to the end
 
 
 class SpeakingEngine(ScriptedEngine):
