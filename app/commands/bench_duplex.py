@@ -107,7 +107,7 @@ def run_duplex(arguments: argparse.Namespace) -> int:
         recordings.append(recording)
         if arguments.duplex_out is not None:
             write_record(arguments.duplex_out, f"{place:02}-{recording.name}", recording)
-    report = DuplexReport(recordings, session_settings.turn_taking)
+    report = DuplexReport(recordings, session_settings.turn_taking, settings.engine.device)
     environment: dict[str, Any] = {
         "bundle": str(settings.bundle.name),
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),

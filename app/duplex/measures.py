@@ -41,8 +41,8 @@ DEFINITIONS = {
     "R_R": f"turns answered: the assistant starts within {ANSWER_S:g} s of their end, before the next turn",
     "R_Y": f"interruptions, begun while the assistant speaks, after which it is silent within {YIELD_S:g} s",
     "I_A": "turns in which the assistant starts to speak before their end",
-    "S_BC": f"backchannels that it neither yields to (silent within {IGNORE_S:g} s of their start) nor "
-    f"answers (starts within {NO_ANSWER_S:g} s of their end)",
+    "S_BC": f"backchannels that it neither yields to (silent within {IGNORE_S:g} s of their start; gaps up "
+    f"to {MODEL_GAP_S:g} s are none) nor answers (starts within {NO_ANSWER_S:g} s of their end)",
     "S_VT": "the same of coughs and clicks",
     "S_ND": "the same of speech that is not directed at it",
     "pause TOR": f"pauses within a turn in which the assistant starts and speaks for at least "

@@ -5,7 +5,7 @@ In: PCM, annotations. Out: segments in seconds. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -65,6 +65,20 @@ def merge(segments: Iterable[Segment], gap_s: float) -> list[Segment]:
         else:
             merged.append(segment)
     return merged
+
+
+def bridge(segments: Iterable[Segment], resumed_s: Sequence[float]) -> list[Segment]:
+    """Segments as one where the reply was resumed in the gap between them."""
+    bridged: list[Segment] = []
+    for segment in segments:
+        last = bridged[-1] if bridged else None
+        if last is not None and any(
+            last.end_s - FRAME_S <= at_s <= segment.start_s + FRAME_S for at_s in resumed_s
+        ):
+            bridged[-1] = Segment(last.start_s, segment.end_s)
+        else:
+            bridged.append(segment)
+    return bridged
 
 
 def sounding_at(segments: Iterable[Segment], at_s: float) -> Segment | None:

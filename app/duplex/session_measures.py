@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from app.audio.playback_ring import FADE_S
+from app.duplex.continuity import TOLERANCE_MS, shift_ms
 from app.duplex.room import RATE
 from app.duplex.segments import Segment, UserSegment, find_segments, first_start
 from app.duplex.simulator import DuplexRecord
@@ -17,20 +19,30 @@ from engine_runtime.timing import TimingEvent
 
 _REACTION_S = 1.5
 """Speech that ended longer ago did not cause a decision."""
-_SOON_S = 10.0
 _RESUME_S = 3.0
 _ROUND_S = 0.02
 """A decision and its sound may fall into the same round of the session."""
 
+_TIMED = {
+    "voice-to-voice": "voice_to_voice",
+    "TTFA": "first_audio",
+    "endpointing": "endpointing",
+    "confirmed to sound": "confirm_to_sound",
+}
+"""Names of the session's timing events."""
+
 DEFINITIONS = {
     "voice-to-voice": "last speech sample -> first sample of the reply, by the session's own timing",
-    "TTFA": "commit of a turn -> first PCM sample ready; under 0 or none where the reply was speculative",
+    "TTFA": "commit of a turn to the engine, a speculative one included -> first PCM sample ready",
     "endpointing": "last speech sample -> commit",
-    "confirm -> sound": "decision that a turn is over -> first sound of the reply in the record",
+    "confirmed to sound": "decision that a turn is over -> first sample of the reply",
     "resume -> sound": "decision to resume a reply -> its sound goes on in the record",
-    "self-interruptions": f"replies interrupted while no user has spoken within {_REACTION_S:g} s before",
+    "lost at a resume": f"of the reply, by its sound as made, in ms beyond {TOLERANCE_MS:g} ms",
+    "doubled at a resume": f"the same, beyond the fade of {FADE_S * 1e3:g} ms, which is heard twice",
+    "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",
     "answers to itself": "committed turns during which no user spoke",
-    "speculative replies": "replies begun at a candidate pause, and how many of them were rolled back",
+    "interrupts": "replies paused because somebody spoke; resumes: gone on with; cuts: ended",
+    "speculative replies": "replies begun at a candidate pause; rolled back: those thrown away",
     "under-runs": "gaps in the playback",
     "samples lost": "on capture",
     "KV blocks lost": "in use after the conversation was forgotten",
@@ -47,31 +59,45 @@ class SessionMeasures:
 
 def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
     """The sums over these conversations."""
-    spreads = {
-        "voice-to-voice": _timed(recordings, "voice_to_voice"),
-        "TTFA": _timed(recordings, "first_audio"),
-        "endpointing": _timed(recordings, "endpointing"),
-        "confirm -> sound": Spread.of(
-            late for recording in recordings for late in _lags(recording, "confirm", _SOON_S)
-        ),
+    shifts = [shift for recording in recordings for shift in _shifts(recording)]
+    spreads = {name: _timed(recordings, event) for name, event in _TIMED.items()} | {
         "resume -> sound": Spread.of(
             late for recording in recordings for late in _lags(recording, "resume", _RESUME_S)
         ),
+        "lost at a resume": Spread.of(max(shift - TOLERANCE_MS, 0.0) for shift in shifts),
+        "doubled at a resume": Spread.of(max(-shift - FADE_S * 1e3 - TOLERANCE_MS, 0.0) for shift in shifts),
     }
-    kinds = [event.attributes["kind"] for recording in recordings for event in recording.decisions]
+    rolled_back = [event for recording in recordings for event in recording.of("roll_back")]
+    speculative = [event for event in rolled_back if event.attributes.get("is_speculative")]
     counts = {
         "self-interruptions": sum(map(_self_interruptions, recordings)),
         "answers to itself": sum(map(_answers_to_itself, recordings)),
-        "interrupts": kinds.count("interrupt"),
-        "resumes": kinds.count("resume"),
-        "speculative replies": kinds.count("speculate"),
-        "rolled back": kinds.count("roll_back"),
+        "interrupts": sum(len(recording.of("interrupt")) for recording in recordings),
+        "resumes": sum(len(recording.of("resume")) for recording in recordings),
+        "cuts": sum(len(recording.of("cut")) for recording in recordings),
+        "speculative replies": sum(len(recording.of("speculate")) for recording in recordings),
+        "rolled back": len(speculative),
+        "reopened turns": len(rolled_back) - len(speculative),
         "under-runs": sum(recording.underruns for recording in recordings),
         "samples lost": sum(recording.samples_lost for recording in recordings),
         "KV blocks lost": sum(recording.blocks_lost for recording in recordings),
         "errors": sum(len(recording.errors) for recording in recordings),
     }
     return SessionMeasures(spreads, counts)
+
+
+def resumed_s(recording: DuplexRecord) -> list[float]:
+    """When replies were resumed."""
+    return [_at_s(event) for event in recording.of("resume")]
+
+
+def _shifts(recording: DuplexRecord) -> list[float]:
+    found = [
+        shift_ms(recording.assistant, _at_s(event), recording.replies[event.turn_id])
+        for event in recording.of("resume")
+        if event.turn_id in recording.replies
+    ]
+    return [shift for shift in found if shift is not None]
 
 
 def _timed(recordings: Iterable[DuplexRecord], name: str) -> Spread:
@@ -84,7 +110,7 @@ def _lags(recording: DuplexRecord, kind: str, limit_s: float) -> list[float]:
     """From each decision of a kind to the next start of a sound, in milliseconds; none where the next such
     decision comes first."""
     sounds = find_segments(recording.assistant, RATE)
-    times = [_at_s(event) for event in recording.decisions if event.attributes["kind"] == kind]
+    times = [_at_s(event) for event in recording.of(kind)]
     lags = []
     for at_s, next_s in pairwise([*times, float("inf")]):
         start_s = first_start(sounds, at_s - _ROUND_S, min(next_s, at_s + limit_s))
@@ -94,15 +120,11 @@ def _lags(recording: DuplexRecord, kind: str, limit_s: float) -> list[float]:
 
 
 def _self_interruptions(recording: DuplexRecord) -> int:
-    cuts = [
-        event
-        for event in recording.decisions
-        if event.attributes["kind"] == "interrupt"
-        or (event.attributes["kind"] == "cut" and event.attributes.get("reason") == "barge_in")
-    ]
-    # An interruption that is not taken back is decided twice: the reply stops, then it is cut.
-    turns = {event.turn_id for event in cuts if not _is_spoken(recording.segments, _at_s(event))}
-    return len(turns)
+    """Replies that were paused, or cut without a pause before, while nobody had spoken."""
+    paused = {event.turn_id for event in recording.of("interrupt")}
+    cuts = [event for event in recording.of("cut") if event.attributes.get("reason") == "barge_in"]
+    stops = recording.of("interrupt") + [event for event in cuts if event.turn_id not in paused]
+    return sum(not _is_spoken(recording.segments, _at_s(event)) for event in stops)
 
 
 def _answers_to_itself(recording: DuplexRecord) -> int:

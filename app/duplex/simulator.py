@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.audio.devices import DeviceList
+from app.audio.resample import Resampler
 from app.duplex.room import RATE, EchoRoom
 from app.duplex.scenario import RecordedScenario, RoomConditions, Scenario
 from app.duplex.segments import UserSegment
@@ -67,6 +68,8 @@ class DuplexRecord:
     """`at_s` in the attributes is the time."""
     timings: list[TimingEvent] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
+    replies: dict[int, Pcm] = field(default_factory=dict)
+    """Sound of the replies that were resumed, as made, at room.RATE, by turn."""
     underruns: int = 0
     samples_lost: int = 0
     """On capture."""
@@ -78,6 +81,10 @@ class DuplexRecord:
     def seconds(self) -> float:
         """Length of the conversation."""
         return len(self.assistant) / RATE
+
+    def of(self, kind: str) -> list[TimingEvent]:
+        """The decisions of one kind."""
+        return [event for event in self.decisions if event.attributes["kind"] == kind]
 
 
 def simulate(
@@ -135,6 +142,7 @@ class _Simulation:
             self._wait(lambda: self._is_ready)
             self._session.send(messages.Start())
             self._wait(lambda: self._user.is_done)
+            self._keep_resumed()
             self._session.send(messages.Stop())
             self._session.send(messages.NewConversation())
             self._found.blocks_lost = self._blocks_in_use()
@@ -153,6 +161,13 @@ class _Simulation:
                 raise SimulationError("The conversation broke off. See the log file for details.")
             time.sleep(_POLL_S)
             self._collect()
+
+    def _keep_resumed(self) -> None:
+        for turn_id in {event.turn_id for event in self._found.of("resume")}:
+            pcm, rate = self._session.reply_audio(turn_id)
+            if len(pcm):
+                resampler = Resampler(rate, RATE)
+                self._found.replies[turn_id] = np.concatenate([resampler.push(pcm), resampler.finish()])
 
     def _blocks_in_use(self) -> int:
         give_up_s = time.monotonic() + _FREE_LIMIT_S

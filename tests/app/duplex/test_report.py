@@ -75,3 +75,27 @@ def test_the_document_is_plain() -> None:
     assert document["panels"]["clean"]["shares"]["R_R"] == {"hits": 12, "total": 12}
     assert document["conversations"][0]["segments"] == {"turn": 12}
     assert {target["name"] for target in document["targets"]} >= {"R_Y", "under-runs"}
+
+
+def test_a_reply_that_is_resumed_has_not_yielded() -> None:
+    pcm = np.zeros(120 * RATE, dtype=np.float32)
+    segments, decisions = [], []
+    for place in range(10):
+        start_s = 10.0 * place
+        for first_s, last_s in ((1.0, 2.2), (3.0, 5.0)):
+            pcm[round((start_s + first_s) * RATE) : round((start_s + last_s) * RATE)] = 0.1
+        segments.append(UserSegment("backchannel", start_s + 2.0, start_s + 2.4))
+        known: dict[str, float | int | str] = {"kind": "resume", "at_s": start_s + 2.9}
+        decisions.append(TimingEvent("decision", place, 0, 0, "dialog", known))
+    record = DuplexRecord("test", "backchannels", pcm, pcm, tuple(segments), decisions=decisions)
+    targets = {target.name: target.value for target in DuplexReport([record], TurnTakingSettings()).targets}
+    assert (targets["S_BC"], targets["S_BC resumed"]) == (0.0, 1.0)
+
+
+def test_a_gpu_has_a_target_of_its_own() -> None:
+    record = answered(12, 0.4)
+    names = {target.name for target in DuplexReport([record], TurnTakingSettings(), "cuda").targets}
+    assert "confirmed to sound p50, ms" in names
+    assert "confirmed to sound p50, ms" not in {
+        target.name for target in DuplexReport([record], TurnTakingSettings()).targets
+    }

@@ -8,6 +8,7 @@ import pytest
 from app.duplex.segments import (
     Segment,
     UserSegment,
+    bridge,
     find_segments,
     first_start,
     merge,
@@ -35,6 +36,13 @@ def test_gaps_up_to_the_limit_are_bridged() -> None:
     segments = [Segment(0, 1), Segment(1.5, 2), Segment(2.51, 3)]
     assert merge(segments, 0.5) == [Segment(0, 2), Segment(2.51, 3)]
     assert merge([], 0.5) == []
+
+
+def test_a_gap_in_which_the_reply_was_resumed_is_none() -> None:
+    segments = [Segment(0, 1), Segment(2, 3), Segment(4, 5)]
+    assert bridge(segments, [1.9]) == [Segment(0, 3), Segment(4, 5)]
+    assert bridge(segments, [2.5]) == segments
+    assert bridge(segments, []) == segments
 
 
 def test_places_in_segments() -> None:

@@ -32,20 +32,23 @@ def recording(
 
 
 def test_lags_are_taken_from_the_record() -> None:
-    found = measure_sessions(
-        [
-            recording(
-                decision("confirm", 1.0),
-                decision("resume", 3.0),
-                decision("confirm", 8.0),  # never answered
-                sounds=((1.2, 2.0), (3.1, 4.0)),
-            )
-        ]
-    )
-    confirm, resume = found.spreads["confirm -> sound"], found.spreads["resume -> sound"]
-    assert (confirm.count, confirm.p50) == (1, pytest.approx(200))
-    assert (resume.count, resume.p50) == (1, pytest.approx(100))
-    assert measure_sessions([recording()]).spreads["confirm -> sound"].count == 0
+    first, second = decision("resume", 1.0), decision("resume", 3.0)
+    never = decision("resume", 8.0)
+    found = measure_sessions([recording(first, second, never, sounds=((1.2, 2.0), (3.1, 4.0)))])
+    resume = found.spreads["resume -> sound"]
+    assert (resume.count, resume.p50) == (2, pytest.approx(150))
+    assert measure_sessions([recording()]).spreads["resume -> sound"].count == 0
+
+
+def test_a_resumed_reply_is_compared_with_its_sound() -> None:
+    made = (0.1 * np.random.default_rng(1).standard_normal(4 * RATE)).astype(np.float32)
+    found = recording(decision("resume", 3.0))
+    found.assistant[RATE : 2 * RATE] = made[:RATE]
+    found.assistant[3 * RATE : 5 * RATE] = made[RATE + RATE // 10 : 3 * RATE + RATE // 10]  # 100 ms left out
+    found.replies[1] = made
+    measured = measure_sessions([found]).spreads
+    assert measured["lost at a resume"].p50 == pytest.approx(95, abs=1)
+    assert measured["doubled at a resume"].p50 == 0
 
 
 def test_an_interruption_without_a_speaker_is_one_by_the_assistant_itself() -> None:
@@ -62,6 +65,7 @@ def test_an_interruption_without_a_speaker_is_one_by_the_assistant_itself() -> N
         ]
     )
     assert found.counts["self-interruptions"] == 1
+    assert (found.counts["interrupts"], found.counts["cuts"]) == (1, 3)
 
 
 def test_a_turn_that_nobody_spoke_is_an_answer_to_itself() -> None:
@@ -72,11 +76,17 @@ def test_a_turn_that_nobody_spoke_is_an_answer_to_itself() -> None:
 
 
 def test_losses_and_timings_are_summed() -> None:
-    one, other = recording(decision("speculate", 1.0), decision("roll_back", 1.5)), recording()
+    one = recording(
+        decision("speculate", 1.0),
+        decision("roll_back", 1.5, is_speculative=1),
+        decision("roll_back", 4.0, is_speculative=0),
+    )
+    other = recording()
     one.underruns, other.underruns, other.blocks_lost = 1, 2, 3
     other.timings.append(TimingEvent("voice_to_voice", 1, 0, 400_000_000, "dialog"))
     found = measure_sessions([one, other])
     assert found.counts["under-runs"] == 3
     assert found.counts["KV blocks lost"] == 3
     assert (found.counts["speculative replies"], found.counts["rolled back"]) == (1, 1)
+    assert found.counts["reopened turns"] == 1
     assert found.spreads["voice-to-voice"].p50 == 400
