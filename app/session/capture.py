@@ -67,6 +67,8 @@ class Capture:
         self._energy = 0.0
         self._energy_samples = 0
         self._peak_probability = 0.0
+        self._silent_samples = 0
+        """So many samples of the source in a row were zero."""
         self.sample_rate = vad.sample_rate
         self.source: AudioInput | None = None
         self.utterance = UtteranceBuffer(self._keep_samples)
@@ -76,6 +78,7 @@ class Capture:
     def attach(self, source: AudioInput | None) -> None:
         """Listen to `source` from now on; samples already in its ring are skipped."""
         self.source = source
+        self._silent_samples = 0
         self.utterance = UtteranceBuffer(self._keep_samples)
         self._rest = np.zeros(0, dtype=np.float32)
         self._vad.reset()
@@ -94,6 +97,11 @@ class Capture:
             self.processor.apply(processing)
 
     @property
+    def silent_s(self) -> float:
+        """For how long the source has delivered nothing but zeros."""
+        return self._silent_samples / self._resampler.in_rate
+
+    @property
     def is_file(self) -> bool:
         """Whether a file takes the microphone's place."""
         return isinstance(self.source, WavMicrophone)
@@ -109,6 +117,7 @@ class Capture:
             return
         first = self._ring.consumed
         pcm = self._ring.read(self._ring.available)
+        self._silent_samples = 0 if pcm.any() else self._silent_samples + len(pcm)
         resampled = self._process(self._resampler.push(pcm))
         if is_muted:
             pcm, resampled = np.zeros_like(pcm), np.zeros_like(resampled)

@@ -385,7 +385,8 @@ class DevicesChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNoticed:
-    """A device was replaced, or is back, in words for the user; nothing needs to be done."""
+    """What a device does, in words for the user: it was replaced, is back, delivers silence or loses sound.
+    The conversation goes on."""
 
     message: str
 

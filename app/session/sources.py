@@ -22,6 +22,7 @@ from app.session.messages import (
     SampleFinished,
     SampleStarted,
 )
+from app.session.microphone_watch import MicrophoneWatch
 from app.session.sample_monitor import SampleMonitor
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioInputError
@@ -64,6 +65,7 @@ class Sources:
         self._reported: DevicesChanged | None = None
         self._input_changes = 0
         """Of the supervisor, when the microphone was attached."""
+        self._watch = MicrophoneWatch(supervisor.audio_in)
         self._follow_ns = self._look_again_ns = 0
 
     @property
@@ -142,6 +144,10 @@ class Sources:
         if now_ns >= self._follow_ns:
             self._follow_ns = now_ns + _FOLLOW_NS
             self._follow(now_ns)
+            for notice in self._watch.notices(
+                0.0 if self._capture.is_file else self._capture.silent_s, now_ns
+            ):
+                self._emit(DeviceNoticed(notice))
         if self._sample is not None:
             self._sample.is_held = is_held
             if is_held:
@@ -214,6 +220,7 @@ class Sources:
         if self._sample is None:
             self._drop_speech()
             self._capture.attach(self._supervisor.audio_in if self._supervisor.is_input_open else None)
+            self._watch = MicrophoneWatch(self._supervisor.audio_in)
 
     def _notify(self, notices: list[DeviceNotice]) -> None:
         for notice in notices:

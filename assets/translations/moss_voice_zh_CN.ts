@@ -634,6 +634,14 @@
         <source>What was being said or played then was dropped; go on as before.</source>
         <translation>当时正在说或播放的内容已丢弃；可照常继续。</translation>
     </message>
+    <message>
+        <source>The microphone delivers silence. Check that it is not muted, or choose another one.</source>
+        <translation>麦克风没有声音信号。请检查它是否被静音，或另选一个。</translation>
+    </message>
+    <message>
+        <source>The microphone loses sound. Choose a higher device latency in the settings.</source>
+        <translation>麦克风的声音有丢失。请在设置中选择更高的设备延迟。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
