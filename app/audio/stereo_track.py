@@ -79,6 +79,11 @@ class StereoTrack:
             self._error += _JITTER_WEIGHT * (late - self._error)
         side.add(self._stretched(pcm, sample_rate))
 
+    def pause(self, at_ns: int) -> None:
+        """The line stands still from this time on, until the next sound."""
+        if self._paused_at is None:
+            self._paused_at = max(int(self.frame_at(at_ns)), self._left.end, self._right.end)
+
     def take(
         self, now_ns: int, *, has_left: bool = True, has_right: bool = True, is_final: bool = False
     ) -> NDArray[np.float32]:

@@ -22,6 +22,9 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """The time; only differences mean something."""
 
+    def wall_ns(self) -> int:
+        """The same, and it goes on while the computer sleeps, which `now_ns` need not."""
+
     def tick(self, idle: threading.Event, *, is_active: bool) -> None:
         """Wait until the next round is due. `is_active`: sound is being fed or played."""
 
@@ -32,6 +35,11 @@ class RealClock:
     def now_ns(self) -> int:
         """The monotonic clock that the timing bus uses."""
         return time.perf_counter_ns()
+
+    def wall_ns(self) -> int:
+        """The time since the computer was started; where the system does not tell, as `now_ns`."""
+        clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.perf_counter_ns() if clock is None else time.clock_gettime_ns(clock)
 
     def tick(self, idle: threading.Event, *, is_active: bool) -> None:
         """Sleep for half a device block."""
@@ -50,6 +58,10 @@ class VirtualClock:
 
     def now_ns(self) -> int:
         """Virtual time since the start."""
+        return self._now_ns
+
+    def wall_ns(self) -> int:
+        """The same: nothing sleeps."""
         return self._now_ns
 
     def tick(self, idle: threading.Event, *, is_active: bool) -> None:

@@ -30,6 +30,7 @@ from app.session.playback import Playback
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
 from app.session.sources import Sources
+from app.session.standstill import Standstill
 from app.session.turn_control import TurnControl
 from engine_runtime.errors import AudioInputError, MossVoiceError
 
@@ -64,6 +65,7 @@ class DialogLoop:
         self._audio_out.gain = gain_of(settings.volume)
         self._playback = Playback(self._audio_out)
         self._clock = clock
+        self._standstill = Standstill(clock)
         self._emit = emit
         self._recorder = recorder
         recorder.apply(settings)
@@ -84,6 +86,7 @@ class DialogLoop:
         self._sources.report()
         while not self.stopping.is_set():
             try:
+                self._go_on(self._standstill.check())
                 self.step()
                 self._failures = 0
             except Exception as error:
@@ -102,6 +105,7 @@ class DialogLoop:
         is_answering = state not in (None, SessionState.HEARING)
         is_held = is_answering and turns.settings.holds_samples
         sources.service(now_ns, is_held=is_held, is_idle=state is None)
+        self._go_on(self._standstill.check(with_devices=True))
         self._take_results()
         turns.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
@@ -120,6 +124,25 @@ class DialogLoop:
     @property
     def _is_active(self) -> bool:
         return self._sources.is_listening or self._sources.has_sample or self._playback.is_active
+
+    def _go_on(self, standstill_s: float) -> None:
+        """After a standstill: drop what was being said or played, and what the devices kept of that time. A
+        file just waited."""
+        if not standstill_s:
+            return
+        _log.info("stood still for %.0f s", standstill_s)
+        self._recorder.pause(self._standstill.began_ns)
+        state = self.turns.state
+        hears_file = state is SessionState.HEARING and self._sources.has_sample
+        if state is not None and not hears_file:
+            self.turns.cancel("stopped")
+            self._emit(
+                ErrorRaised(
+                    f"The program stood still for {standstill_s:,.0f} s, as while the computer sleeps.",
+                    "What was being said or played then was dropped; go on as before.",
+                )
+            )
+        self._sources.reopen()
 
     # ---- commands ----
 

@@ -114,6 +114,11 @@ class ConversationRecorder:
             return track.frame_at(now_ns) / track.sample_rate
         return (now_ns - self._origin_ns) / 1e9
 
+    def pause(self, at_ns: int) -> None:
+        """Nothing happened from this time on: the line goes on with the next sound."""
+        if self._track is not None:
+            self._track.pause(at_ns)
+
     def end(self, *, is_ended: bool) -> None:
         """The conversation is over, or not recorded any more. `is_ended`: it will not be continued."""
         if self._is_on:

@@ -119,6 +119,12 @@ class Sources:
         if not self.is_listening and self._sample is None and self._supervisor.is_output_open:
             self._notify(self._supervisor.close())
 
+    def reopen(self) -> None:
+        """Open again what is open, without the sound that the devices hold; a file goes on where it was."""
+        self.look_again()
+        if self._sample is not None:
+            self._sample.open(None, 0.0)
+
     def look_again(self) -> None:
         """Find devices that came or went."""
         self._take_up(self._supervisor.refresh())

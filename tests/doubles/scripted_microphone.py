@@ -14,7 +14,8 @@ Act = tuple[float, Callable[[], None]]
 
 
 class ScriptedMicrophone:
-    """Captures `pcm`, then silence. Sound arrives `latency_s` after it was in the air."""
+    """Captures `pcm`, then silence. Sound arrives `latency_s` after it was in the air. While the microphone
+    is closed the script waits."""
 
     def __init__(self, *pcm: Pcm, latency_s: float = 0.0) -> None:
         self.sample_rate = RATE
@@ -32,6 +33,7 @@ class ScriptedMicrophone:
     def open(self, device: str | None, latency_s: float) -> None:
         self.name = "script"
         self.opened += 1
+        self._origin_ns = None
 
     def close(self) -> None:
         self.name = ""
@@ -44,7 +46,7 @@ class ScriptedMicrophone:
         if not self.name:
             return
         if self._origin_ns is None:
-            self._origin_ns = now_ns
+            self._origin_ns = now_ns - round(self._count * 1e9 / RATE)
         elapsed_s = (now_ns - self._origin_ns) / 1e9
         while self.acts and self.acts[0][0] <= elapsed_s:
             self.acts.pop(0)[1]()

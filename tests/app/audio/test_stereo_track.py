@@ -112,3 +112,15 @@ def test_a_line_is_continued() -> None:
     track = StereoTrack(RATE, origin_ns=S, first_frame=1_000)
     assert track.hear(noise(BLOCK), RATE, S, is_new=True, is_exact=True) == 1_000
     assert len(track.take(S, is_final=True)) == BLOCK
+
+
+def test_a_standstill_takes_no_room() -> None:
+    track = StereoTrack(RATE, 0)
+    sound = noise(2 * BLOCK)
+    track.hear(sound[:BLOCK], RATE, 0, is_new=True, is_exact=False)
+    track.pause(ns(BLOCK))
+    after = 3_600 * S
+    parts = [track.take(after)]
+    assert track.hear(sound[BLOCK:], RATE, after, is_new=True, is_exact=False) == BLOCK
+    parts.append(track.take(after + ns(BLOCK), is_final=True))
+    assert np.array_equal(np.concatenate(parts)[:, 0], sound)
