@@ -26,8 +26,10 @@ from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory
+from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus
@@ -55,6 +57,7 @@ class Engine:
         self.lock = threading.RLock()
         self._conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._is_closed = False
+        self._vocabulary = vocabulary_of(stages.bundle)
 
     @classmethod
     def load(
@@ -117,6 +120,42 @@ class Engine:
                 conversation.turn = None  # breaks the reference cycle with the conversation
             self.stages.sequences.release(conversation.sequence)
             self._conversations.discard(conversation)
+
+    def snapshot(self, conversation: Conversation) -> ConversationSnapshot:
+        """The conversation as plain data, for `restore`."""
+        with self.lock:
+            return ConversationSnapshot(
+                self.bundle.name,
+                self._vocabulary,
+                conversation.seed,
+                conversation.num_commits,
+                conversation.num_forgotten,
+                conversation.modality,
+                tuple(conversation.exchanges),
+            )
+
+    def restore(self, snapshot: ConversationSnapshot) -> Conversation:
+        """A new conversation that continues the one of the snapshot; its history is prefilled. Raises
+        HistoryError if it was held with another bundle."""
+        snapshot.check(self.bundle)
+        with self.lock:
+            conversation = self.new_conversation()
+            conversation.seed, conversation.num_commits = snapshot.seed, snapshot.num_commits
+            conversation.modality = snapshot.modality
+            conversation.exchanges = list(snapshot.exchanges)
+            conversation.num_forgotten = snapshot.num_forgotten
+            if snapshot.exchanges:
+                rows = conversation.plan([], 0)
+                self.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS)
+            return conversation
+
+    def remove(self, conversation: Conversation, turn_ids: range) -> None:
+        """Remove turns from the history; the cache follows with the next turn."""
+        with self.lock:
+            if conversation.turn is not None and conversation.turn.turn_id in turn_ids:
+                conversation.turn.close()
+                conversation.turn = None
+            conversation.remove(turn_ids)
 
     def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
         """Start a user turn. `reply` is the expected modality; the commit sets the actual one.

@@ -74,6 +74,12 @@ class GrowingWav:
         except OSError as error:
             raise in_words(self.path, error) from error
 
+    def pad_to(self, frames: int) -> None:
+        """Make the file at least so long, with silence."""
+        while self.frames < frames:
+            count = min(frames - self.frames, self.sample_rate)
+            self.append(np.zeros((count, self.channels), dtype=np.float32))
+
     def close(self) -> None:
         """Close the file; it is complete already."""
         os.close(self._file)
@@ -81,6 +87,17 @@ class GrowingWav:
     def _write_header(self) -> None:
         os.lseek(self._file, 0, os.SEEK_SET)
         os.write(self._file, wav_header(self.sample_rate, self.channels, self.frames))
+
+
+def frames_of(path: Path) -> tuple[int, int]:
+    """(frames, rate in Hz) of a file that this program wrote, also of one that it could not complete; 0 and 0
+    if there is none."""
+    try:
+        with path.open("rb") as file:
+            sample_rate, channels = _layout(file.read(_HEADER_BYTES), path)
+            return (os.fstat(file.fileno()).st_size - _HEADER_BYTES) // (2 * channels), sample_rate
+    except (OSError, ExportError):
+        return 0, 0
 
 
 def _layout(header: bytes, path: Path) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.session.messages import (
     Command,
+    ConversationContinued,
     Counters,
     DeviceNoticed,
     DevicesChanged,
@@ -36,6 +37,7 @@ from app.session.messages import (
     TurnCommitted,
     TurnExtended,
     TurnOpened,
+    TurnsRemoved,
 )
 from engine_runtime.timing import TimingEvent
 
@@ -62,6 +64,8 @@ class SessionBridge(QObject):
     turn_extended = Signal(object)
     turn_committed = Signal(object)
     turn_cancelled = Signal(object)
+    turns_removed = Signal(object)
+    conversation_continued = Signal(object)
     reply_text = Signal(object)
     reply_cut = Signal(object)
     playback_started = Signal(object)
@@ -91,6 +95,8 @@ class SessionBridge(QObject):
             TurnExtended: self.turn_extended,
             TurnCommitted: self.turn_committed,
             TurnCancelled: self.turn_cancelled,
+            TurnsRemoved: self.turns_removed,
+            ConversationContinued: self.conversation_continued,
             ReplyTextDelta: self.reply_text,
             ReplyCut: self.reply_cut,
             PlaybackStarted: self.playback_started,

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.audio.devices import DeviceList
@@ -20,8 +21,9 @@ from app.audio.supervisor import DeviceSupervisor
 from app.session import messages
 from app.session.capture import Capture
 from app.session.clocks import Clock
+from app.session.conversation_edits import ConversationEdits
 from app.session.end_of_turn_worker import EndOfTurnWorker
-from app.session.engine_jobs import Loaded, LoadFailed
+from app.session.engine_jobs import HistoryChanged, Loaded, LoadFailed, Restored, RestoreFailed
 from app.session.engine_worker import EngineWorker
 from app.session.messages import Command, ErrorRaised, Event, SessionState, StateChanged
 from app.session.meters import Meters
@@ -35,6 +37,7 @@ from app.session.turn_control import TurnControl
 from engine_runtime.errors import AudioInputError, MossVoiceError
 
 _MAX_FAILURES = 3
+_LAST_WORK_S = 1.0
 _ECHO_ADVICE = "Use headphones, so that a reply does not interrupt itself."
 _log = logging.getLogger(__name__)
 
@@ -70,6 +73,9 @@ class DialogLoop:
         self._recorder = recorder
         recorder.apply(settings)
         self.turns = TurnControl(worker, end_of_turn, capture, self._playback, clock, emit, settings)
+        self._edits = ConversationEdits(self.turns, worker, emit)
+        self._continued = Path()
+        """The folder of the conversation that the engine is to continue."""
         self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
@@ -94,6 +100,9 @@ class DialogLoop:
             self._clock.tick(self._pending.idle, is_active=self._is_active)
         self._stop()
         self._report_state(SessionState.STOPPED)
+        if self._recorder.is_on:
+            self._pending.idle.wait(_LAST_WORK_S)  # what was heard of the last reply
+            self._take_results()
         self._recorder.close()
 
     def step(self) -> None:
@@ -182,6 +191,15 @@ class DialogLoop:
             case messages.CancelTurn():
                 turns.cancel("user")
                 sources.end_sample()
+            case messages.RetryTurn():
+                sources.end_sample()
+                sources.open_output(turns.settings)
+                self._edits.retry(command)
+            case messages.DeleteTurn():
+                self._edits.delete(command)
+            case messages.ContinueConversation():
+                self._continued = command.folder
+                self._edits.begin_with(command)
             case messages.NewConversation():
                 sources.end_sample()
                 turns.new_conversation()
@@ -260,6 +278,14 @@ class DialogLoop:
                 self._waiting.clear()
                 self._emit(ErrorRaised(result.message, result.what_to_do, is_fatal=True))
                 self._stop()
+            elif isinstance(result, HistoryChanged):
+                self._recorder.remember(result.snapshot)
+            elif isinstance(result, Restored):
+                self._recorder.settle(is_continued=True)
+                self._emit(messages.ConversationContinued(self._continued))
+            elif isinstance(result, RestoreFailed):
+                self._recorder.settle(is_continued=False)
+                self._emit(ErrorRaised(result.message, result.what_to_do))
             else:
                 self.turns.on_result(result)
 

@@ -8,10 +8,14 @@ reopened. The engine thread skips cancelled jobs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
+
+if TYPE_CHECKING:  # it imports torch
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
 
 # ---- dialog -> engine ----
 
@@ -39,6 +43,14 @@ class Ask:
 
     turn_id: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """The question of an earlier turn; that turn and all later ones are removed from the history."""
+
+    turn_id: int
+    earlier_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +106,40 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Remove:
+    """Take a turn out of the history."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Continue the conversation of a snapshot. Answered with Restored or RestoreFailed."""
+
+    history: dict[str, Any]
+    """Its document."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the engine and end the thread."""
 
 
-Job = OpenTurn | Hear | Ask | Commit | Confirm | Reopen | Cancel | Interrupt | Forget | Close
+Job = (
+    OpenTurn
+    | Hear
+    | Ask
+    | Commit
+    | Confirm
+    | Reopen
+    | Cancel
+    | Interrupt
+    | Forget
+    | AskAgain
+    | Remove
+    | Restore
+    | Close
+)
 
 # ---- engine -> dialog ----
 
@@ -157,6 +198,26 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryChanged:
+    """The history, after it changed."""
+
+    snapshot: ConversationSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The conversation continues; a HistoryChanged came before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    """The conversation cannot be continued; a new one has begun."""
+
+    message: str
+    what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFailed:
     """The turn failed and is dropped."""
 
@@ -165,4 +226,15 @@ class TurnFailed:
     what_to_do: str
 
 
-Result = Loaded | LoadFailed | Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed
+Result = (
+    Loaded
+    | LoadFailed
+    | Heard
+    | ReplyResult
+    | ReplyMade
+    | RolledBack
+    | TurnFailed
+    | HistoryChanged
+    | Restored
+    | RestoreFailed
+)

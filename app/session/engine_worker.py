@@ -15,8 +15,10 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Ask,
+    AskAgain,
     Cancel,
     Close,
     Commit,
@@ -29,7 +31,9 @@ from app.session.engine_jobs import (
     Loaded,
     LoadFailed,
     OpenTurn,
+    Remove,
     Reopen,
+    Restore,
     Result,
     RolledBack,
     TurnFailed,
@@ -40,7 +44,6 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality, SamplingParams
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
-    from engine_runtime.conversation.history import Conversation
     from engine_runtime.conversation.turn import Turn
     from engine_runtime.engine import Engine
 
@@ -101,19 +104,22 @@ class EngineWorker:
     def run(self) -> None:
         """Body of the engine thread: load, work, close."""
         engine = self._load()
-        conversation = engine.new_conversation() if engine is not None else None
+        history = EngineHistory(engine, self.results.put) if engine is not None else None
+        if history is not None:
+            history.publish()
         self._pending.end()
         while True:
             job = self._jobs.get()
             try:
                 if isinstance(job, Close):
                     break
-                if engine is not None and conversation is not None:
-                    if isinstance(job, Forget):
-                        engine.end_conversation(conversation)
-                        conversation = engine.new_conversation()
+                if engine is not None and history is not None:
+                    if isinstance(job, Forget | Remove | Restore):
+                        history.change(job)
                     else:
-                        self._carry_out(engine, conversation, job)
+                        self._carry_out(engine, history, job)
+                    if self._run is None or not self._run.is_speculative:
+                        history.publish()
             except MossVoiceError as error:
                 self._fail(job, error.what_is_wrong, error.what_to_do)
             except Exception as error:
@@ -166,13 +172,13 @@ class EngineWorker:
     def _carry_out(
         self,
         engine: Engine,
-        conversation: Conversation,
-        job: OpenTurn | Hear | Ask | Commit | Confirm | Reopen | Cancel | Interrupt,
+        history: EngineHistory,
+        job: OpenTurn | Hear | Ask | AskAgain | Commit | Confirm | Reopen | Cancel | Interrupt,
     ) -> None:
         if isinstance(job, OpenTurn):
             if not job.scope.is_cancelled:
                 self._run = None
-                self._turn = engine.open_turn(conversation, job.turn_id, job.reply)
+                self._turn = engine.open_turn(history.conversation, job.turn_id, job.reply)
                 self._scope = job.scope
             return
         turn = self._turn
@@ -194,11 +200,14 @@ class EngineWorker:
                 self.results.put(Heard(job.turn_id, codes))
         elif isinstance(job, Ask):
             turn.push_text(job.text)
+        elif isinstance(job, AskAgain):
+            history.ask_again(turn, job)
         elif isinstance(job, Reopen):
             turn.reopen()
             self._end_run(job.scope)
         elif isinstance(job, Commit):
             self._reply(engine, turn, job)
+            history.note_question(turn)
         elif self._run is not None:
             self._run.is_speculative = False
             self._run.advance(self.results)
@@ -220,7 +229,7 @@ class EngineWorker:
         self.results.put(RolledBack(scope, run.work_ns if run else 0, time.perf_counter_ns()))
 
     def _fail(self, job: Job, message: str, what_to_do: str) -> None:
-        turn_id = 0 if isinstance(job, Forget | Close) else job.turn_id
+        turn_id = 0 if isinstance(job, Forget | Restore | Close) else job.turn_id
         self._failed_turn = turn_id
         self._run = None
         if self._turn is not None:

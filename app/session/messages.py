@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.session.session_settings import SessionSettings
@@ -26,6 +26,8 @@ from app.session.speculation_policy import SpeculationStats
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import FinishReason, Modality
+
+TurnSource = Literal["voice", "sample", "text"]
 
 # ---- commands ----
 
@@ -117,6 +119,38 @@ class ApplySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryTurn:
+    """Ask the question of an earlier turn again, as a new turn. That turn and all later ones are removed from
+    the conversation. `source` and `text` are those of its TurnOpened."""
+
+    turn_id: int
+    source: TurnSource
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTurn:
+    """Remove a question and its reply from the conversation, as if they had never been."""
+
+    turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueConversation:
+    """Continue a recorded conversation instead of a new one, in its folder. Answered with
+    ConversationContinued, or with ErrorRaised if the model is another one."""
+
+    folder: Path
+    history: dict[str, Any]
+    """The document of history.json."""
+    last_turn_id: int
+    seconds: float
+    """Length of its line."""
+    sample_rate: int = 0
+    """Of its sound, 0 if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewConversation:
     """Forget the conversation so far. Turn ids continue."""
 
@@ -135,6 +169,9 @@ Command = (
     | PlayAgain
     | CancelTurn
     | ApplySettings
+    | RetryTurn
+    | DeleteTurn
+    | ContinueConversation
     | NewConversation
 )
 
@@ -160,7 +197,6 @@ class SessionState(str, Enum):
     """The engine could not be loaded; an ErrorRaised says why. The session can only be stopped."""
 
 
-TurnSource = Literal["voice", "sample", "text"]
 CancelReason = Literal[
     "user", "barge_in", "too_short", "nothing_heard", "stopped", "error", "replaced", "output_lost"
 ]
@@ -228,6 +264,21 @@ class TurnCancelled:
 
     turn_id: int
     reason: CancelReason
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsRemoved:
+    """These turns, which may have come in an earlier run of the program, are not part of the conversation any
+    more."""
+
+    turn_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationContinued:
+    """The conversation recorded in this folder goes on."""
+
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +450,8 @@ Event = (
     | TurnExtended
     | TurnCommitted
     | TurnCancelled
+    | TurnsRemoved
+    | ConversationContinued
     | ReplyCut
     | ReplyTextDelta
     | PlaybackStarted

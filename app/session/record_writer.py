@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from app.session.conversation_folder import (
     ABOUT,
     EVENTS,
     FORMAT,
+    HISTORY,
     SOUND,
     RecordError,
     delete_conversation,
@@ -34,6 +35,7 @@ from app.session.conversation_folder import (
 )
 from app.session.messages import (
     Command,
+    ContinueConversation,
     Event,
     Levels,
     PlaybackLevel,
@@ -47,7 +49,10 @@ from app.session.pending_work import PendingWork
 from app.session.recording import Recording
 from engine_runtime.errors import ExportError, MossVoiceError
 
-_METERS = (Levels, PlaybackLevel, SampleProgress)
+if TYPE_CHECKING:  # it imports torch
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
+
+_LEFT_OUT = (Levels, PlaybackLevel, SampleProgress, ContinueConversation)
 _METER_TIMINGS = frozenset({"playback_buffer"})
 _WORDS_SHOWN = 12
 _log = logging.getLogger(__name__)
@@ -55,9 +60,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A conversation begins, or the one in `recording.folder` is continued."""
+    """A conversation begins, or the one in `folder` is continued."""
 
     recording: Recording
+    folder: Path | None
     about: dict[str, Any]
 
 
@@ -67,6 +73,8 @@ class Sound:
 
     frames: NDArray[np.float32]
     sample_rate: int
+    first_frame: int
+    """Of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,13 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """The engine's history has changed."""
+
+    snapshot: ConversationSnapshot
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The conversation is over; it will not be continued if `is_ended`."""
 
@@ -92,7 +107,7 @@ class End:
     seconds: float
 
 
-WriteJob = Begin | Sound | Line | About | End | None
+WriteJob = Begin | Sound | Line | About | History | End | None
 """None ends the thread."""
 
 
@@ -135,7 +150,7 @@ class RecordWriter:
             finally:
                 self._pending.end()
 
-    def _write(self, job: Begin | Sound | Line | About | End) -> None:
+    def _write(self, job: Begin | Sound | Line | About | History | End) -> None:
         if isinstance(job, Begin):
             self._close()
             self._folder = _OpenFolder(job)
@@ -148,6 +163,8 @@ class RecordWriter:
             self._folder.add_line(job)
         elif isinstance(job, About):
             self._folder.note(job.values)
+        elif isinstance(job, History):
+            self._folder.save(HISTORY, job.snapshot.document())
         else:
             folder, self._folder = self._folder, None
             folder.end(job)
@@ -169,20 +186,19 @@ class _OpenFolder:
 
     def __init__(self, begin: Begin) -> None:
         recording = begin.recording
-        is_continued = recording.folder is not None
-        self.path = recording.folder or _make_folder(recording)
+        self.path = begin.folder or _make_folder(recording)
         self._sound: GrowingWav | None = None
         self._lines = -1
         self._committed: set[int] = set()
         try:
-            known = read_about(self.path) if is_continued else {}
+            known = read_about(self.path) if begin.folder is not None else {}
             self._about: dict[str, Any] = {
                 "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="seconds"),
                 "seconds": 0.0, "turns": 0, "first_words": "", "is_ended": False, **begin.about, **known,
             }  # fmt: skip
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._lines = os.open(self.path / EVENTS, flags, 0o600)
-            self._save_about()
+            self.save(ABOUT, self._about)
         except OSError as error:
             raise in_words(self.path, error) from error
         except MossVoiceError:
@@ -193,6 +209,7 @@ class _OpenFolder:
         """More of both sides."""
         if self._sound is None:
             self._sound = GrowingWav(self.path / SOUND, sound.sample_rate, 2)
+            self._sound.pad_to(sound.first_frame)
         self._sound.append(sound.frames)
 
     def add_line(self, line: Line) -> None:
@@ -215,7 +232,7 @@ class _OpenFolder:
     def note(self, values: dict[str, Any]) -> None:
         """Change conversation.json."""
         self._about |= values
-        self._save_about()
+        self.save(ABOUT, self._about)
 
     def end(self, end: End) -> None:
         """Close the files; a conversation without a turn leaves none."""
@@ -243,9 +260,10 @@ class _OpenFolder:
             words = self._about["first_words"] or " ".join(event.text.split()[:_WORDS_SHOWN])
             self.note({"seconds": round(line.t, 3), "first_words": words})
 
-    def _save_about(self) -> None:
-        with ExportFile(self.path / ABOUT, is_private=True) as file:
-            file.write(json.dumps(self._about, indent=1, ensure_ascii=False).encode())
+    def save(self, name: str, document: dict[str, Any]) -> None:
+        """Replace a file by this document."""
+        with ExportFile(self.path / name, is_private=True) as file:
+            file.write(json.dumps(document, ensure_ascii=False).encode())
 
 
 def _make_folder(recording: Recording) -> Path:
@@ -265,9 +283,9 @@ def _make_folder(recording: Recording) -> Path:
 
 
 def line_document(line: Line) -> dict[str, Any] | None:
-    """The line as plain values; None for a meter, which is not recorded."""
+    """The line as plain values; None for what is not recorded."""
     what = line.what
-    if isinstance(what, _METERS):
+    if isinstance(what, _LEFT_OUT):
         return None
     t = round(line.t, 6)
     if isinstance(what, Timing):

@@ -8,7 +8,7 @@ after it was asked for, and ends with the conversation. Dialog thread; `note` ma
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,20 @@ from app.session.clocks import Clock
 from app.session.messages import (
     AskText,
     Command,
+    ContinueConversation,
     EngineReady,
     Event,
     PlaySample,
     RecordingStopped,
+    RetryTurn,
     Start,
 )
-from app.session.record_writer import About, Begin, End, Line, RecordWriter, Sound, plain
+from app.session.record_writer import About, Begin, End, History, Line, RecordWriter, Sound, plain
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
+
+if TYPE_CHECKING:  # it imports torch
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
 
 _BLOCK_S = 0.25
 """Sound is handed to the writer in blocks of this length."""
@@ -36,7 +41,7 @@ _MOST_BACKLOG = 10_000
 """Jobs that the writer may be behind: some minutes. A disk that is behind by more is too slow."""
 _TAP_AGE_NS = 50_000_000
 """What the loudspeaker was given longer before the beginning does not belong to the recording."""
-_BEGINNINGS = (Start, AskText, PlaySample)
+_BEGINNINGS = (Start, AskText, PlaySample, RetryTurn)
 
 
 class ConversationRecorder:
@@ -66,7 +71,16 @@ class ConversationRecorder:
         self._has_heard = False
         self._held: list[NDArray[np.float32]] = []
         self._held_frames = 0
+        self._origin_s = 0.0
+        self._rate = 0
+        """Of the file that is continued, 0 for that of the microphone."""
+        self._frames_given = 0
         self._engine: dict[str, Any] = {}
+        self._history: ConversationSnapshot | None = None
+        self._continued: ContinueConversation | None = None
+        """The conversation to continue with the next beginning."""
+        self._is_waiting = False
+        """Whether the engine is yet to say if it can be continued."""
         capture.listener = self._hear
 
     @property
@@ -101,10 +115,25 @@ class ConversationRecorder:
             self._engine = {"bundle": what.bundle}
             if self._is_on:
                 self._writer.submit(About(dict(self._engine)))
+        if isinstance(what, ContinueConversation):
+            self.end(is_ended=False)
+            self._continued, self._is_waiting = what, True
         if isinstance(what, _BEGINNINGS):
             self._begin()
         if self._is_on:
             self._writer.submit(Line(self.seconds, what))
+
+    def settle(self, *, is_continued: bool) -> None:
+        """The engine has answered a ContinueConversation."""
+        self._is_waiting = False
+        if not is_continued:
+            self._continued = None
+
+    def remember(self, history: ConversationSnapshot) -> None:
+        """The engine's history has changed."""
+        self._history = history
+        if self._is_on:
+            self._writer.submit(History(history))
 
     @property
     def seconds(self) -> float:
@@ -112,7 +141,7 @@ class ConversationRecorder:
         track, now_ns = self._track, self._clock.now_ns()
         if track is not None:
             return track.frame_at(now_ns) / track.sample_rate
-        return (now_ns - self._origin_ns) / 1e9
+        return self._origin_s + (now_ns - self._origin_ns) / 1e9
 
     def pause(self, at_ns: int) -> None:
         """Nothing happened from this time on: the line goes on with the next sound."""
@@ -135,12 +164,18 @@ class ConversationRecorder:
     # ---- inside ----
 
     def _begin(self) -> None:
-        if self._is_on or self._wanted is None:
+        if self._is_on or self._wanted is None or self._is_waiting:
             return
         self._is_on, self._tap = True, None
-        self._origin_ns = self._clock.now_ns()
+        self._origin_ns, self._origin_s, self._rate, folder = self._clock.now_ns(), 0.0, 0, None
+        if self._continued is not None and self._continued.folder.parent == self._wanted.root:
+            folder, self._origin_s = self._continued.folder, self._continued.seconds
+            self._rate = self._continued.sample_rate
+        self._continued = None
         about = {"settings": plain(self._settings), **self._engine}
-        self._writer.submit(Begin(self._wanted, about))
+        self._writer.submit(Begin(self._wanted, folder, about))
+        if self._history is not None:
+            self._writer.submit(History(self._history))
 
     def _hear(self, block: CapturedBlock) -> None:
         self._begin()
@@ -164,8 +199,9 @@ class ConversationRecorder:
         """The track, at the rate of the microphone, so that its samples are kept as they are; None if no
         sound is recorded."""
         if self._track is None and self._is_on and self._wanted is not None and self._wanted.with_sound:
-            source = self._capture.source or self._audio_out
-            self._track = StereoTrack(source.sample_rate, self._origin_ns)
+            rate = self._rate or (self._capture.source or self._audio_out).sample_rate
+            self._frames_given = round(self._origin_s * rate)
+            self._track = StereoTrack(rate, self._origin_ns, self._frames_given)
             self._has_heard = False
             self._held, self._held_frames = [], 0
         return self._track
@@ -176,7 +212,9 @@ class ConversationRecorder:
         self._held.append(frames)
         self._held_frames += len(frames)
         if self._held_frames >= _BLOCK_S * track.sample_rate or is_final:
-            self._writer.submit(Sound(np.concatenate(self._held), track.sample_rate))
+            sound = Sound(np.concatenate(self._held), track.sample_rate, self._frames_given)
+            self._writer.submit(sound)
+            self._frames_given += self._held_frames
             self._held, self._held_frames = [], 0
 
     def _stop_for(self, folder: str, message: str, what_to_do: str) -> None:

@@ -15,5 +15,3 @@ class Recording:
     with_sound: bool = True
     name: str = ""
     """Of the folder; "" for the date and time."""
-    folder: Path | None = None
-    """The conversation to continue, None to begin one."""

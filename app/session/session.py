@@ -148,6 +148,7 @@ class Session:
         give_up_s = time.monotonic() + timeout_s
         if not self._loop.stopping.is_set():
             self._loop.stopping.set()
+            self._threads[0].join(timeout_s)  # the dialog thread has last jobs for the others
             self._worker.submit(Close())
             if self._end_of_turn is not None:
                 self._end_of_turn.close()

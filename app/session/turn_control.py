@@ -19,6 +19,7 @@ from app.session.clocks import Clock
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
     Ask,
+    AskAgain,
     Commit,
     Forget,
     Heard,
@@ -177,12 +178,16 @@ class TurnControl:
                 )
             )
             return
+        self.answer("text", question, lambda turn_id: Ask(turn_id, question))
+
+    def answer(self, source: TurnSource, text: str, give: Callable[[int], Ask | AskAgain]) -> None:
+        """A complete question, which `give` makes the job of for a turn; it replaces the turn in progress."""
         self.cancel("replaced")
         turn = self._new_turn()
-        self._emit(TurnOpened(turn.turn_id, "text", question))
-        self.transcript.open(turn.turn_id, turn.modality, question)
+        self._emit(TurnOpened(turn.turn_id, source, text))
+        self.transcript.open(turn.turn_id, turn.modality, text)
         self._worker.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
-        self._worker.submit(Ask(turn.turn_id, question))
+        self._worker.submit(give(turn.turn_id))
         self._turn_taking.begin_reply()
         self._emit(TurnCommitted(turn.turn_id, 0.0))
         self._submit_commit(turn)
@@ -219,6 +224,10 @@ class TurnControl:
             self._on_turn_event(event)
         if self.state is SessionState.HEARING:
             self.cancel("stopped")
+
+    def continue_after(self, last_turn_id: int) -> None:
+        """Turn ids continue after those of an earlier run of the program."""
+        self._turn_count = max(self._turn_count, last_turn_id)
 
     def new_conversation(self) -> None:
         """Forget the conversation so far."""

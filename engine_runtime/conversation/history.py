@@ -26,6 +26,14 @@ SPOKEN_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A complete user turn, to be asked again; fields as those of an Exchange."""
+
+    user: tuple[Row, ...]
+    speech_maximum: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """A user turn and its reply, complete turns of the chat layout. `text` is the text reply, or the
     transcript of a spoken one if the model writes it. `speech_maximum` is that of the log10 mel power of a
@@ -35,6 +43,7 @@ class Exchange:
     reply: tuple[Row, ...]
     text: str = ""
     speech_maximum: float | None = None
+    turn_id: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -44,6 +53,8 @@ class Exchange:
 
 class ActiveTurn(Protocol):
     """The interface of the latest turn to its conversation."""
+
+    turn_id: int
 
     @property
     def is_over(self) -> bool:
@@ -116,6 +127,11 @@ class Conversation:
         self.exchanges[place : place + 1] = [] if new is None else [new]
         if new is None and place < self.num_forgotten:
             self.num_forgotten -= 1
+
+    def remove(self, turn_ids: range) -> None:
+        """Remove the exchanges of these turns, as if they had never been."""
+        for exchange in [known for known in self.exchanges if known.turn_id in turn_ids]:
+            self.replace(exchange, None)
 
     @property
     def expected_maximum(self) -> float | None:

@@ -29,7 +29,7 @@ import torch
 
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation.context_window import reply_reserve
-from engine_runtime.conversation.history import Conversation, Exchange
+from engine_runtime.conversation.history import Conversation, Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.cuda.gpu_memory import too_little_memory
@@ -78,6 +78,7 @@ class Turn:
         self._user_turn: list[Row] = []
         """All rows of the user's turn, set at the commit."""
         self._text: str | None = None
+        self._asked_again: Question | None = None
         self._reply: Reply | None = None
         self._rows: ReplyRows | None = None
         """The rows of the reply, kept after it ended; None until it begins."""
@@ -137,6 +138,24 @@ class Turn:
                 self._text = text
                 self._prefill_open_turn()
             self._is_cancelled()
+
+    def push_question(self, question: Question) -> int:
+        """Use the question of an earlier turn instead of speech; returns the number of its codes. Errors as
+        in `push`."""
+        with self._lock:
+            if self._is_cancelled():
+                return 0
+            self._require(_State.LISTENING, "take a question")
+            with self._step():
+                self._asked_again = question
+                self._prefill_open_turn()
+            pad = self._stages.bundle.lm.special_ids.modality_pad
+            return sum(row.text == pad for row in question.user)
+
+    @property
+    def question(self) -> Question:
+        """The user's turn, complete after the commit."""
+        return Question(tuple(self._user_turn), self._speech_maximum)
 
     def commit(
         self,
@@ -309,6 +328,8 @@ class Turn:
     def _open_rows(self) -> list[Row]:
         """Rows of the user's turn so far."""
         prompt = self._stages.prompt
+        if self._asked_again is not None:
+            return list(self._asked_again.user)
         if self._text is not None:
             return prompt.user_text(self._text)
         return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
@@ -316,6 +337,9 @@ class Turn:
     def _close_user_turn(self) -> list[Row]:
         """Rows of the complete user turn. Raises AudioInputError if it is empty."""
         prompt = self._stages.prompt
+        if self._asked_again is not None:
+            self._speech_maximum = self._asked_again.speech_maximum
+            return list(self._asked_again.user)
         if self._text is not None:
             return [*prompt.user_text(self._text), *prompt.end_turn()]
         codes = self._all_codes()
@@ -353,7 +377,10 @@ class Turn:
         """Store the exchange with this reply in the history."""
         reply = rows.as_turn(self._stages.prompt)
         text = rows.text.strip()
-        self._replace_exchange(Exchange(tuple(self._user_turn), tuple(reply), text, self._speech_maximum))
+        question = self.question
+        self._replace_exchange(
+            Exchange(question.user, tuple(reply), text, question.speech_maximum, self.turn_id)
+        )
 
     def _replace_exchange(self, exchange: Exchange | None) -> None:
         if self._exchange is None and self._conversation.turn is not self:

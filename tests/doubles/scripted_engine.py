@@ -11,6 +11,8 @@ import numpy as np
 
 from app.session.clocks import Clock
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.conversation.history import Exchange, Question
+from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
@@ -88,6 +90,14 @@ class ScriptedTurn:
     def push_text(self, text: str) -> None:
         self._call("push_text", text)
 
+    def push_question(self, question: Question) -> int:
+        self._call("push_question")
+        return 7
+
+    @property
+    def question(self) -> Question:
+        return Question(())
+
     def commit(
         self,
         reply: Modality,
@@ -128,6 +138,7 @@ class ScriptedTurn:
                 with self._timing.span("vocoder", self.turn_id, chunk=chunk):
                     pass
                 yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk)
+        self._engine.exchanges.append(Exchange((), (), text, None, self.turn_id))
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
         yield ReplyDone(self.turn_id, reply, "stop", text, codes, samples)
 
@@ -172,11 +183,27 @@ class ScriptedEngine:
         self.calls: list[tuple[object, ...]] = []
         self.turns: list[ScriptedTurn] = []
         self.conversations = 0
+        self.exchanges: list[Exchange] = []
         self.is_closed = False
 
     def new_conversation(self) -> object:
         self.conversations += 1
         return self.conversations
+
+    def snapshot(self, conversation: object) -> ConversationSnapshot:
+        """With one exchange for each complete reply."""
+        exchanges = tuple(self.exchanges)
+        return ConversationSnapshot("scripted", "any", 1, len(exchanges), 0, Modality.SPEECH, exchanges)
+
+    def restore(self, snapshot: ConversationSnapshot) -> object:
+        if snapshot.bundle != "scripted":
+            raise MossVoiceError("It is of another bundle. Begin a new conversation.")
+        self.exchanges = list(snapshot.exchanges)
+        return self.new_conversation()
+
+    def remove(self, conversation: object, turn_ids: range) -> None:
+        self.calls.append(("remove", *turn_ids))
+        self.exchanges = [known for known in self.exchanges if known.turn_id not in turn_ids]
 
     def end_conversation(self, conversation: object) -> None:
         self.calls.append(("end", conversation))

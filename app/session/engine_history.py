@@ -1,0 +1,98 @@
+"""The engine's conversation: begun, continued, shortened; its history is published when it has changed.
+
+In: jobs about the history. Out: results HistoryChanged, Restored, RestoreFailed. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from app.session.engine_jobs import (
+    AskAgain,
+    Forget,
+    Heard,
+    HistoryChanged,
+    Remove,
+    Restore,
+    Restored,
+    RestoreFailed,
+    Result,
+)
+from engine_runtime.errors import MossVoiceError
+
+if TYPE_CHECKING:  # they import torch
+    from engine_runtime.conversation.history import Question
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
+    from engine_runtime.conversation.turn import Turn
+    from engine_runtime.engine import Engine
+
+
+class ForgottenQuestionError(MossVoiceError):
+    """A question that is to be asked again is not known."""
+
+
+class EngineHistory:
+    """One conversation of one engine."""
+
+    def __init__(self, engine: Engine, give: Callable[[Result], None]) -> None:
+        self.conversation = engine.new_conversation()
+        self._engine = engine
+        self._give = give
+        self._questions: dict[int, Question] = {}
+        """All that were committed, also those whose reply was not heard, by turn."""
+        self._published: ConversationSnapshot | None = None
+
+    def change(self, job: Forget | Remove | Restore) -> None:
+        """Carry out a job that concerns no turn in progress."""
+        if isinstance(job, Remove):
+            self._remove(range(job.turn_id, job.turn_id + 1))
+        elif isinstance(job, Forget):
+            self._engine.end_conversation(self.conversation)
+            self.conversation = self._engine.new_conversation()
+            self._questions.clear()
+        else:
+            self._restore(job)
+
+    def note_question(self, turn: Turn) -> None:
+        """The turn was committed."""
+        self._questions[turn.turn_id] = turn.question
+
+    def ask_again(self, turn: Turn, job: AskAgain) -> None:
+        """Cut the history back to before an earlier turn, and give its question to `turn`."""
+        question = self._questions.get(job.earlier_id)
+        if question is None:
+            raise ForgottenQuestionError("That question is not remembered any more. Ask it again yourself.")
+        self._remove(range(job.earlier_id, turn.turn_id))
+        if codes := turn.push_question(question):
+            self._give(Heard(turn.turn_id, codes))
+
+    def publish(self) -> None:
+        """Give the history away if it changed. It shares the rows, so this costs next to nothing."""
+        snapshot = self._engine.snapshot(self.conversation)
+        if snapshot != self._published:
+            self._published = snapshot
+            self._give(HistoryChanged(snapshot))
+
+    def _remove(self, turn_ids: range) -> None:
+        self._engine.remove(self.conversation, turn_ids)
+        for turn_id in turn_ids:
+            self._questions.pop(turn_id, None)
+
+    def _restore(self, job: Restore) -> None:
+        from engine_runtime.conversation.history import Question
+        from engine_runtime.conversation.snapshot import ConversationSnapshot
+
+        try:
+            restored = self._engine.restore(ConversationSnapshot.of(job.history))
+        except MossVoiceError as error:
+            self._give(RestoreFailed(error.what_is_wrong, error.what_to_do))
+            return
+        self._engine.end_conversation(self.conversation)
+        self.conversation = restored
+        known = self._engine.snapshot(restored).exchanges
+        self._questions = {
+            exchange.turn_id: Question(exchange.user, exchange.speech_maximum) for exchange in known
+        }
+        self.publish()
+        self._give(Restored())

@@ -1,0 +1,79 @@
+"""Reads back what a recording says of a conversation: its transcript, and how to continue it.
+
+In: the folder of a conversation. Out: events as they were emitted, without meters and timings, of turns that
+are still part of it; a ContinueConversation. Any thread. Raises RecordError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.audio.growing_wav import frames_of
+from app.session import messages
+from app.session.conversation_folder import SOUND, read_events, read_history
+from app.session.messages import ContinueConversation, Event
+from engine_runtime.types import Modality
+
+_KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (
+        messages.TurnOpened,
+        messages.TurnExtended,
+        messages.TurnCommitted,
+        messages.TurnCancelled,
+        messages.ReplyTextDelta,
+        messages.ReplyCut,
+        messages.ReplyFinished,
+        messages.PlaybackStarted,
+        messages.PlaybackFinished,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """An event, and when it came, in seconds on the line of the recording."""
+
+    t: float
+    event: Any
+
+
+def read_transcript(folder: Path) -> list[RecordedEvent]:
+    """The events of all turns that were not removed later, in order."""
+    found: list[RecordedEvent] = []
+    for entry in read_events(folder):
+        kind = entry.get("event")
+        if kind == messages.TurnsRemoved.__name__:
+            removed = entry.get("turn_ids") or ()
+            found = [known for known in found if known.event.turn_id not in removed]
+        elif isinstance(kind, str) and kind in _KINDS and (event := _event(_KINDS[kind], entry)) is not None:
+            found.append(RecordedEvent(float(entry.get("t", 0.0)), event))
+    return found
+
+
+def how_to_continue(folder: Path) -> ContinueConversation:
+    """The command that continues the conversation."""
+    last_turn_id, seconds = 0, 0.0
+    for entry in read_events(folder):
+        last_turn_id = max(last_turn_id, int(entry.get("turn_id") or 0))
+        seconds = max(seconds, float(entry.get("t") or 0.0))
+    frames, rate = frames_of(folder / SOUND)
+    if rate:
+        seconds = max(seconds, frames / rate)
+    return ContinueConversation(folder, read_history(folder), last_turn_id, seconds, rate)
+
+
+def _event(kind: type[Event], entry: dict[str, Any]) -> Any | None:
+    """The event of a line, None if a field is missing or makes no sense."""
+    values = {field.name: entry[field.name] for field in dataclasses.fields(kind) if field.name in entry}
+    try:
+        if "modality" in values:
+            values["modality"] = Modality(values["modality"])
+        if not isinstance(values.get("turn_id"), int):
+            return None
+        return kind(**values)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,151 @@
+"""A conversation that another engine continues: the same replies, ids and samples, as without the restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.snapshot import ConversationSnapshot, HistoryError
+from engine_runtime.engine import Engine
+from engine_runtime.types import Modality, Pcm, ReplyEvent, SamplingParams
+from tests.tools.turns import ask, done, exchange, sound, speech
+
+SAMPLED = SamplingParams(do_sample=True, temperature=1.0, top_k=20, min_new=12, max_new=16)
+
+
+def through_json(snapshot: ConversationSnapshot) -> ConversationSnapshot:
+    return ConversationSnapshot.of(json.loads(json.dumps(snapshot.document())))
+
+
+def talk(engine: Engine, conversation: Conversation, first_id: int = 1) -> None:
+    """A spoken turn, a typed one, and one whose reply was cut after its second code."""
+    exchange(engine, conversation, speech(1.0), params=SAMPLED, turn_id=first_id)
+    exchange(engine, conversation, "and now?", Modality.TEXT, SAMPLED, turn_id=first_id + 1)
+    turn = engine.open_turn(conversation, first_id + 2)
+    ask(turn, speech(0.8, 1))
+    list(turn.commit(Modality.SPEECH, SAMPLED))
+    turn.truncate(engine.bundle.samples_per_code + 1)
+
+
+def same(first: list[ReplyEvent], second: list[ReplyEvent]) -> bool:
+    return done(first) == done(second) and np.array_equal(sound(first), sound(second))
+
+
+def test_the_next_reply_is_that_without_a_restart(loaded: Engine) -> None:
+    engine = Engine(loaded.stages)
+    conversation = engine.new_conversation()
+    talk(engine, conversation)
+    snapshot = through_json(engine.snapshot(conversation))
+    assert [known.turn_id for known in snapshot.exchanges] == [1, 2, 3]
+    without = exchange(engine, conversation, speech(0.7, 2), params=SAMPLED, turn_id=4)
+    engine.end_conversation(conversation)
+    restored = engine.restore(snapshot)
+    assert engine.snapshot(restored) == snapshot
+    assert same(exchange(engine, restored, speech(0.7, 2), params=SAMPLED, turn_id=4), without)
+
+
+@pytest.mark.slow
+def test_another_process_of_the_nano_bundle_continues(nano_bundle: Path, question: Pcm) -> None:
+    def converse(
+        count: int, snapshot: ConversationSnapshot | None
+    ) -> tuple[list[ReplyEvent], Engine, Conversation]:
+        engine = Engine.load(Bundle.open(nano_bundle))
+        conversation = engine.new_conversation() if snapshot is None else engine.restore(snapshot)
+        if snapshot is None:
+            conversation.seed = 11
+        events: list[ReplyEvent] = []
+        for turn_id in range(1, count + 1):
+            events = exchange(engine, conversation, question, params=None, turn_id=turn_id)  # type: ignore[arg-type]
+        return events, engine, conversation
+
+    _, engine, conversation = converse(1, None)
+    snapshot = through_json(engine.snapshot(conversation))
+    engine.close()
+    without, engine, _ = converse(2, None)
+    engine.close()
+    with_restart, engine, _ = converse(1, snapshot)
+    engine.close()
+    assert len(done(without).codes) > 5
+    assert done(with_restart).codes == done(without).codes
+    assert done(with_restart).text == done(without).text
+    assert np.array_equal(sound(with_restart), sound(without))
+
+
+@pytest.fixture
+def question() -> Pcm:
+    from app.audio.wav import read_wav
+
+    return read_wav(Path(__file__).parents[2] / "data" / "speech" / "question.wav")[0]
+
+
+def test_a_deleted_turn_never_was(engine: Engine) -> None:
+    kept, other = engine.new_conversation(), engine.new_conversation()
+    kept.seed = other.seed = 3
+    for turn_id, text in ((1, "one"), (2, "two"), (3, "three")):
+        exchange(engine, kept, text, params=SAMPLED, turn_id=turn_id)
+    engine.remove(kept, range(2, 3))
+    assert [known.turn_id for known in kept.exchanges] == [1, 3]
+    other.exchanges = list(kept.exchanges)
+    other.num_commits = kept.num_commits
+    assert same(
+        exchange(engine, kept, "four", params=SAMPLED), exchange(engine, other, "four", params=SAMPLED)
+    )
+
+
+def test_deleting_the_latest_turn_ends_it(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    exchange(engine, conversation, "one", turn_id=1)
+    engine.remove(conversation, range(1, 2))
+    assert conversation.turn is None
+    assert conversation.exchanges == []
+    assert done(exchange(engine, conversation, "two", turn_id=2)).finish_reason == "length"
+
+
+@pytest.mark.parametrize("make", [lambda: "what is it?", lambda: speech(0.9)])
+def test_a_question_is_asked_again(engine: Engine, make: Callable[[], Pcm | str]) -> None:
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, 1)
+    ask(turn, make())
+    first = list(turn.commit(Modality.SPEECH, replace(SAMPLED, do_sample=False)))
+    question = turn.question
+    engine.remove(conversation, range(1, 2))
+    again = engine.open_turn(conversation, 2)
+    assert again.push_question(question) == (
+        0 if isinstance(make(), str) else pytest.approx(0.9 * 12.5, abs=2)
+    )
+    second = list(again.commit(Modality.SPEECH, replace(SAMPLED, do_sample=False)))
+    assert done(first).codes == done(second).codes
+    assert conversation.exchanges[0].user == question.user
+    assert conversation.exchanges[0].turn_id == 2
+
+
+def test_another_bundle_is_refused(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    exchange(engine, conversation, "one")
+    snapshot = engine.snapshot(conversation)
+    with pytest.raises(HistoryError, match=r"bundle other, and .* is loaded"):
+        engine.restore(replace(snapshot, bundle="other", vocabulary="?"))
+    with pytest.raises(HistoryError, match="another version of"):
+        engine.restore(replace(snapshot, vocabulary="?"))
+
+
+def test_damaged_documents_are_refused(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    exchange(engine, conversation, "one")
+    document = engine.snapshot(conversation).document()
+    with pytest.raises(HistoryError, match="format 2"):
+        ConversationSnapshot.of(document | {"format": 2})
+    for broken in ({"exchanges": [{}]}, {"seed": None}, {"modality": "smell"}, {"exchanges": 5}):
+        with pytest.raises(HistoryError, match="damaged"):
+            ConversationSnapshot.of(document | broken)
+    document["exchanges"][0]["user"][0][0] = 10**6
+    with pytest.raises(HistoryError, match="damaged"):
+        engine.restore(ConversationSnapshot.of(document))
+    assert engine.stats.used >= 0
