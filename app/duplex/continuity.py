@@ -57,7 +57,8 @@ def _place(reply: Pcm, piece: Pcm) -> int | None:
     size = 1 << (len(reply) + _PIECE).bit_length()
     product = np.fft.rfft(reply, size) * np.conj(np.fft.rfft(piece, size))
     likeness = np.fft.irfft(product, size)[: len(reply) - _PIECE + 1]
+    energy = np.concatenate([[0.0], np.cumsum(reply.astype(np.float64) ** 2)])
+    levels = np.sqrt(np.maximum((energy[_PIECE:] - energy[:-_PIECE]) / _PIECE, _QUIET**2))
+    likeness = likeness / (levels * rms(piece) * _PIECE)
     place = int(np.argmax(likeness))
-    found = reply[place : place + _PIECE]
-    norm = rms(found) * rms(piece) * _PIECE
-    return place if norm > 0 and likeness[place] / norm >= _ALIKE else None
+    return place if likeness[place] >= _ALIKE else None
