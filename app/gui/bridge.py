@@ -31,6 +31,7 @@ from app.session.messages import (
     SampleFinished,
     SampleProgress,
     SampleStarted,
+    SpeculationMeasured,
     StateChanged,
     Timing,
     TurnCancelled,
@@ -74,6 +75,7 @@ class SessionBridge(QObject):
     playback_level = Signal(object)
     counters = Signal(object)
     echo_measured = Signal(object)
+    speculation_measured = Signal(object)
     error_raised = Signal(object)
     recording_stopped = Signal(object)
     devices_changed = Signal(object)
@@ -105,6 +107,7 @@ class SessionBridge(QObject):
             PlaybackLevel: self.playback_level,
             Counters: self.counters,
             EchoMeasured: self.echo_measured,
+            SpeculationMeasured: self.speculation_measured,
             ErrorRaised: self.error_raised,
             RecordingStopped: self.recording_stopped,
             DevicesChanged: self.devices_changed,

@@ -158,6 +158,7 @@ def _name(metric: Metric) -> str:
         Metric.VOCODER: translate("Definitions", "Vocoder"),
         Metric.CHUNK_AUDIO: translate("Definitions", "Audio per chunk"),
         Metric.TTFA: translate("Definitions", "TTFA"),
+        Metric.CONFIRM_TO_SOUND: translate("Definitions", "Confirmed to sound"),
         Metric.ENDPOINTING: translate("Definitions", "Endpointing"),
         Metric.VOICE_TO_VOICE: translate("Definitions", "Voice to voice"),
         Metric.RTF_TOTAL: translate("Definitions", "RTF total"),
@@ -189,6 +190,11 @@ def _text(metric: Metric) -> str:
         Metric.CHUNK_AUDIO: translate("Definitions", "Length of the audio of a chunk."),
         Metric.TTFA: translate(
             "Definitions", "Time to first audio: commit of the turn → first sample of the reply is ready."
+        ),
+        Metric.CONFIRM_TO_SOUND: translate(
+            "Definitions",
+            "Your turn is sure → first sample of the reply is handed to the device. A reply that was begun "
+            "before takes no time.",
         ),
         Metric.ENDPOINTING: translate("Definitions", "Last sample of your speech → commit of the turn."),
         Metric.VOICE_TO_VOICE: translate(

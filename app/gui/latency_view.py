@@ -26,6 +26,7 @@ from app.gui.curves import CurveStyle
 from app.gui.definitions import number
 from app.gui.metrics import LatencyMetrics, Metric
 from app.gui.plots import LivePlot, PlotStyle
+from app.gui.speculation_line import SpeculationLine
 from app.gui.themes import Ink, Theme, Tone
 from app.gui.tiles import FigureTile
 from app.gui.turn_times import LatencyStage
@@ -37,6 +38,7 @@ REDRAW_MS = 100
 _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.VOICE_TO_VOICE, Tone.TEXT),
     (Metric.TTFA, Tone.ACCENT),
+    (Metric.CONFIRM_TO_SOUND, Tone.ACCENT),
     (Metric.RTF_TOTAL, Tone.ACCENT),
     (Metric.RTF_STEADY, Tone.TEXT),
     (Metric.FIRST_CHUNK_RATIO, Tone.MUTED),
@@ -106,6 +108,7 @@ class LatencyView(QScrollArea):
         self._seen = -1
         self._columns = (0, 0)
         self._title, self._waterfall_title, self._waterfall_sum = QLabel(), QLabel(), QLabel()
+        self.speculation = SpeculationLine()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
         self.plots = {name: LivePlot(style, theme) for name, style in _PLOTS.items()}
@@ -192,6 +195,7 @@ class LatencyView(QScrollArea):
         for tile in self.tiles:
             tile.refresh(self.metrics, force=True)
         self.waterfall.retranslate()
+        self.speculation.retranslate()
         self._show_waterfall()
 
     def changeEvent(self, event: QEvent) -> None:
@@ -267,6 +271,7 @@ class LatencyView(QScrollArea):
         inside.setSpacing(4)
         inside.addLayout(self._caption)
         inside.addWidget(self.waterfall)
+        inside.addWidget(self.speculation)
         self._tile_grid, self._plot_grid = QGridLayout(), QGridLayout()
         for grid in (self._tile_grid, self._plot_grid):
             grid.setSpacing(8)
@@ -284,11 +289,11 @@ class LatencyView(QScrollArea):
 
 
 def _fill(grid: QGridLayout, widgets: Sequence[QWidget], columns: int) -> None:
-    """Place widgets row by row. Where one would be left alone, the first one gets a row of its own."""
+    """Place widgets row by row. The first one is wide enough for the last row to be full."""
     first, *rest = widgets
-    is_alone = len(widgets) % columns == 1
-    grid.addWidget(first, 0, 0, 1, columns if is_alone else 1)
-    for index, widget in enumerate(rest, start=columns if is_alone else 1):
+    span = 1 + -len(widgets) % columns
+    grid.addWidget(first, 0, 0, 1, span)
+    for index, widget in enumerate(rest, start=span):
         grid.addWidget(widget, index // columns, index % columns)
     for column in range(grid.columnCount()):
         grid.setColumnStretch(column, 1 if column < columns else 0)

@@ -220,6 +220,7 @@ class MainWindow(QMainWindow):
         bridge.levels.connect(controls.show_levels)
         bridge.counters.connect(controls.counters.show_counters)
         bridge.echo_measured.connect(controls.counters.show_echo)
+        bridge.speculation_measured.connect(self.latency.speculation.show_speculation)
         transcript.follow(bridge)
         bridge.sample_started.connect(self._announce_sample)
         bridge.sample_finished.connect(self._finish_sample)

@@ -29,6 +29,7 @@ class Metric(str, Enum):
     VOCODER = "vocoder_ms"
     CHUNK_AUDIO = "chunk_audio_ms"
     TTFA = "ttfa_ms"
+    CONFIRM_TO_SOUND = "confirm_to_sound_ms"
     ENDPOINTING = "endpointing_ms"
     VOICE_TO_VOICE = "voice_to_voice_ms"
     RTF_TOTAL = "rtf_total"
@@ -43,6 +44,7 @@ _DURATIONS = {
     "token2mel": Metric.TOKEN2MEL,
     "vocoder": Metric.VOCODER,
     "first_audio": Metric.TTFA,
+    "confirm_to_sound": Metric.CONFIRM_TO_SOUND,
     "endpointing": Metric.ENDPOINTING,
     "voice_to_voice": Metric.VOICE_TO_VOICE,
 }

@@ -22,7 +22,7 @@ from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.key_combination import combination
 from app.gui.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
-from app.settings import Eagerness, InputMode, StartSettings
+from app.settings import Eagerness, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
@@ -65,6 +65,7 @@ class Preferences:
     latency_ms: int = 40
     endpointing_ms: int = SessionSettings().turn_taking.end_ms
     eagerness: Eagerness = DEFAULT_EAGERNESS
+    speculate: SpeculationMode = "auto"
     input_mode: InputMode = "voice"
     hotkey: str = ""
     interruption: Interruption = "at_once"
@@ -97,6 +98,7 @@ class Preferences:
             device_latency_s=self.latency_ms / 1e3,
             volume=self.volume / 100,
             seed=self.seed if base.seed is None else base.seed,
+            speculate=base.speculate or self.speculate,
             audio_processing=AudioProcessing(
                 self.echo_cancellation, self.noise_suppression, self.gain_control
             ),
@@ -153,6 +155,7 @@ class PreferenceStore:
             latency_ms=self._number("latency_ms", min(LATENCIES_MS), max(LATENCIES_MS)) or default.latency_ms,
             endpointing_ms=self._number("endpointing_ms", *ENDPOINTING_RANGE_MS) or default.endpointing_ms,
             eagerness=_known(get_args(Eagerness), self._text("eagerness"), default.eagerness),
+            speculate=_known(get_args(SpeculationMode), self._text("speculate"), default.speculate),
             input_mode=_known(get_args(InputMode), self._text("input_mode"), default.input_mode),
             hotkey=self._text("hotkey") if combination(self._text("hotkey")) else default.hotkey,
             interruption=_known(get_args(Interruption), self._text("interruption"), default.interruption),

@@ -65,7 +65,7 @@ class SettingsDialog(QDialog):
         self.latency_box, self.reply_box = QComboBox(), QComboBox()
         self.theme_box, self.language_box = QComboBox(), QComboBox()
         self.endpointing = self._spin_box(*ENDPOINTING_RANGE_MS, step=20, suffix=self.tr(" ms"))
-        self.eagerness_box = QComboBox()
+        self.eagerness_box, self.speculation_box = QComboBox(), QComboBox()
         self.interruption_box = QComboBox()
         self.echo_box = QComboBox()
         self.talk = TalkPage(parent)
@@ -115,6 +115,7 @@ class SettingsDialog(QDialog):
             (self.reply_box, preferences.reply),
             (self.echo_box, preferences.echo_cancellation),
             (self.eagerness_box, preferences.eagerness),
+            (self.speculation_box, preferences.speculate),
             (self.interruption_box, preferences.interruption),
             (self.theme_box, preferences.theme),
             (self.language_box, preferences.language),
@@ -148,6 +149,7 @@ class SettingsDialog(QDialog):
             latency_ms=int(self.latency_box.currentData()),
             endpointing_ms=self.endpointing.value(),
             eagerness=self.eagerness_box.currentData(),
+            speculate=self.speculation_box.currentData(),
             input_mode=self.talk.input_mode,
             hotkey=self.talk.hotkey,
             interruption=self.interruption_box.currentData(),
@@ -178,9 +180,10 @@ class SettingsDialog(QDialog):
     def _fill_boxes(self) -> None:
         for latency in LATENCIES_MS:
             self.latency_box.addItem(self.tr("%1 ms").replace("%1", str(latency)), latency)
-        self.echo_box.addItem(self.tr("Automatic"), "auto")
-        self.echo_box.addItem(self.tr("On"), "on")
-        self.echo_box.addItem(self.tr("Off"), "off")
+        for box in (self.echo_box, self.speculation_box):
+            box.addItem(self.tr("Automatic"), "auto")
+            box.addItem(self.tr("On"), "on")
+            box.addItem(self.tr("Off"), "off")
         self.reply_box.addItem(self.tr("Speech"), Modality.SPEECH)
         self.reply_box.addItem(self.tr("Text"), Modality.TEXT)
         self.eagerness_box.addItem(self.tr("Patient"), "patient")
@@ -242,6 +245,15 @@ class SettingsDialog(QDialog):
                     self.tr("End of t&urn"),
                     self.eagerness_box,
                     self._eagerness_help(),
+                ),
+                (
+                    self.tr("Early re&plies"),
+                    self.speculation_box,
+                    self.tr(
+                        "Makes the reply at your first pause and holds it until your turn is sure, so that "
+                        "it sounds at once. Costs computing time where you go on. Automatic turns it off "
+                        "while the engine does not keep up."
+                    ),
                 ),
                 (
                     self.tr("&Endpointing"),

@@ -233,6 +233,14 @@
         <translation>TTFA</translation>
     </message>
     <message>
+        <source>Confirmed to sound</source>
+        <translation>确认到出声</translation>
+    </message>
+    <message>
+        <source>Your turn is sure → first sample of the reply is handed to the device. A reply that was begun before takes no time.</source>
+        <translation>确定您已说完 → 回复的第一个采样交给设备。提前生成的回复无需等待。</translation>
+    </message>
+    <message>
         <source>Voice to voice</source>
         <translation>声到声</translation>
     </message>
@@ -975,6 +983,14 @@
 </context>
 <context>
     <name>SettingsDialog</name>
+    <message>
+        <source>Early re&amp;plies</source>
+        <translation>提前回复(&amp;P)</translation>
+    </message>
+    <message>
+        <source>Makes the reply at your first pause and holds it until your turn is sure, so that it sounds at once. Costs computing time where you go on. Automatic turns it off while the engine does not keep up.</source>
+        <translation>在您第一次停顿时就生成回复并保留，直到确定您已说完，因此能立即出声。若您继续说话，会多耗一些算力。自动：引擎跟不上时关闭。</translation>
+    </message>
     <message>
         <source>Settings</source>
         <translation>设置</translation>
@@ -1749,6 +1765,25 @@
     <message>
         <source>The report could not be written.</source>
         <translation>无法写入报告。</translation>
+    </message>
+</context>
+<context>
+    <name>SpeculationLine</name>
+    <message>
+        <source>Replies begun before your turn was sure: %1, of which %2 were used. Thrown away: %3 ms of the engine, %4 s of speech.</source>
+        <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
+    </message>
+    <message>
+        <source>Off: the engine is slower than real time.</source>
+        <translation>已关闭：引擎慢于实时。</translation>
+    </message>
+    <message>
+        <source>Off: the engine takes too long to be ready again.</source>
+        <translation>已关闭：引擎恢复就绪太慢。</translation>
+    </message>
+    <message>
+        <source>At the first pause the reply is made and held. It sounds when your turn is sure, and is thrown away if you go on.</source>
+        <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
     </message>
 </context>
 </TS>

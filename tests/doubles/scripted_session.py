@@ -243,6 +243,7 @@ def exchange_timings(
     hold = 20 + chance.uniform(0, 30)
     sound = emit("playback_hold", first, hold, reason="pace", target_ms=0.0) + 28 + chance.uniform(0, 14)
     if exchange.source != "text":
+        emit("confirm_to_sound", commit, first + hold - commit)
         emit("voice_to_voice", end, sound - end)
     audio_ms = exchange.chunks * CHUNK_MS
     for tick in range(int(audio_ms // 50) + 1):

@@ -28,6 +28,7 @@ def spoken_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
         event("first_audio", commit, 200, turn_id),
         event("step", commit + 210, 10, turn_id, index=2),
         event("playback_hold", commit + 202, 25, turn_id, reason="pace", target_ms=0.0),
+        event("confirm_to_sound", commit, 225, turn_id),
         event("voice_to_voice", at_ms, 840, turn_id),
         event("reply", commit, 900, turn_id, rtf_total=0.3, rtf_steady=0.25, first_chunk_ratio=0.5),
     ]
@@ -35,6 +36,5 @@ def spoken_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
 
 def typed_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
     """The same without speech."""
-    return [
-        each for each in spoken_turn(turn_id, at_ms) if each.name not in ("endpointing", "voice_to_voice")
-    ]
+    of_speech = ("endpointing", "confirm_to_sound", "voice_to_voice")
+    return [each for each in spoken_turn(turn_id, at_ms) if each.name not in of_speech]

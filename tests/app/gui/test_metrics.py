@@ -40,7 +40,7 @@ def test_every_point_stands_at_its_turn() -> None:
     assert metrics.turns == (1, 100)
     shown = everyone[-SHOWN_TURNS:]
     for metric, series in metrics.series.items():
-        of_speech = metric in (Metric.VOICE_TO_VOICE, Metric.ENDPOINTING)
+        of_speech = metric in (Metric.VOICE_TO_VOICE, Metric.CONFIRM_TO_SOUND, Metric.ENDPOINTING)
         expected = [turn for turn in shown if turn in spoken] if of_speech else shown
         assert series.points().turns.tolist() == expected, metric
         assert series.summary().last == series.points().medians[-1]  # type: ignore[union-attr]

@@ -29,6 +29,7 @@ EVERYTHING = Preferences(
     latency_ms=80,
     endpointing_ms=900,
     eagerness="eager",
+    speculate="off",
     input_mode="both",
     hotkey="Ctrl+Alt+Space",
     interruption="never",
@@ -185,7 +186,7 @@ def test_an_interruption_may_need_more_speech(interruption: Interruption, needed
 
 def test_defaults_change_nothing() -> None:
     turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS, input_mode="voice")
-    assert Preferences().session_settings() == SessionSettings(turn_taking=turns)
+    assert Preferences().session_settings() == SessionSettings(turn_taking=turns, speculate="auto")
 
 
 @pytest.mark.parametrize("endpointing_ms", [200, 260, 2000])

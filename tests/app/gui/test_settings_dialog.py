@@ -43,6 +43,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         latency_ms=20,
         endpointing_ms=800,
         eagerness="off",
+        speculate="on",
         input_mode="push",
         hotkey="Ctrl+Alt+Space",
         interruption="half_second",

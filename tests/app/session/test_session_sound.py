@@ -90,7 +90,7 @@ def test_a_spoken_question_is_answered_aloud(pulse_server: PulseServer, tmp_path
     # Endpointing counts from the last speech in the air, voice-to-voice ends at the loudspeaker.
     times = {event.event.name: event.event.duration_ms for event in driver.of(Timing)}
     assert 640 <= times["endpointing"] <= 850
-    assert times["endpointing"] + 50 <= times["voice_to_voice"] <= times["endpointing"] + 350
+    assert times["endpointing"] + 20 <= times["voice_to_voice"] <= times["endpointing"] + 350
     assert all(event.underruns == 0 for event in driver.of(Counters))
 
 

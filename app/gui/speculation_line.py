@@ -1,0 +1,53 @@
+"""What speculative replies were worth and what they cost, as one line.
+
+In: SpeculationMeasured of the session. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QLabel, QWidget
+
+from app.gui.definitions import number
+from app.session.messages import SpeculationMeasured
+from app.session.speculation_policy import SpeculationStats
+
+
+class SpeculationLine(QLabel):
+    """Empty until the first speculative reply."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._stats = SpeculationStats()
+        self.setProperty("role", "small")
+        self.setWordWrap(True)
+        self.retranslate()
+
+    def show_speculation(self, event: SpeculationMeasured) -> None:
+        """Show the figures of the session so far."""
+        self._stats = event.stats
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        stats = self._stats
+        text = self.tr(
+            "Replies begun before your turn was sure: %1, of which %2 were used. Thrown away: %3 ms of the "
+            "engine, %4 s of speech."
+        )
+        values = (stats.speculated, stats.confirmed, number(stats.engine_ms, "ms"), f"{stats.audio_s:.1f}")
+        for place, value in enumerate(values, 1):
+            text = text.replace(f"%{place}", str(value))
+        reasons = {
+            "slow_engine": self.tr("Off: the engine is slower than real time."),
+            "slow_roll_back": self.tr("Off: the engine takes too long to be ready again."),
+        }
+        if reason := reasons.get(stats.off_reason or ""):
+            text = f"{text} {reason}" if stats.speculated else reason
+        self.setText(text if stats.speculated or reason else "")
+        self.setVisible(bool(self.text()))
+        self.setToolTip(
+            self.tr(
+                "At the first pause the reply is made and held. It sounds when your turn is sure, and is "
+                "thrown away if you go on."
+            )
+        )
