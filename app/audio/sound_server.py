@@ -17,7 +17,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from app.audio.devices import Device, DeviceList, list_devices
@@ -102,6 +102,16 @@ class SoundServer:
             self._has_answered.set()
             if not has_changed.is_set():  # events also come while the server is asked
                 server.event_listen(timeout=_LISTEN_S)
+
+
+def current_devices() -> DeviceList:
+    """What `SoundServer.devices` would say now, without a thread."""
+    pulsectl = _pulsectl()
+    if pulsectl is not None:
+        with suppress(pulsectl.PulseError), pulsectl.Pulse("MOSS Voice devices", connect=False) as server:
+            server.connect()
+            return _ask(server)
+    return list_devices()
 
 
 def _pulsectl() -> Any:

@@ -211,9 +211,11 @@ def _sound() -> Iterator[Finding]:
         yield Finding("note", "PortAudio", f"not found ({error}); `talk` works without it", advice)
         return
     yield Finding("ok", "PortAudio", sounddevice.get_portaudio_version()[1])
-    devices = list(sounddevice.query_devices())
-    for kind, key in (("microphone", "max_input_channels"), ("loudspeaker", "max_output_channels")):
-        names = [device["name"] for device in devices if device[key] > 0]
+    from app.audio.sound_server import current_devices
+
+    found = current_devices()
+    for kind, devices in (("microphone", found.inputs), ("loudspeaker", found.outputs)):
+        names = [device.description or device.name for device in devices if not device.is_monitor]
         if names:
             yield Finding("ok", kind, ", ".join(names))
         else:

@@ -14,7 +14,7 @@ import pytest
 
 from app.audio.device_streams import SoundInput, SoundOutput
 from app.audio.devices import Device, DeviceList, choose, find
-from app.audio.sound_server import SoundServer, routed_to
+from app.audio.sound_server import SoundServer, current_devices, routed_to
 from engine_runtime.errors import AudioDeviceError
 from tests.doubles.pulse_server import PulseServer
 
@@ -104,7 +104,7 @@ def pulsectl(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
 
     for name in ("PULSE_SINK", "PULSE_SOURCE"):
         monkeypatch.delenv(name, raising=False)
-    module = SimpleNamespace(Pulse=Fresh, PulseLoopStop=InterruptedError)
+    module = SimpleNamespace(Pulse=Fresh, PulseLoopStop=InterruptedError, PulseError=OSError)
     monkeypatch.setitem(sys.modules, "pulsectl", module)
     monkeypatch.setattr("app.audio.sound_server._RETRY_S", 0.01)
     return Fresh
@@ -167,6 +167,15 @@ def test_portaudio_lists_the_devices_while_there_is_no_server(pulsectl: type[Ser
         until(lambda: server.devices().is_live)
         pulsectl.is_away = True
         until(lambda: not server.devices().is_live)
+
+
+def test_devices_are_listed_once_without_a_thread(
+    pulsectl: type[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.audio.sound_server.list_devices", lambda: PORTAUDIO)
+    assert [device.name for device in current_devices().inputs] == ["mic", "usb.monitor"]
+    pulsectl.is_away = True
+    assert current_devices() is PORTAUDIO
 
 
 def test_changes_are_followed(pulsectl: type[Server]) -> None:
