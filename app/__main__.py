@@ -13,7 +13,8 @@ def start() -> int:
     """Run the command line; returns the exit status, but for a command that a signal ended.
 
     NOTE: a thread that is still inside a library when the interpreter ends aborts the process, as when the
-    window is closed while the engine is loaded.
+    window is closed while the engine is loaded. Qt keeps the objects of the window beyond the end of the
+    libraries that they use, which report that as leaks on stderr.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are loaded, without a traceback
@@ -21,7 +22,7 @@ def start() -> int:
     from app.cli import main
 
     status = main()
-    if status > 128 or threading.active_count() > 1:
+    if status > 128 or threading.active_count() > 1 or "PySide6" in sys.modules:
         process.exit_now(status)
     return status
 

@@ -37,7 +37,8 @@ class SampleRow(QWidget):
         self.left_button, self.right_button = QToolButton(), QToolButton()
         self._area, self._body = QScrollArea(), QWidget()
         self._lay_out()
-        self.setVisible(bool(samples))
+        if not samples:  # never shown here: without a parent that would be a window of its own
+            self.hide()
         self.set_theme(theme)
         self.retranslate()
 

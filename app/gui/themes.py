@@ -288,6 +288,7 @@ QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}
 QMenu::item {{ padding: 6px 18px 6px 14px; border-radius: 6px; }}
 QMenu::item:selected {{ background: {t.sunken}; }}
 QMenu::separator {{ height: 1px; background: {t.border}; margin: 5px 8px; }}
+QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
 QSlider {{ border: 1px solid transparent; border-radius: 6px; }}
 QSlider:focus {{ border-color: {t.accent}; }}
 QSlider::groove:horizontal {{ height: 4px; background: {t.border}; border-radius: 2px; }}

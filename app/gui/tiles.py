@@ -57,8 +57,8 @@ class FigureTile(QFrame):
         self._below.setText(" " if summary is None else percentiles(summary, definition.unit))
         self.setToolTip(tooltip(self.figure, summary))
         self.setAccessibleName(definition.name)
-        spoken = f"{self._value.text()} {definition.unit}, {self._below.text()}. {definition.text}"
-        self.setAccessibleDescription(spoken)
+        spoken = f"{self._value.text()} {definition.unit}, {self._below.text()}. "
+        self.setAccessibleDescription(("" if summary is None else spoken) + definition.text)
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""

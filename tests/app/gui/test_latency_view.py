@@ -49,6 +49,11 @@ def test_tiles_show_last_value_and_percentiles(view: LatencyView) -> None:
         assert number(summary.p95, unit) in shown._below.text()
 
 
+def test_a_tile_without_a_value_reads_its_definition_alone(view: LatencyView) -> None:
+    for each in view.tiles:
+        assert each.accessibleDescription() == define(each.figure).text
+
+
 def test_every_tile_explains_its_figure(view: LatencyView) -> None:
     view.add_events(all_timings())
     view.redraw()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.audio.echo_cancellation import EchoMeasurement
@@ -302,6 +303,25 @@ def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> No
     assert "2" in ready.controls.counters.underruns.text()
     assert "480" in ready.controls.counters.dropped.text()
     assert ready.controls.counters.underruns.property("alert")
+
+
+def test_no_part_is_a_window_of_its_own(qtbot: QtBot, store: PreferenceStore) -> None:
+    class Watch(QObject):
+        shown: ClassVar[list[str]] = []
+
+        def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+            if event.type() is QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+                self.shown.append(type(watched).__name__)
+            return False
+
+    application, watch = QApplication.instance(), Watch()
+    assert application is not None
+    application.installEventFilter(watch)
+    window = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    qtbot.addWidget(window)
+    window.show()
+    application.removeEventFilter(watch)
+    assert watch.shown == ["MainWindow"]
 
 
 def test_the_volume_is_sent_and_kept(
