@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, Signal
+from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -27,6 +27,9 @@ from app.gui.talk_button import TalkButton
 from engine_runtime.errors import MossVoiceError
 
 _SPACE = QKeyCombination(Qt.Key.Key_Space)
+_REPEAT_MS = 30
+"""On X11 a key that repeats comes up and goes down at once, and Qt misses some of that where the two arrive
+apart; a key that is not down again by then was released."""
 _Way = Literal["button", "key", "hotkey"]
 
 
@@ -50,6 +53,10 @@ class PushToTalk(QObject):
         self._text = ""
         self._ways: set[_Way] = set()
         self._held_key: int | None = None
+        self._key_up = QTimer(self)
+        self._key_up.setSingleShot(True)
+        self._key_up.setInterval(_REPEAT_MS)
+        self._key_up.timeout.connect(lambda: self._hold("key", False))
         self._moves_by_tab = False
         """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
         window.installEventFilter(self)
@@ -114,6 +121,7 @@ class PushToTalk(QObject):
         is_known = self._keys is not None and matches(event, self._keys)
         if not is_known and not (matches(event, _SPACE) and self._is_space_free()):
             return False
+        self._key_up.stop()
         if not event.isAutoRepeat():
             self._held_key = event.key()
             self._hold("key", True)
@@ -123,7 +131,7 @@ class PushToTalk(QObject):
         if "key" not in self._ways or event.key() != self._held_key:
             return False
         if not event.isAutoRepeat():
-            self._hold("key", False)
+            self._key_up.start()
         return True
 
     def _is_space_free(self) -> bool:
