@@ -1,7 +1,8 @@
 """moss-voice console: talk through microphone and loudspeaker in a terminal, without a window.
 
 Decisions and replies are lines on stdout; on a terminal a line below them shows the level of the microphone.
-Ctrl-C ends the conversation, `--seconds` does so by itself. Main thread, beside the threads of the session.
+With push-to-talk Enter is the button. Ctrl-C ends the conversation, `--seconds` does so by itself. Main
+thread, beside the threads of the session.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from app.commands.engine_options import (
     add_engine_options,
+    add_input_mode_option,
     add_reply_option,
     add_turn_options,
     start_settings,
 )
+from app.commands.enter_key import EnterKey
 from app.commands.option_types import number
 from app.process import Stopped
 from app.session import messages
@@ -50,6 +53,7 @@ _STATES = {
 _REASONS = {
     "barge_in": "interrupted by you",
     "too_short": "too short for a question",
+    "nothing_heard": "nothing was heard",
     "output_lost": "the loudspeaker went away",
 }
 
@@ -67,6 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_engine_options(parser)
     add_turn_options(parser)
+    add_input_mode_option(parser)
     parser.add_argument(
         "--seconds",
         type=number(0.1, _LONGEST_S),
@@ -99,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         end_of_turn=load_smart_turn,
     )
-    report = converse(session, arguments.seconds, Terminal())
+    has_button = settings.input_mode in ("push", "both")
+    report = converse(session, arguments.seconds, Terminal(), EnterKey() if has_button else None)
     document = report.document()
     print(f"turns: {len(document['turns'])}, under-runs: {document['underruns']}")
     if arguments.json:
@@ -133,6 +139,11 @@ class Terminal:
             self._clear_level()
             self.print_line(line)
 
+    def show_button(self, is_down: bool) -> None:
+        """Print what the button of push-to-talk does now."""
+        self._clear_level()
+        self.print_line("speak; Enter ends your turn" if is_down else "Enter begins your next turn")
+
     def close(self) -> None:
         """Leave an empty line for what follows."""
         self._clear_level()
@@ -155,8 +166,8 @@ class Terminal:
             case messages.ReplyCut(turn_id, reason, _, heard_text, _, heard_s, made_s):
                 heard = f"heard {heard_s:.1f} of {made_s:.1f} s {heard_text.strip()}".rstrip()
                 return f"{turn_id}. cut      {_REASONS.get(reason, 'stopped')}, {heard}"
-            case messages.TurnCancelled(turn_id, "too_short"):
-                return f"{turn_id}. {_REASONS['too_short']}"
+            case messages.TurnCancelled(turn_id, ("too_short" | "nothing_heard") as reason):
+                return f"{turn_id}. {_REASONS[reason]}"
             case messages.Timing(timing):
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
             case messages.DeviceNoticed(message):
@@ -192,8 +203,11 @@ def _decision(
     return None
 
 
-def converse(session: Session, seconds: float | None, terminal: Terminal) -> ConversationReport:
-    """Listen until Ctrl-C or for `seconds`, and show what happens; returns the report.
+def converse(
+    session: Session, seconds: float | None, terminal: Terminal, button: EnterKey | None = None
+) -> ConversationReport:
+    """Listen until Ctrl-C or for `seconds`, and show what happens; returns the report. `button` is that of
+    push-to-talk.
 
     Raises ConsoleError if the engine or the devices cannot be used; later errors are shown, and the
     conversation continues.
@@ -208,8 +222,12 @@ def converse(session: Session, seconds: float | None, terminal: Terminal) -> Con
             if not session.is_running:
                 raise ConsoleError("The conversation broke off. See the log file for details.")
             time.sleep(_POLL_S)
+            if button is not None and listening_since is not None and button.service(session.send):
+                terminal.show_button(button.is_down)
             for event in session.poll():
                 report.add(event)
+                if button is not None:
+                    button.follow(event)
                 if isinstance(event, messages.ErrorRaised) and (event.is_fatal or listening_since is None):
                     raise ConsoleError(f"{event.message} {event.what_to_do}".strip())
                 if listening_since is None and event == messages.StateChanged(SessionState.LISTENING):

@@ -15,6 +15,7 @@ import pytest
 
 from app.commands import console
 from app.commands.console import ConsoleError, Terminal, converse
+from app.commands.enter_key import EnterKey
 from app.process import Stopped
 from app.session import messages
 from app.session.messages import Event, SessionState
@@ -116,6 +117,20 @@ def test_other_signals_end_the_command() -> None:
     with pytest.raises(Stopped):
         converse(session, None, Terminal(lambda line: None, shows_level=False))
     assert session.is_stopped
+
+
+def test_enter_is_the_button_of_push_to_talk() -> None:
+    read, write = os.pipe()
+    session = LiveScript(opening(), [], [messages.TurnCancelled(1, "nothing_heard")], [], [])
+    lines: list[str] = []
+    os.write(write, b"\n\n")
+    try:
+        converse(session, None, Terminal(lines.append, shows_level=False), EnterKey(read))
+    finally:
+        os.close(read)
+        os.close(write)
+    assert session.commands == [messages.Start(), messages.HoldToTalk(True), messages.HoldToTalk(False)]
+    assert lines[-2:] == ["Enter begins your next turn", "1. nothing was heard"]
 
 
 def test_without_a_microphone_it_ends_with_the_reason() -> None:
