@@ -31,6 +31,7 @@ from app.session.messages import (
     SampleFinished,
     SampleProgress,
     SampleStarted,
+    SoundChecked,
     SpeculationMeasured,
     StateChanged,
     Timing,
@@ -75,6 +76,7 @@ class SessionBridge(QObject):
     playback_level = Signal(object)
     counters = Signal(object)
     echo_measured = Signal(object)
+    sound_checked = Signal(object)
     speculation_measured = Signal(object)
     error_raised = Signal(object)
     recording_stopped = Signal(object)
@@ -107,6 +109,7 @@ class SessionBridge(QObject):
             PlaybackLevel: self.playback_level,
             Counters: self.counters,
             EchoMeasured: self.echo_measured,
+            SoundChecked: self.sound_checked,
             SpeculationMeasured: self.speculation_measured,
             ErrorRaised: self.error_raised,
             RecordingStopped: self.recording_stopped,

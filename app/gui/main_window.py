@@ -151,7 +151,7 @@ class MainWindow(QMainWindow):
 
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
-        dialog = SettingsDialog(self.preferences, self._devices, self)
+        dialog = SettingsDialog(self.preferences, self._devices, self, self.bridge)
         if dialog.exec() == QDialog.DialogCode.Accepted:
             self.apply_preferences(dialog.preferences())
         dialog.deleteLater()

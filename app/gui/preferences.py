@@ -34,6 +34,13 @@ LATENCIES_MS = (20, 40, 80)
 """What may be asked of the sound devices."""
 ENDPOINTING_RANGE_MS = (200, 2000)
 Interruption = Literal["at_once", "half_second", "second", "never"]
+Sensitivity = Literal["low", "normal", "high"]
+SENSITIVITY: dict[Sensitivity, tuple[float, float]] = {
+    "low": (0.75, 0.6),
+    "normal": (SessionSettings().turn_taking.start_threshold, SessionSettings().turn_taking.end_threshold),
+    "high": (0.3, 0.2),
+}
+"""Probability from which on a frame is speech while nobody speaks, and while the user speaks."""
 INTERRUPTION_MS: dict[Interruption, int | None] = {
     "at_once": SessionSettings().turn_taking.barge_in_ms,
     "half_second": 500,
@@ -69,6 +76,7 @@ class Preferences:
     input_mode: InputMode = "voice"
     hotkey: str = ""
     interruption: Interruption = "at_once"
+    sensitivity: Sensitivity = "normal"
     echo_cancellation: EchoMode = "auto"
     noise_suppression: bool = False
     gain_control: bool = False
@@ -104,6 +112,8 @@ class Preferences:
             ),
             turn_taking=dataclasses.replace(
                 turns,
+                start_threshold=SENSITIVITY[self.sensitivity][0],
+                end_threshold=SENSITIVITY[self.sensitivity][1],
                 end_ms=self.endpointing_ms,
                 eagerness=turns.eagerness or self.eagerness,
                 input_mode=turns.input_mode or self.input_mode,
@@ -159,6 +169,7 @@ class PreferenceStore:
             input_mode=_known(get_args(InputMode), self._text("input_mode"), default.input_mode),
             hotkey=self._text("hotkey") if combination(self._text("hotkey")) else default.hotkey,
             interruption=_known(get_args(Interruption), self._text("interruption"), default.interruption),
+            sensitivity=_known(get_args(Sensitivity), self._text("sensitivity"), default.sensitivity),
             echo_cancellation=_known(
                 get_args(EchoMode), self._text("echo_cancellation"), default.echo_cancellation
             ),

@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
 from app import paths
 from app.audio.wav import read_beginning
 from app.dialog.smart_turn import installed_model
+from app.gui.bridge import SessionBridge
 from app.gui.device_box import DeviceBox
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
@@ -35,6 +36,7 @@ from app.gui.preferences import (
     Preferences,
 )
 from app.gui.settings_page import SettingsPage
+from app.gui.sound_check_page import SoundCheckPage
 from app.gui.talk_page import TalkPage
 from app.gui.themes import ThemeChoice
 from app.session.messages import DevicesChanged
@@ -46,13 +48,17 @@ from engine_runtime.types import Modality
 
 
 class SettingsDialog(QDialog):
-    """All settings on five pages.
+    """All settings on six pages; `bridge` is for tests of the sound.
 
     Spin boxes for seed and flow steps show "as the bundle says" at their lowest value, which means None.
     """
 
     def __init__(
-        self, preferences: Preferences, devices: DevicesChanged | None, parent: QWidget | None = None
+        self,
+        preferences: Preferences,
+        devices: DevicesChanged | None,
+        parent: QWidget | None = None,
+        bridge: SessionBridge | None = None,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
@@ -69,6 +75,7 @@ class SettingsDialog(QDialog):
         self.interruption_box = QComboBox()
         self.echo_box = QComboBox()
         self.talk = TalkPage(parent)
+        self.sound_check = SoundCheckPage(bridge)
         self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
         self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray where there is one"))
         self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
@@ -131,6 +138,7 @@ class SettingsDialog(QDialog):
             self.flow_steps.minimum() if preferences.flow_steps is None else preferences.flow_steps
         )
         self.exact_encoding.setChecked(preferences.exact_encoding)
+        self.sound_check.show_choice(preferences.sensitivity)
         self.talk.show_choices(preferences.input_mode, preferences.hotkey)
         self.closes_to_tray.setChecked(preferences.closes_to_tray)
         self.starts_minimised.setChecked(preferences.starts_minimised)
@@ -152,6 +160,7 @@ class SettingsDialog(QDialog):
             speculate=self.speculation_box.currentData(),
             input_mode=self.talk.input_mode,
             hotkey=self.talk.hotkey,
+            sensitivity=self.sound_check.sensitivity,
             interruption=self.interruption_box.currentData(),
             echo_cancellation=self.echo_box.currentData(),
             noise_suppression=self.noise_suppression.isChecked(),
@@ -276,6 +285,7 @@ class SettingsDialog(QDialog):
             ),
             self.tr("Conversation"),
         )
+        tabs.addTab(self.sound_check, self.tr("Sound check"))
         tabs.addTab(self.talk, self.tr("Talking"))
         tabs.addTab(
             SettingsPage(

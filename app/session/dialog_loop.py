@@ -31,6 +31,7 @@ from app.session.pending_work import PendingWork
 from app.session.playback import Playback
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
+from app.session.sound_check import SoundCheck
 from app.session.sources import Sources
 from app.session.standstill import Standstill
 from app.session.turn_control import TurnControl
@@ -78,6 +79,7 @@ class DialogLoop:
         """The folder of the conversation that the engine is to continue."""
         self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
+        self._sound_check = SoundCheck(capture, self._playback, clock, emit)
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._waiting: deque[messages.AskText | messages.PlaySample] = deque()
         """What was asked before the engine was ready."""
@@ -119,12 +121,13 @@ class DialogLoop:
         turns.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._is_loaded:
-                turns.hear(frame)
+                turns.hear(replace(frame, probability=0.0) if self._sound_check.is_active else frame)
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem, _ECHO_ADVICE))
         turns.service(now_ns)
+        self._sound_check.service()
         sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
-        if turns.state is None:
+        if turns.state is None and not self._sound_check.is_active:
             sources.close_unused()
         self._recorder.service(now_ns)
         self._meters.service(now_ns, turns.timing, turns.turn_id, is_active=self._is_active)
@@ -184,11 +187,14 @@ class DialogLoop:
                 self._apply(settings)
             case messages.SetVolume(volume):
                 self._apply(replace(turns.settings, volume=volume))
+            case messages.CheckMicrophone() | messages.CheckLoudspeaker():
+                self._check_sound(command)
             case messages.SetReply(modality):
                 turns.apply(replace(turns.settings, reply=modality))
             case messages.RescanDevices():
                 sources.look_again()
             case messages.CancelTurn():
+                self._sound_check.cancel()
                 turns.cancel("user")
                 sources.end_sample()
             case messages.RetryTurn():
@@ -241,7 +247,18 @@ class DialogLoop:
         self._sources.is_listening = True
         self._sources.open(self.turns.settings)
 
+    def _check_sound(self, command: messages.CheckMicrophone | messages.CheckLoudspeaker) -> None:
+        self.turns.cancel("replaced")
+        self._sources.end_sample()
+        if isinstance(command, messages.CheckMicrophone):
+            self._sources.require_microphone()
+            self._sound_check.record()
+        else:
+            self._sources.open_output(self.turns.settings)
+            self._sound_check.play_chime()
+
     def _stop(self) -> None:
+        self._sound_check.cancel()
         self.turns.cancel("stopped")
         self._waiting.clear()
         self._sources.is_listening = False

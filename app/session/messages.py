@@ -86,6 +86,17 @@ class SetVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckMicrophone:
+    """Record three seconds of the open microphone and play them. Ends the turn in progress. Answered with
+    SoundChecked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLoudspeaker:
+    """Play a chime. Ends the turn in progress. Answered with SoundChecked."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskText:
     """Ask a typed question. Works without a microphone, and also while stopped."""
 
@@ -164,6 +175,8 @@ Command = (
     | RescanDevices
     | SetReply
     | SetVolume
+    | CheckMicrophone
+    | CheckLoudspeaker
     | AskText
     | PlaySample
     | PlayAgain
@@ -362,6 +375,13 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class SoundChecked:
+    """A check of microphone or loudspeaker records, plays, or is over."""
+
+    phase: Literal["recording", "playing", "done"]
+
+
+@dataclass(frozen=True, slots=True)
 class EchoMeasured:
     """What is known of the echo of the loudspeaker in the microphone; once a second at most."""
 
@@ -461,6 +481,7 @@ Event = (
     | PlaybackLevel
     | Counters
     | EchoMeasured
+    | SoundChecked
     | SpeculationMeasured
     | ErrorRaised
     | RecordingStopped

@@ -1283,6 +1283,10 @@
         <source>Talking</source>
         <translation>说话</translation>
     </message>
+    <message>
+        <source>Sound check</source>
+        <translation>声音测试</translation>
+    </message>
 </context>
 <context>
     <name>ShortcutsDialog</name>
@@ -1784,6 +1788,61 @@
     <message>
         <source>At the first pause the reply is made and held. It sounds when your turn is sure, and is thrown away if you go on.</source>
         <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
+    </message>
+</context>
+<context>
+    <name>SoundCheckPage</name>
+    <message>
+        <source>Sensiti&amp;vity</source>
+        <translation>灵敏度(&amp;V)</translation>
+    </message>
+    <message>
+        <source>High hears soft voices, low ignores more of what is not meant for the assistant.</source>
+        <translation>高：能听到轻声；低：忽略更多并非对助手说的声音。</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>How surely the microphone hears speech now. Beyond the line it starts a turn.</source>
+        <translation>麦克风此刻听到语音的把握。超过竖线即开始一轮。</translation>
+    </message>
+    <message>
+        <source>Test</source>
+        <translation>测试</translation>
+    </message>
+    <message>
+        <source>The microphone is recorded for 3 seconds, which are played to you and discarded.</source>
+        <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
+    </message>
+    <message>
+        <source>Test microphone</source>
+        <translation>测试麦克风</translation>
+    </message>
+    <message>
+        <source>Test loudspeaker</source>
+        <translation>测试扬声器</translation>
+    </message>
+    <message>
+        <source>Low</source>
+        <translation>低</translation>
+    </message>
+    <message>
+        <source>Normal</source>
+        <translation>普通</translation>
+    </message>
+    <message>
+        <source>High</source>
+        <translation>高</translation>
+    </message>
+    <message>
+        <source>Recording: say something …</source>
+        <translation>正在录音：请说话……</translation>
+    </message>
+    <message>
+        <source>Playing …</source>
+        <translation>正在播放……</translation>
     </message>
 </context>
 </TS>

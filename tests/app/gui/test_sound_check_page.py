@@ -1,0 +1,53 @@
+"""The page about sensitivity and sound checks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pytestqt.qtbot import QtBot
+
+from app.gui.main_window import MainWindow
+from app.gui.preferences import SENSITIVITY, Preferences
+from app.gui.settings_dialog import SettingsDialog
+from app.session import messages
+from app.session.messages import ErrorRaised, Levels, SoundChecked
+from tests.doubles.scripted_session import ScriptedSession
+
+
+def test_the_level_is_shown_against_the_threshold(
+    qtbot: QtBot, window: MainWindow, session: ScriptedSession
+) -> None:
+    dialog = SettingsDialog(Preferences(sensitivity="low"), None, window, window.bridge)
+    qtbot.addWidget(dialog)
+    page = dialog.sound_check
+    assert page.bar.threshold == SENSITIVITY["low"][0]
+    page.sensitivity_box.setCurrentIndex(page.sensitivity_box.findData("high"))
+    assert page.bar.threshold == SENSITIVITY["high"][0]
+    assert dialog.preferences().sensitivity == "high"
+    session.feed(Levels(-20.0, -120.0, 0.42))
+    window.bridge.poll()
+    assert page.bar.probability == 0.42
+    assert page.bar.accessibleDescription() == "42%"
+
+
+def test_the_buttons_ask_the_session(qtbot: QtBot, window: MainWindow, session: ScriptedSession) -> None:
+    dialog = SettingsDialog(Preferences(), None, window, window.bridge)
+    qtbot.addWidget(dialog)
+    page = dialog.sound_check
+    page.microphone_button.click()
+    page.loudspeaker_button.click()
+    assert session.commands[-2:] == [messages.CheckMicrophone(), messages.CheckLoudspeaker()]
+    said = []
+    for event in (SoundChecked("recording"), SoundChecked("done"), ErrorRaised("No microphone is open.", "")):
+        session.feed(event)
+        window.bridge.poll()
+        said.append(page.status.text())
+    assert said == ["Recording: say something …", "", "No microphone is open."]
+
+
+def test_sensitivity_is_a_pair_of_thresholds() -> None:
+    for sensitivity, (start, end) in SENSITIVITY.items():
+        turns = dataclasses.replace(Preferences(), sensitivity=sensitivity).session_settings().turn_taking
+        assert (turns.start_threshold, turns.end_threshold) == (start, end)
+    starts = [SENSITIVITY[name][0] for name in ("high", "normal", "low")]
+    assert starts == sorted(starts)

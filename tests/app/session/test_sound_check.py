@@ -1,0 +1,68 @@
+"""Checks of microphone and loudspeaker in a session on the virtual clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.audio.wav_streams import WavMicrophone, WavSpeaker
+from app.session import messages
+from app.session.messages import (
+    CancelTurn,
+    ErrorRaised,
+    SessionState,
+    SoundChecked,
+    Start,
+    StateChanged,
+    TurnOpened,
+)
+from app.session.sound_check import RECORD_S, chime
+from engine_runtime.types import Pcm
+from tests.doubles.scripted_engine import ScriptedEngine
+from tests.tools.session_driver import running, silence, speech, write_question
+
+
+def test_the_chime_has_no_click() -> None:
+    pcm = chime()
+    assert abs(pcm[0]) == abs(pcm[-1]) == 0.0
+    assert np.abs(np.diff(pcm)).max() < 0.06
+    assert 0.2 < np.abs(pcm).max() <= 0.25
+
+
+def test_the_loudspeaker_is_heard_while_the_devices_are_closed() -> None:
+    heard: list[Pcm] = []
+    with running(ScriptedEngine(), speaker=WavSpeaker(24_000, heard.append)) as driver:
+        driver.session.send(messages.CheckLoudspeaker())
+        driver.await_event(SoundChecked, 2)
+    assert [event.phase for event in driver.of(SoundChecked)] == ["playing", "done"]
+    played = np.concatenate(heard)
+    first = int(np.flatnonzero(played)[0])
+    np.testing.assert_allclose(played[first : first + 1_000], chime()[1:1_001], atol=1e-3)
+
+
+def test_what_the_microphone_heard_is_played_and_starts_no_turn(tmp_path: Path) -> None:
+    heard: list[Pcm] = []
+    recording = write_question(tmp_path / "voice.wav", silence(0.2), speech(3.5), silence(4.0))
+    microphone = WavMicrophone(recording)
+    with running(ScriptedEngine(), speaker=WavSpeaker(16_000, heard.append), microphone=microphone) as driver:
+        driver.session.send(messages.CheckMicrophone())
+        driver.session.send(Start())
+        driver.session.send(messages.CheckMicrophone())
+        driver.await_event(SoundChecked, 3)
+    assert driver.of(ErrorRaised)[0].message.startswith("The microphone is closed")
+    assert [event.phase for event in driver.of(SoundChecked)] == ["recording", "playing", "done"]
+    played = np.concatenate(heard)
+    sounding = np.flatnonzero(np.abs(played) > 0.05)
+    assert (sounding[-1] - sounding[0]) / 16_000 == pytest.approx(RECORD_S - 0.2, abs=0.15)
+    assert driver.of(TurnOpened) == []
+
+
+def test_a_check_is_stopped_as_a_reply_is() -> None:
+    with running(ScriptedEngine()) as driver:
+        driver.session.send(messages.CheckLoudspeaker())
+        driver.session.send(CancelTurn())
+        driver.await_event(SoundChecked, 2)
+        driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)
+    assert [event.phase for event in driver.of(SoundChecked)] == ["playing", "done"]
