@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,12 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
         help="write each conversation in that format, as stereo with the assistant on the right, "
         "and with the decisions of the session",
     )
+    group.add_argument(
+        "--duplex-realtime",
+        action="store_true",
+        help="in real time, through sound devices of a PulseAudio daemon that is started for it (default: "
+        "on a clock that runs faster while the engine is idle)",
+    )
     group.add_argument("--quick", action="store_true", help="a few exchanges of each group")
     group.add_argument("--check", action="store_true", help="exit status 1 if a target is not met")
 
@@ -123,9 +130,10 @@ def run_duplex(arguments: argparse.Namespace) -> int:
 def _record(
     arguments: argparse.Namespace, settings: StartSettings, session_settings: SessionSettings
 ) -> Iterator[DuplexRecord]:
+    from app.duplex.null_sinks import NullSinks
     from app.duplex.simulator import simulate
     from app.main import engine_factory, load_smart_turn
-    from app.session.clocks import VirtualClock
+    from app.session.clocks import RealClock, VirtualClock
 
     codes = arguments.reply_codes if settings.engine.random_weights is not None else None
     scenarios = list(_round(arguments, 0))
@@ -133,13 +141,15 @@ def _record(
     with progress_bar("duplex", limit_s or len(scenarios)) as progress:
         rounds = chain.from_iterable(_round(arguments, place) for place in count(1)) if limit_s else ()
         for finished, scenario in enumerate(chain(scenarios, rounds), 1):
-            recording = simulate(
-                scenario,
-                engine_factory(settings, codes),
-                session_settings,
-                VirtualClock(),
-                end_of_turn=load_smart_turn,
-            )
+            with NullSinks() if arguments.duplex_realtime else nullcontext() as sinks:
+                recording = simulate(
+                    scenario,
+                    engine_factory(settings, codes),
+                    session_settings,
+                    VirtualClock() if sinks is None else RealClock(),
+                    end_of_turn=load_smart_turn,
+                    sinks=sinks,
+                )
             yield recording
             held_s += recording.seconds
             progress(held_s if limit_s else finished)

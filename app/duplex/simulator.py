@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.audio.devices import DeviceList
+from app.audio.devices import DeviceList, rescan
 from app.audio.resample import Resampler
+from app.duplex.null_sinks import NullSinks
 from app.duplex.room import RATE, EchoRoom
 from app.duplex.scenario import RecordedScenario, RoomConditions, Scenario
 from app.duplex.segments import UserSegment
@@ -94,9 +95,11 @@ def simulate(
     clock: Clock,
     *,
     end_of_turn: DetectorFactory | None = None,
+    sinks: NullSinks | None = None,
 ) -> DuplexRecord:
-    """Hold the conversation. SimulationError if the engine cannot be loaded or the session ends early."""
-    return _Simulation(scenario, engine_factory, settings, clock, end_of_turn).run()
+    """Hold the conversation. With `sinks` the session uses its sound devices, and the clock has to be the
+    real one. SimulationError if the engine cannot be loaded or the session ends early."""
+    return _Simulation(scenario, engine_factory, settings, clock, end_of_turn, sinks).run()
 
 
 class _Simulation:
@@ -107,8 +110,9 @@ class _Simulation:
         settings: SessionSettings,
         clock: Clock,
         end_of_turn: DetectorFactory | None,
+        sinks: NullSinks | None,
     ) -> None:
-        self._scenario = scenario
+        self._clock, self._sinks = clock, sinks
         self._load = engine_factory
         self._engine: Engine | None = None
         self._ear = Ear()
@@ -126,21 +130,24 @@ class _Simulation:
         self._session = Session(
             self._load_engine,
             replace(settings, hear_samples=False),
-            self._room,
-            self._room.speaker,
+            self._room if sinks is None else None,
+            self._room.speaker if sinks is None else None,
             clock=clock,
             end_of_turn=end_of_turn,
-            find_devices=lambda: DeviceList((), ()),
-            look_for_devices=lambda: None,
+            find_devices=(lambda: DeviceList((), ())) if sinks is None else None,
+            look_for_devices=(lambda: None) if sinks is None else rescan,
         )
         self._found = DuplexRecord(scenario.name, scenario.group, _nothing(), _nothing(), (), conditions)
-        self._is_ready = False
+        self._is_ready = self._listens = False
 
     def run(self) -> DuplexRecord:
         self._session.start()
         try:
             self._wait(lambda: self._is_ready)
             self._session.send(messages.Start())
+            if self._sinks is not None:
+                self._wait(lambda: self._listens)
+                self._room.open(None, 0.0)
             self._wait(lambda: self._user.is_done)
             self._keep_resumed()
             self._session.send(messages.Stop())
@@ -160,6 +167,8 @@ class _Simulation:
             if not self._session.is_running:
                 raise SimulationError("The conversation broke off. See the log file for details.")
             time.sleep(_POLL_S)
+            if self._sinks is not None:
+                self._sinks.pump(self._room, self._clock.now_ns())
             self._collect()
 
     def _keep_resumed(self) -> None:
@@ -181,6 +190,8 @@ class _Simulation:
             match event:
                 case messages.EngineReady():
                     self._is_ready = True
+                case messages.StateChanged(messages.SessionState.LISTENING):
+                    self._listens = True
                 case messages.Timing(timing) if timing.name == "decision":
                     at_s = float(timing.attributes["at_s"]) - self._room.origin_s
                     found.decisions.append(replace(timing, attributes=timing.attributes | {"at_s": at_s}))
