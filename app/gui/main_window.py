@@ -260,8 +260,7 @@ class MainWindow(QMainWindow):
             self.controls.show_devices(self._devices, wanted.input_device, wanted.output_device)
 
     def _show_input(self) -> None:
-        has_microphone = self._devices is None or bool(self._devices.input)
-        self.ways.show_source(has_sample=self.sample_row.running is not None, has_microphone=has_microphone)
+        self.ways.show_source(self._devices, has_sample=self.sample_row.running is not None)
 
     def _announce_sample(self, event: messages.SampleStarted) -> None:
         labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}

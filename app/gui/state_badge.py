@@ -23,12 +23,13 @@ _ICONS = {
     SessionState.SPEAKING: "speaker",
     SessionState.ERROR: "warning",
     "no_input": "microphone-off",
+    "no_output": "speaker",
     "muted": "microphone-off",
     "push": "microphone",
 }
-InputState = Literal["open", "no_input", "muted", "push"]
-"""Whether speech can be heard: no_input while no microphone is open, muted while its sound is dropped, push
-while it counts only with push-to-talk."""
+InputState = Literal["open", "no_input", "no_output", "muted", "push"]
+"""Whether a conversation is possible: no_input and no_output while no microphone or no loudspeaker is open,
+muted while its sound is dropped, push while it counts only with push-to-talk."""
 
 
 class StateBadge(QFrame):
@@ -97,6 +98,10 @@ class StateBadge(QFrame):
                 self.tr("No microphone"),
                 self.tr("Connect one, which is then used by itself, or type a question."),
             ),
+            "no_output": (
+                self.tr("No loudspeaker"),
+                self.tr("Replies can only be read. Connect one, which is then used by itself."),
+            ),
             "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
             "push": (self.tr("Hold to talk"), self.tr("Hold the button below, or Space, while you speak.")),
         }
@@ -130,6 +135,7 @@ class StateBadge(QFrame):
             SessionState.SPEAKING: theme.accent,
             SessionState.ERROR: theme.danger,
             "no_input": theme.danger,
+            "no_output": theme.danger,
             "muted": theme.muted,
             "push": theme.positive,
         }[self._shown]

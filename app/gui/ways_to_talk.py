@@ -44,7 +44,8 @@ class WaysToTalk(QObject):
         self._hotkey = ""
         self._interruption: Interruption = "at_once"
         """The latest choice that allows interruptions."""
-        self._has_sample, self._has_microphone = False, True
+        self._has_sample = False
+        self._has_microphone = self._has_loudspeaker = True
         self.push = PushToTalk(window, controls.talk_button)
         self.push.held.connect(lambda on: bridge.send(messages.HoldToTalk(on)))
         self.push.failed.connect(self._show_failure)
@@ -65,9 +66,11 @@ class WaysToTalk(QObject):
         self.push.apply(is_offered=input_mode != "voice", keys=preferences.hotkey)
         self._show_input()
 
-    def show_source(self, *, has_sample: bool, has_microphone: bool) -> None:
+    def show_source(self, devices: messages.DevicesChanged | None, *, has_sample: bool) -> None:
         """What is heard now; a sample counts as input, even without a microphone."""
-        self._has_sample, self._has_microphone = has_sample, has_microphone
+        self._has_sample = has_sample
+        if devices is not None:
+            self._has_microphone, self._has_loudspeaker = bool(devices.input), bool(devices.output)
         self._show_input()
 
     def _show_input(self) -> None:
@@ -75,6 +78,8 @@ class WaysToTalk(QObject):
             self._badge.show_input("open")
         elif not self._has_microphone:
             self._badge.show_input("no_input")
+        elif not self._has_loudspeaker:
+            self._badge.show_input("no_output")
         elif self._controls.mute_button.isChecked():
             self._badge.show_input("muted")
         else:

@@ -1453,6 +1453,14 @@
         <source>Hold to talk</source>
         <translation>按住说话</translation>
     </message>
+    <message>
+        <source>No loudspeaker</source>
+        <translation>没有扬声器</translation>
+    </message>
+    <message>
+        <source>Replies can only be read. Connect one, which is then used by itself.</source>
+        <translation>回答只能阅读。请连接扬声器（会自动使用）。</translation>
+    </message>
 </context>
 <context>
     <name>TalkButton</name>

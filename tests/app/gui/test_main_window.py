@@ -275,6 +275,17 @@ def test_the_badge_says_that_no_microphone_is_open(ready: MainWindow, session: S
     assert badge_word(ready) == "Listening"
 
 
+def test_a_loudspeaker_that_is_away_is_said_and_noticed(ready: MainWindow) -> None:
+    bridge = ready.bridge
+    bridge.devices_changed.emit(DevicesChanged(("usb",), (), "usb", ""))
+    assert badge_word(ready) == "No loudspeaker"
+    bridge.devices_changed.emit(DevicesChanged(("usb",), ("pci",), "usb", "pci", {"pci": "Built-in"}))
+    bridge.device_noticed.emit(messages.DeviceNoticed("The loudspeaker Built-in is back."))
+    assert badge_word(ready) == "Listening"
+    assert ready.notice.text() == "The loudspeaker Built-in is back."
+    assert ready.controls.output_box.itemText(0) == "Default loudspeaker: Built-in"
+
+
 def test_the_badge_says_that_the_microphone_is_muted(ready: MainWindow, session: ScriptedSession) -> None:
     ready.controls.mute_button.click()
     assert badge_word(ready) == "Muted"
