@@ -10,13 +10,15 @@ under-run, and the reason for the delay. Pure logic, times in ms. Dialog thread.
     pace      The buffered audio has to last until the next packet, which may take twice as long as the latest
               one; the first one is timed from the commit. This covers the first reply, and the first one
               under a new load. A first packet that is longer than it took to compute starts immediately: the
-              machine is not busy, and later packets take less time.
+              machine is not busy, and later packets take less time. So does one that took as long as that of
+              the recent replies: the load is the same, and their lateness covers it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 MARGIN_MS = 60.0
@@ -29,7 +31,10 @@ PERCENTILE = 0.95
 FORGETTING = 0.8
 """Weight of a reply relative to the one after it. With this percentile, a single late reply counts for the
 next 7, a load that made all of them late for the next 14."""
+USUAL = 1.25
+"""A first packet that took up to this many times the median of the recent ones tells of no new load."""
 _MAX_REPLIES = 32
+_MAX_FIRST = 5
 
 StartReason = Literal["at_once", "first_reply", "lateness", "pace", "complete"]
 """The last condition that the start waited for; first_reply: the audio buffer of the settings, since there is
@@ -52,6 +57,8 @@ class StartPolicy:
     def __init__(self) -> None:
         self._worst: deque[float] = deque(maxlen=_MAX_REPLIES)
         """The worst lateness of each of the last replies, the latest reply first."""
+        self._first_took: deque[float] = deque(maxlen=_MAX_FIRST)
+        """How long the first packet of each of the last replies took."""
         self.begin(0.0, 0.0)
 
     def begin(self, asked_ms: float, least_ms: float) -> None:
@@ -63,6 +70,7 @@ class StartPolicy:
         self._least_ms = least_ms
         self._first_ms: float | None = None
         self._latest_ms, self._took_ms, self._packets = asked_ms, 0.0, 0
+        self._first_took_ms = 0.0
         self._waits_since_ms = 0.0
         self._audio_ms = 0.0
         self._lateness_ms: float | None = None
@@ -78,6 +86,8 @@ class StartPolicy:
         self._audio_ms += audio_ms
         self._latest_ms, self._took_ms = at_ms, at_ms - self._latest_ms
         self._packets += 1
+        if self._packets == 1:
+            self._first_took_ms = self._took_ms
 
     def may_start(self, now_ms: float, level_ms: float, *, is_complete: bool) -> bool:
         """Whether to start with `level_ms` buffered, initially or after an under-run."""
@@ -112,6 +122,7 @@ class StartPolicy:
         """The reply has ended, complete or not. A single packet has no lateness."""
         if self._lateness_ms is not None:
             self._worst.appendleft(self._lateness_ms)
+            self._first_took.append(self._first_took_ms)
             self._lateness_ms = None
 
     def _missing(self, now_ms: float, waited_ms: float, level_ms: float) -> StartReason | None:
@@ -123,8 +134,14 @@ class StartPolicy:
             if self.target_ms is not None and held_ms < self.target_ms:
                 return "lateness"
         is_fast = self._packets == 1 and level_ms >= self._took_ms + MARGIN_MS
+        is_usual = self.start is None and self._packets == 1 and self._took_ms <= self._usual_ms
         lasts_ms = level_ms + now_ms - self._latest_ms
-        return None if is_fast or lasts_ms >= UNEVEN * self._took_ms + MARGIN_MS else "pace"
+        return None if is_fast or is_usual or lasts_ms >= UNEVEN * self._took_ms + MARGIN_MS else "pace"
+
+    @property
+    def _usual_ms(self) -> float:
+        """The longest that a first packet takes without a new load."""
+        return USUAL * median(self._first_took) if self._first_took else 0.0
 
     def _percentile(self) -> float | None:
         weights = [FORGETTING**age for age in range(len(self._worst))]

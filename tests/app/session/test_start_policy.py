@@ -213,3 +213,11 @@ def test_packets_that_the_engine_made_after_it_had_waited_are_not_late(was_waiti
     policy.learn()
     policy.begin(0.0, 300.0)
     assert policy.target_ms == (0.0 if was_waiting else 1_000 + MARGIN_MS)
+
+
+def test_a_first_packet_that_took_no_longer_than_the_last_ones_starts_at_once() -> None:
+    policy = StartPolicy()
+    usual, loaded = steady(120, took_ms=230), steady(120, took_ms=400)
+    assert play(policy, usual) == (PlayoutStart(120, "pace", 0.0), 0)
+    assert play(policy, usual) == (PlayoutStart(0, "at_once", 0.0), 0)
+    assert play(policy, loaded)[0].reason == "pace"
