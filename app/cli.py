@@ -18,7 +18,7 @@ from platform import platform, python_version
 from typing import NoReturn, TypeGuard
 
 from app import paths, process
-from app.commands import bench, console, demo, doctor, fetch, inspect, talk, trt, verify, window
+from app.commands import bench, console, demo, doctor, fetch, inspect, replay, talk, trt, verify, window
 from app.commands.engine_options import add_engine_options, add_input_mode_option, add_turn_options
 from app.logging_setup import set_up_logging
 from app.progress import note
@@ -34,6 +34,7 @@ examples:
   moss-voice talk --in question.wav --out reply.wav answer a recording
   moss-voice talk --text "what is two plus three" --reply text
   moss-voice console                                talk in a terminal, without a window
+  moss-voice replay FOLDER                          replay a recorded conversation and compare
   moss-voice bench --json                           measure every stage
   moss-voice fetch moss-speech                      download the released model
   moss-voice doctor                                 check the installation
@@ -64,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, console, demo, bench, verify, inspect, fetch, trt, doctor):
+    for command in (talk, console, demo, replay, bench, verify, inspect, fetch, trt, doctor):
         command.add_parser(commands)
     return parser
 

@@ -95,6 +95,11 @@ def sample_questions() -> list[Path]:
     return sorted((assets_dir() / "samples").glob("*.wav"))
 
 
+def conversations_dir() -> Path:
+    """Where conversations are kept if the user wants that."""
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "conversations"
+
+
 def log_file() -> Path:
     """The log of this user."""
     return Path(platformdirs.user_log_dir(APP_NAME, appauthor=False)) / "moss-voice.log"

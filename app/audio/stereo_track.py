@@ -51,6 +51,11 @@ class StereoTrack:
         since_s = (time_ns - self._origin_ns) / 1e9
         return self._first_frame + since_s * self.sample_rate - self._skew
 
+    @property
+    def captured(self) -> int:
+        """The frame after the last one that was captured."""
+        return round(self._left.expected)
+
     def hear(self, pcm: Pcm, sample_rate: int, first_ns: int, *, is_new: bool, is_exact: bool) -> int:
         """More captured sound; returns the frame of its first sample. `is_new`: the first block of a source;
         `is_exact`: its times have no jitter."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetricsF
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, QPoint, QSize, Qt, Signal
+from PySide6.QtGui import QContextMenuEvent, QFontMetricsF
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.icons import Icons
 from app.gui.themes import Theme
@@ -18,7 +18,13 @@ _NARROWEST = 190
 
 
 class Bubble(QFrame):
-    """A rounded frame with a caption, text and a picture of the loudness. As wide as its text."""
+    """A rounded frame with a caption, text and a picture of the loudness. As wide as its text.
+
+    Signals:
+        menu_wanted: the menu of the turn was asked for; the place on the screen.
+    """
+
+    menu_wanted = Signal(QPoint)
 
     def __init__(self, role: str, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -42,6 +48,10 @@ class Bubble(QFrame):
         self.column.addLayout(self.head)
         self.column.addWidget(self.strip)
         self.column.addWidget(self.body)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        """Ask for the menu."""
+        self.menu_wanted.emit(event.globalPos())
 
     def set_widest(self, width: int) -> None:
         """Never be wider than this."""
@@ -121,11 +131,17 @@ class UserBubble(Bubble):
     ) -> None:
         super().__init__("user", theme, icons, parent)
         self.source = source
+        self.typed_text = text
         self.seconds: float | None = None
         self._progress: tuple[float, float] | None = None
         self._cancelled: CancelReason | None = None
         self.set_body(text or label)
         self.retranslate()
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the turn is over."""
+        return self.seconds is not None
 
     def commit(self, seconds: float) -> None:
         """The turn is over."""
@@ -207,6 +223,13 @@ class ReplyBubble(Bubble):
         self.again.setIconSize(QSize(16, 16))
         self.again.clicked.connect(lambda: self.play_again.emit(self.turn_id))
         self.again.hide()
+        self.more = QToolButton()
+        self.more.setText("⋯")
+        self.more.setAutoRaise(True)
+        self.more.clicked.connect(
+            lambda: self.menu_wanted.emit(self.more.mapToGlobal(self.more.rect().bottomLeft()))
+        )
+        self.head.addWidget(self.more)
         self._tail = QHBoxLayout()
         self._tail.setSpacing(10)
         self._tail.addWidget(self.again)
@@ -290,6 +313,8 @@ class ReplyBubble(Bubble):
         self.again.setText(self.tr("Play again"))
         self.again.setIcon(self.look_icons.icon("replay", self.look_theme.accent))
         self.again.setAccessibleName(self.tr("Play this reply again"))
+        self.more.setToolTip(self.tr("Copy, ask again, delete"))
+        self.more.setAccessibleName(self.more.toolTip())
         self._write_figures()
         said = [self.body.text()]
         if self._heard_s is not None:

@@ -18,12 +18,13 @@ class HeaderBar(QFrame):
     """Buttons for the complete window.
 
     Signals:
-        new_conversation, panel_wanted, compact_wanted, theme_toggled, language_toggled, settings_wanted: a
-            button was pressed.
+        new_conversation, history_wanted, panel_wanted, compact_wanted, theme_toggled, language_toggled,
+            settings_wanted: a button was pressed.
         csv_wanted, trace_wanted, picture_wanted: an entry of the export menu was chosen.
     """
 
     new_conversation = Signal()
+    history_wanted = Signal()
     theme_toggled = Signal()
     language_toggled = Signal()
     settings_wanted = Signal()
@@ -48,6 +49,7 @@ class HeaderBar(QFrame):
             QToolButton(),
         )
         self.panel_button, self.compact_button = QToolButton(), QToolButton()
+        self.history_button = QToolButton()
         self.theme_button, self.settings_button, self.help_button = (
             QToolButton(),
             QToolButton(),
@@ -56,6 +58,7 @@ class HeaderBar(QFrame):
         self._shows_panel = True
         self._icon_names = {
             self.new_button: "plus",
+            self.history_button: "clock",
             self.export_button: "export",
             self.panel_button: "panel",
             self.compact_button: "compact",
@@ -79,6 +82,7 @@ class HeaderBar(QFrame):
         self.language_button.clicked.connect(self.language_toggled)
         self.theme_button.clicked.connect(self.theme_toggled)
         self.settings_button.clicked.connect(self.settings_wanted)
+        self.history_button.clicked.connect(self.history_wanted)
         self.panel_button.clicked.connect(self.panel_wanted)
         self.compact_button.clicked.connect(self.compact_wanted)
         self.help_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
@@ -115,6 +119,7 @@ class HeaderBar(QFrame):
             (self.language_button, self.tr("Switch the language"), ""),
             (self.theme_button, self.tr("Switch between light and dark"), "Ctrl+T"),
             (self.settings_button, self.tr("Settings"), "Ctrl+,"),
+            (self.history_button, self.tr("Conversations"), "Ctrl+H"),
             (self.panel_button, self._panel_words(), "F9"),
             (self.compact_button, self.tr("Small window"), "F10"),
             (self.help_button, self.tr("Help"), ""),

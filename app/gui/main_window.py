@@ -21,6 +21,7 @@ from app.gui.bridge import SessionBridge
 from app.gui.compact_window import CompactWindow
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
+from app.gui.conversation_actions import ConversationActions
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.export import Export
@@ -103,6 +104,7 @@ class MainWindow(QMainWindow):
         self.controls.volume.show_volume(self.preferences.volume)
         self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
         self.background = Background(self, self.controls, self.header.badge, self._icons)
+        self.conversations = ConversationActions(self, self.bridge, self.transcript, self.banner)
         self._lay_out()
         compact = CompactWindow(self.bridge, self.controls, self.header.badge, self.theme, self._icons)
         self.modes = WindowModes(self, self.splitter, self.latency, compact)
@@ -121,6 +123,8 @@ class MainWindow(QMainWindow):
         """Start the session and poll it."""
         self.bridge.session.start()
         self.bridge.send(messages.ApplySettings(self.session_settings()))
+        if self.preferences.keep != "nothing":
+            self.conversations.continue_latest()
         self.bridge.start()
 
     def session_settings(self) -> SessionSettings:
@@ -305,8 +309,8 @@ class MainWindow(QMainWindow):
         self.banner.remedied.connect(lambda: send(messages.RescanDevices()))
         self.ways.interruption_chosen.connect(self._choose_interruption)
         self.sample_row.chosen.connect(self._play_sample)
-        self.transcript.play_again.connect(lambda turn_id: send(messages.PlayAgain(turn_id)))
         header.new_conversation.connect(self.start_new_conversation)
+        header.history_wanted.connect(self._open_history)
         header.theme_toggled.connect(self.toggle_theme)
         header.language_toggled.connect(self.toggle_language)
         header.settings_wanted.connect(self.open_settings)
@@ -354,6 +358,7 @@ class MainWindow(QMainWindow):
             "Esc": lambda: self.bridge.send(messages.CancelTurn()),
             "Ctrl+L": self.composer.edit.setFocus,
             "Ctrl+N": self.start_new_conversation,
+            "Ctrl+H": self._open_history,
             "Ctrl+R": lambda: self.bridge.send(messages.RescanDevices()),
             "Ctrl+E": self.export.save_csv,
             "Ctrl+T": self.toggle_theme,
@@ -368,6 +373,9 @@ class MainWindow(QMainWindow):
             made[keys] = QShortcut(QKeySequence(keys), self)
             made[keys].activated.connect(action)
         return made
+
+    def _open_history(self) -> None:
+        self.conversations.open_history(self.theme, self._icons)
 
     def _show_shortcuts(self) -> None:
         dialog = ShortcutsDialog(list(self._shortcuts), self.ways.talk_keys, self)

@@ -21,6 +21,7 @@ from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.key_combination import combination
 from app.gui.themes import ThemeChoice
+from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 from app.settings import Eagerness, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import Dtype, FlowSchedule
@@ -33,6 +34,8 @@ Name = TypeVar("Name", bound=str)
 LATENCIES_MS = (20, 40, 80)
 """What may be asked of the sound devices."""
 ENDPOINTING_RANGE_MS = (200, 2000)
+Keep = Literal["nothing", "text", "sound"]
+"""What is kept of conversations: nothing, texts with decisions and timings, or that and the sound."""
 Interruption = Literal["at_once", "half_second", "second", "never"]
 Sensitivity = Literal["low", "normal", "high"]
 SENSITIVITY: dict[Sensitivity, tuple[float, float]] = {
@@ -87,6 +90,7 @@ class Preferences:
     exact_encoding: bool = False
     bundle: str = ""
     voice: str = ""
+    keep: Keep = "nothing"
     latency_panel: bool = True
     closes_to_tray: bool = False
     starts_minimised: bool = False
@@ -98,8 +102,10 @@ class Preferences:
         turns = base.turn_taking
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
         interruption_ms = INTERRUPTION_MS[self.interruption]
+        recording = Recording(paths.conversations_dir(), with_sound=self.keep == "sound")
         return dataclasses.replace(
             base,
+            recording=base.recording if self.keep == "nothing" else recording,
             reply=self.reply,
             input_device=self.input_device or None,
             output_device=self.output_device or None,
@@ -182,6 +188,7 @@ class PreferenceStore:
             exact_encoding=self._text("exact_encoding") == "true",
             bundle=self._text("bundle"),
             voice=self._text("voice"),
+            keep=_known(get_args(Keep), self._text("keep"), default.keep),
             latency_panel=self._text("latency_panel") != "false",
             closes_to_tray=self._text("closes_to_tray") == "true",
             starts_minimised=self._text("starts_minimised") == "true",

@@ -28,6 +28,7 @@ from app.gui.bridge import SessionBridge
 from app.gui.device_box import DeviceBox
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
+from app.gui.keeping_page import KeepingPage
 from app.gui.preferences import (
     ENDPOINTING_RANGE_MS,
     FLOW_STEPS_RANGE,
@@ -76,6 +77,7 @@ class SettingsDialog(QDialog):
         self.echo_box = QComboBox()
         self.talk = TalkPage(parent)
         self.sound_check = SoundCheckPage(bridge)
+        self.keeping = KeepingPage()
         self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
         self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray where there is one"))
         self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
@@ -139,6 +141,7 @@ class SettingsDialog(QDialog):
         )
         self.exact_encoding.setChecked(preferences.exact_encoding)
         self.sound_check.show_choice(preferences.sensitivity)
+        self.keeping.show_choice(preferences.keep)
         self.talk.show_choices(preferences.input_mode, preferences.hotkey)
         self.closes_to_tray.setChecked(preferences.closes_to_tray)
         self.starts_minimised.setChecked(preferences.starts_minimised)
@@ -158,6 +161,7 @@ class SettingsDialog(QDialog):
             endpointing_ms=self.endpointing.value(),
             eagerness=self.eagerness_box.currentData(),
             speculate=self.speculation_box.currentData(),
+            keep=self.keeping.keep,
             input_mode=self.talk.input_mode,
             hotkey=self.talk.hotkey,
             sensitivity=self.sound_check.sensitivity,
@@ -287,6 +291,7 @@ class SettingsDialog(QDialog):
         )
         tabs.addTab(self.sound_check, self.tr("Sound check"))
         tabs.addTab(self.talk, self.tr("Talking"))
+        tabs.addTab(self.keeping, self.tr("Privacy"))
         tabs.addTab(
             SettingsPage(
                 (self.tr("Model &bundle"), self.bundle, ""),

@@ -40,6 +40,7 @@ class ShortcutsDialog(QDialog):
             "Esc": self.tr("Stop the reply, or drop the turn"),
             "Ctrl+L": self.tr("Type a question"),
             "Ctrl+N": self.tr("New conversation"),
+            "Ctrl+H": self.tr("Conversations"),
             "Ctrl+R": self.tr("Look for sound devices again"),
             "Ctrl+E": self.tr("Export the timings as CSV"),
             "Ctrl+T": self.tr("Switch between light and dark"),

@@ -6,9 +6,11 @@ User turns are on the right, replies on the left. The newest stays visible unles
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
@@ -31,7 +33,9 @@ from app.session.messages import (
     TurnCommitted,
     TurnExtended,
     TurnOpened,
+    TurnsRemoved,
 )
+from app.session.recorded_events import RecordedEvent
 
 MOST_TURNS = 300
 """Turns kept on screen; older ones leave at the top."""
@@ -49,9 +53,11 @@ class Transcript(QScrollArea):
 
     Signals:
         play_again: the button of a reply was pressed; the turn's id.
+        menu_wanted: the menu of a turn was asked for; its id and the place on the screen.
     """
 
     play_again = Signal(int)
+    menu_wanted = Signal(int, QPoint)
 
     def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -83,6 +89,7 @@ class Transcript(QScrollArea):
         bridge.turn_extended.connect(self.extend_turn)
         bridge.turn_committed.connect(self.commit_turn)
         bridge.turn_cancelled.connect(self.cancel_turn)
+        bridge.turns_removed.connect(self.remove_turns)
         bridge.reply_text.connect(self.add_reply_text)
         bridge.reply_cut.connect(self.cut_reply)
         bridge.playback_started.connect(self.start_playback)
@@ -110,6 +117,7 @@ class Transcript(QScrollArea):
         bubble = UserBubble(event.source, event.text, label, self._theme, self._icons)
         self._turns[event.turn_id] = _Turn(bubble)
         self._hearing = bubble if event.source != "text" else None
+        self._offer_menu(event.turn_id, bubble)
         self._add(bubble, Qt.AlignmentFlag.AlignRight)
         while len(self._turns) > MOST_TURNS:
             self._remove_turn(next(iter(self._turns)))
@@ -193,6 +201,30 @@ class Transcript(QScrollArea):
         self._hearing = None
         self.welcome.show()
 
+    def remove_turns(self, event: TurnsRemoved) -> None:
+        """These turns are not part of the conversation any more."""
+        for turn_id in event.turn_ids:
+            if turn_id in self._turns:
+                self._hearing = None if self._hearing is self._turns[turn_id].user else self._hearing
+                self._remove_turn(turn_id)
+
+    def show_recorded(self, events: Iterable[RecordedEvent]) -> None:
+        """Show a conversation that was recorded."""
+        self.clear()
+        show: dict[type, Callable[[Any], None]] = {
+            TurnOpened: self.open_turn,
+            TurnExtended: self.extend_turn,
+            TurnCommitted: self.commit_turn,
+            TurnCancelled: self.cancel_turn,
+            ReplyTextDelta: self.add_reply_text,
+            ReplyFinished: self.finish_reply,
+            ReplyCut: self.cut_reply,
+        }
+        for recorded in events:
+            if (method := show.get(type(recorded.event))) is not None:
+                method(recorded.event)
+        self._hearing = None
+
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         self._theme = theme
@@ -230,6 +262,7 @@ class Transcript(QScrollArea):
         if turn.reply is None:
             turn.reply = ReplyBubble(turn_id, self._theme, self._icons)
             turn.reply.play_again.connect(self.play_again)
+            self._offer_menu(turn_id, turn.reply)
             self._add(turn.reply, Qt.AlignmentFlag.AlignLeft)
         return turn.reply
 
@@ -237,6 +270,9 @@ class Transcript(QScrollArea):
         self.welcome.hide()
         bubble.set_widest(self._widest())
         self._column.insertWidget(self._column.count() - 1, bubble, 0, side)
+
+    def _offer_menu(self, turn_id: int, bubble: Bubble) -> None:
+        bubble.menu_wanted.connect(lambda place: self.menu_wanted.emit(turn_id, place))
 
     def _drop_reply(self, turn: _Turn) -> None:
         if turn.reply is not None:

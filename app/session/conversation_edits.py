@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from app.audio.wav import WavReader
+from app.dialog.conversation import TranscriptTurn
 from app.session.engine_jobs import AskAgain, Remove, Restore
 from app.session.engine_worker import EngineWorker
-from app.session.messages import ContinueConversation, DeleteTurn, Event, RetryTurn, TurnsRemoved
+from app.session.messages import (
+    ContinueConversation,
+    DeleteTurn,
+    Event,
+    PlayRecording,
+    RetryTurn,
+    TurnsRemoved,
+)
 from app.session.turn_control import TurnControl
+
+_MOST_PLAYED_S = 300.0
+"""Of a recording at a time, which is read at once."""
 
 
 class ConversationEdits:
@@ -35,6 +47,14 @@ class ConversationEdits:
         turns.cancel("replaced")
         self._remove(tuple(range(earlier_id, turns.turn_id + 1)))
         turns.answer(command.source, command.text, lambda turn_id: AskAgain(turn_id, earlier_id))
+
+    def play(self, command: PlayRecording) -> None:
+        """Play a part of a recording. AudioInputError if it cannot be read."""
+        with WavReader(command.path) as reader:
+            rate = reader.format.sample_rate
+            reader.skip(max(round(command.start_s * rate), 0))
+            sound = reader.read(round(min(command.seconds, _MOST_PLAYED_S) * rate))
+        self._turns.play(TranscriptTurn(0, sample_rate=rate, chunks=[sound]))
 
     def begin_with(self, command: ContinueConversation) -> None:
         """Continue an earlier conversation instead of the present one."""

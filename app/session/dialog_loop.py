@@ -197,6 +197,9 @@ class DialogLoop:
                 self._sound_check.cancel()
                 turns.cancel("user")
                 sources.end_sample()
+            case messages.PlayRecording():
+                sources.open_output(turns.settings)
+                self._edits.play(command)
             case messages.RetryTurn():
                 sources.end_sample()
                 sources.open_output(turns.settings)

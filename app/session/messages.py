@@ -130,6 +130,15 @@ class ApplySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PlayRecording:
+    """Play a part of a recorded conversation, both sides together. A reply in progress is cancelled."""
+
+    path: Path
+    start_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RetryTurn:
     """Ask the question of an earlier turn again, as a new turn. That turn and all later ones are removed from
     the conversation. `source` and `text` are those of its TurnOpened."""
@@ -182,6 +191,7 @@ Command = (
     | PlayAgain
     | CancelTurn
     | ApplySettings
+    | PlayRecording
     | RetryTurn
     | DeleteTurn
     | ContinueConversation

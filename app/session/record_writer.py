@@ -78,11 +78,19 @@ class Sound:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureGap:
+    """From `frame` of the line on, nothing was captured for so many frames."""
+
+    frame: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """Something happened, `t` seconds after the beginning."""
 
     t: float
-    what: Event | Command
+    what: Event | Command | CaptureGap
 
 
 @dataclass(frozen=True, slots=True)

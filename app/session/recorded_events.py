@@ -17,6 +17,8 @@ from app.session.conversation_folder import SOUND, read_events, read_history
 from app.session.messages import ContinueConversation, Event
 from engine_runtime.types import Modality
 
+_BEFORE_TURN_S = 0.5
+"""A turn is noticed so much after its first word at most."""
 _KINDS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
@@ -52,6 +54,20 @@ def read_transcript(folder: Path) -> list[RecordedEvent]:
         elif isinstance(kind, str) and kind in _KINDS and (event := _event(_KINDS[kind], entry)) is not None:
             found.append(RecordedEvent(float(entry.get("t", 0.0)), event))
     return found
+
+
+def spans_of(events: list[RecordedEvent]) -> dict[int, tuple[float, float]]:
+    """Where each turn is on the line, in seconds: from the question to the end of its reply."""
+    spans: dict[int, tuple[float, float]] = {}
+    over: set[int] = set()
+    for known in events:
+        if known.event.turn_id in over:  # it was played again
+            continue
+        if isinstance(known.event, messages.PlaybackFinished | messages.TurnCancelled):
+            over.add(known.event.turn_id)
+        start, end = spans.get(known.event.turn_id, (max(known.t - _BEFORE_TURN_S, 0.0), 0.0))
+        spans[known.event.turn_id] = (start, max(end, known.t))
+    return spans
 
 
 def how_to_continue(folder: Path) -> ContinueConversation:

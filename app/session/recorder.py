@@ -28,7 +28,7 @@ from app.session.messages import (
     RetryTurn,
     Start,
 )
-from app.session.record_writer import About, Begin, End, History, Line, RecordWriter, Sound, plain
+from app.session.record_writer import About, Begin, CaptureGap, End, History, Line, RecordWriter, Sound, plain
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 
@@ -181,8 +181,16 @@ class ConversationRecorder:
         self._begin()
         if (track := self._sounding()) is not None:
             is_new = block.is_new or not self._has_heard
-            self._has_heard = True
-            track.hear(block.pcm, block.sample_rate, block.first_ns, is_new=is_new, is_exact=block.is_file)
+            if not self._has_heard:
+                self._has_heard = True
+                self._writer.submit(About({"hears_file": block.is_file}))
+            start = track.captured
+            frame = track.hear(
+                block.pcm, block.sample_rate, block.first_ns, is_new=is_new, is_exact=block.is_file
+            )
+            if frame > start:
+                gap = CaptureGap(start, frame - start)
+                self._writer.submit(Line(start / track.sample_rate, gap))
 
     def _take_played(self) -> None:
         tap = self._audio_out.recorded

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from app.dialog.conversation import ConversationRecord
+from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.session.capture import Capture, VadFrame
@@ -202,13 +202,17 @@ class TurnControl:
                 )
             )
             return
+        self.play(earlier)
+
+    def play(self, spoken: TranscriptTurn) -> None:
+        """Play the audio of a turn again; a reply in progress is cancelled, or starts over if it is its."""
         turn = self._turn
-        if turn is None or turn.turn_id != turn_id or self._player.is_repetition:
+        if turn is None or turn.turn_id != spoken.turn_id or self._player.is_repetition:
             self.cancel("replaced")
-            turn = self._turn = UserTurn(turn_id, earlier.modality)
+            turn = self._turn = UserTurn(spoken.turn_id, spoken.modality)
             self._player.begin(turn, is_repetition=True)
             self._turn_taking.begin_reply()
-        self._player.start_over(earlier)
+        self._player.start_over(spoken)
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancel the current turn or stop its reply; does nothing if there is none."""

@@ -740,6 +740,10 @@
         <source>Show the latency view</source>
         <translation>显示延迟视图</translation>
     </message>
+    <message>
+        <source>Conversations</source>
+        <translation>对话记录</translation>
+    </message>
 </context>
 <context>
     <name>LatencyView</name>
@@ -956,6 +960,10 @@
     <message>
         <source>stopped</source>
         <translation>已停止</translation>
+    </message>
+    <message>
+        <source>Copy, ask again, delete</source>
+        <translation>复制、重新提问、删除</translation>
     </message>
 </context>
 <context>
@@ -1287,6 +1295,10 @@
         <source>Sound check</source>
         <translation>声音测试</translation>
     </message>
+    <message>
+        <source>Privacy</source>
+        <translation>隐私</translation>
+    </message>
 </context>
 <context>
     <name>ShortcutsDialog</name>
@@ -1365,6 +1377,10 @@
     <message>
         <source>Small window</source>
         <translation>小窗口</translation>
+    </message>
+    <message>
+        <source>Conversations</source>
+        <translation>对话记录</translation>
     </message>
 </context>
 <context>
@@ -1851,6 +1867,182 @@
     <message>
         <source>Playing …</source>
         <translation>正在播放……</translation>
+    </message>
+</context>
+<context>
+    <name>TurnMenu</name>
+    <message>
+        <source>Copy the question</source>
+        <translation>复制问题</translation>
+    </message>
+    <message>
+        <source>Copy the reply</source>
+        <translation>复制回答</translation>
+    </message>
+    <message>
+        <source>Ask again (removes what came after)</source>
+        <translation>重新提问（删除之后的内容）</translation>
+    </message>
+    <message>
+        <source>Delete question and reply</source>
+        <translation>删除问题和回答</translation>
+    </message>
+    <message>
+        <source>Save the reply as WAV …</source>
+        <translation>将回答保存为 WAV……</translation>
+    </message>
+</context>
+<context>
+    <name>ConversationActions</name>
+    <message>
+        <source>The sound of that reply is not kept any more.</source>
+        <translation>该回答的声音已不再保留。</translation>
+    </message>
+    <message>
+        <source>Reply as WAV</source>
+        <translation>将回答保存为 WAV</translation>
+    </message>
+    <message>
+        <source>Recordings (*.wav)</source>
+        <translation>录音 (*.wav)</translation>
+    </message>
+</context>
+<context>
+    <name>KeepingPage</name>
+    <message>
+        <source>&amp;Keep conversations</source>
+        <translation>保留对话(&amp;K)</translation>
+    </message>
+    <message>
+        <source>Off by default. Kept conversations continue after a restart, and are listed under Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user account can read the files, and none leaves this computer.</source>
+        <translation>默认关闭。保留的对话在重新启动后继续，并列在“对话记录”中。声音以立体声录制，无人说话时也会录制。只有您的用户帐户可以读取这些文件，任何文件都不会离开本机。</translation>
+    </message>
+    <message>
+        <source>Folder</source>
+        <translation>文件夹</translation>
+    </message>
+    <message>
+        <source>Size</source>
+        <translation>大小</translation>
+    </message>
+    <message>
+        <source>no</source>
+        <translation>不保留</translation>
+    </message>
+    <message>
+        <source>texts, decisions and timings</source>
+        <translation>文字、判断和计时</translation>
+    </message>
+    <message>
+        <source>all, with the sound</source>
+        <translation>全部，包括声音</translation>
+    </message>
+    <message>
+        <source>Open the folder</source>
+        <translation>打开文件夹</translation>
+    </message>
+    <message>
+        <source>Delete all conversations …</source>
+        <translation>删除所有对话……</translation>
+    </message>
+    <message>
+        <source>%1 kept, %2</source>
+        <translation>已保留 %1 个，%2</translation>
+    </message>
+    <message>
+        <source>Delete all kept conversations? This cannot be undone.</source>
+        <translation>删除所有保留的对话？此操作无法撤消。</translation>
+    </message>
+</context>
+<context>
+    <name>HistoryDialog</name>
+    <message>
+        <source>(speech)</source>
+        <translation>（语音）</translation>
+    </message>
+    <message>
+        <source>%1 in %2</source>
+        <translation>%1，位于 %2</translation>
+    </message>
+    <message>
+        <source>No conversation is kept. The settings, page Privacy, say what is kept.</source>
+        <translation>没有保留的对话。保留哪些内容请见设置中的“隐私”页。</translation>
+    </message>
+    <message>
+        <source>Conversation as text</source>
+        <translation>将对话保存为文字</translation>
+    </message>
+    <message>
+        <source>Markdown (*.md);;Text (*.txt)</source>
+        <translation>Markdown (*.md);;文本 (*.txt)</translation>
+    </message>
+    <message>
+        <source>You</source>
+        <translation>您</translation>
+    </message>
+    <message>
+        <source>Conversation as sound</source>
+        <translation>将对话保存为声音</translation>
+    </message>
+    <message>
+        <source>Recordings (*.wav)</source>
+        <translation>录音 (*.wav)</translation>
+    </message>
+    <message>
+        <source>Delete this conversation? This cannot be undone.</source>
+        <translation>删除此对话？此操作无法撤消。</translation>
+    </message>
+    <message>
+        <source>Delete all kept conversations? This cannot be undone.</source>
+        <translation>删除所有保留的对话？此操作无法撤消。</translation>
+    </message>
+    <message>
+        <source>Conversations</source>
+        <translation>对话记录</translation>
+    </message>
+    <message>
+        <source>Date</source>
+        <translation>日期</translation>
+    </message>
+    <message>
+        <source>Length</source>
+        <translation>时长</translation>
+    </message>
+    <message>
+        <source>Turns</source>
+        <translation>轮次</translation>
+    </message>
+    <message>
+        <source>Size</source>
+        <translation>大小</translation>
+    </message>
+    <message>
+        <source>Begins with</source>
+        <translation>开头</translation>
+    </message>
+    <message>
+        <source>Continue</source>
+        <translation>继续</translation>
+    </message>
+    <message>
+        <source>Open in player</source>
+        <translation>在播放器中打开</translation>
+    </message>
+    <message>
+        <source>Export text …</source>
+        <translation>导出文字……</translation>
+    </message>
+    <message>
+        <source>Export sound …</source>
+        <translation>导出声音……</translation>
+    </message>
+    <message>
+        <source>Delete …</source>
+        <translation>删除……</translation>
+    </message>
+    <message>
+        <source>Delete all …</source>
+        <translation>全部删除……</translation>
     </message>
 </context>
 </TS>

@@ -77,7 +77,7 @@ class ConversationSnapshot:
 
     def check(self, bundle: Bundle) -> None:
         """HistoryError if the ids mean nothing, or something else, to this bundle."""
-        if self.vocabulary != vocabulary_of(bundle):
+        if self.exchanges and self.vocabulary != vocabulary_of(bundle):
             held_with = self.bundle if self.bundle != bundle.name else f"another version of {self.bundle}"
             raise HistoryError(
                 f"This conversation was held with the bundle {held_with}, and {bundle.name} is loaded. "

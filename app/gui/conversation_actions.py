@@ -1,0 +1,125 @@
+"""What the user does with turns and conversations: ask again, delete, save, continue, list, play back.
+
+In: menus and dialogs. Out: commands to the session, files. GUI thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QPoint
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app import paths
+from app.audio.wav import write_wav
+from app.gui.bridge import SessionBridge
+from app.gui.error_banner import ErrorBanner
+from app.gui.error_texts import in_words
+from app.gui.history_dialog import HistoryDialog
+from app.gui.icons import Icons
+from app.gui.themes import Theme
+from app.gui.transcript import Transcript
+from app.gui.turn_menu import TurnMenu
+from app.session.conversation_folder import SOUND, list_conversations
+from app.session.messages import (
+    ConversationContinued,
+    DeleteTurn,
+    NewConversation,
+    PlayAgain,
+    PlayRecording,
+    RetryTurn,
+    TurnOpened,
+)
+from app.session.recorded_events import how_to_continue, read_transcript, spans_of
+from engine_runtime.errors import MossVoiceError
+
+_log = logging.getLogger(__name__)
+
+
+class ConversationActions(QObject):
+    """The actions of one window."""
+
+    def __init__(
+        self, window: QWidget, bridge: SessionBridge, transcript: Transcript, banner: ErrorBanner
+    ) -> None:
+        super().__init__(window)
+        self._window, self._bridge = window, bridge
+        self._transcript, self._banner = transcript, banner
+        self._earlier: dict[int, PlayRecording] = {}
+        """Turns of an earlier run of the program, whose sound was recorded."""
+        self.menu = TurnMenu(window)
+        self.menu.retry_wanted.connect(
+            lambda turn_id, source, text: bridge.send(RetryTurn(turn_id, source, text))
+        )
+        self.menu.delete_wanted.connect(lambda turn_id: bridge.send(DeleteTurn(turn_id)))
+        self.menu.save_wanted.connect(self.save_reply)
+        transcript.menu_wanted.connect(self._show_menu)
+        transcript.play_again.connect(self._play_again)
+        bridge.conversation_continued.connect(self._show_continued)
+
+    def continue_latest(self) -> None:
+        """Continue the conversation that was held when the program ended, if there is one."""
+        latest = next(iter(list_conversations(paths.conversations_dir())), None)
+        if latest is None or latest.is_ended or not latest.turns:
+            return
+        try:
+            self._bridge.send(how_to_continue(latest.folder))
+        except MossVoiceError as error:
+            _log.warning("the latest conversation cannot be continued: %s", error)
+
+    def open_history(self, theme: Theme, icons: Icons) -> None:
+        """Show the list of kept conversations."""
+        dialog = HistoryDialog(paths.conversations_dir(), theme, icons, self._window)
+        dialog.play_wanted.connect(self._bridge.send)
+        dialog.continue_wanted.connect(self._continue)
+        dialog.exec()
+        dialog.deleteLater()
+
+    def save_reply(self, turn_id: int) -> None:
+        """Ask for a file and save the sound of a reply."""
+        pcm, rate = self._bridge.session.reply_audio(turn_id)
+        if not len(pcm):
+            self._banner.show_error(self.tr("The sound of that reply is not kept any more."), "")
+            return
+        name = str(Path.home() / f"moss-voice-{turn_id}.wav")
+        chosen, _ = QFileDialog.getSaveFileName(
+            self._window, self.tr("Reply as WAV"), name, self.tr("Recordings (*.wav)")
+        )
+        if chosen:
+            try:
+                write_wav(Path(chosen), pcm, rate)
+            except MossVoiceError as error:
+                self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+
+    def _continue(self, folder: Path) -> None:
+        try:
+            command = how_to_continue(folder)
+        except MossVoiceError as error:
+            self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+            return
+        self._bridge.send(NewConversation())
+        self._bridge.send(command)
+
+    def _show_continued(self, event: ConversationContinued) -> None:
+        try:
+            events = read_transcript(event.folder)
+        except MossVoiceError as error:
+            self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+            return
+        self._transcript.show_recorded(events)
+        sound = event.folder / SOUND
+        known = {found.event.turn_id for found in events if isinstance(found.event, TurnOpened)}
+        self._earlier = {
+            turn_id: PlayRecording(sound, start, end - start)
+            for turn_id, (start, end) in spans_of(events).items()
+            if turn_id in known and sound.is_file()
+        }
+
+    def _play_again(self, turn_id: int) -> None:
+        self._bridge.send(self._earlier.get(turn_id) or PlayAgain(turn_id))
+
+    def _show_menu(self, turn_id: int, place: QPoint) -> None:
+        user, reply = self._transcript.bubbles(turn_id)
+        if user is not None:
+            self.menu.show(turn_id, user, reply, place)

@@ -1,0 +1,97 @@
+"""The page of the settings about kept conversations: what is kept and where, its size, its deletion."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices, QShowEvent
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QMessageBox, QPushButton, QVBoxLayout, QWidget
+
+from app import paths
+from app.gui.error_texts import in_words
+from app.gui.preferences import Keep
+from app.gui.settings_page import SettingsPage
+from app.session.conversation_folder import delete_all, list_conversations, size_bytes
+from engine_runtime.errors import MossVoiceError
+
+
+class KeepingPage(QWidget):
+    """What of conversations stays on the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keep_box = QComboBox()
+        self.folder, self.total = QLabel(), QLabel()
+        self.open_button, self.delete_button = QPushButton(), QPushButton()
+        buttons = QWidget()
+        row = QHBoxLayout(buttons)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.open_button)
+        row.addWidget(self.delete_button)
+        row.addStretch(1)
+        page = SettingsPage(
+            (
+                self.tr("&Keep conversations"),
+                self.keep_box,
+                self.tr(
+                    "Off by default. Kept conversations continue after a restart, and are listed under "
+                    "Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user "
+                    "account can read the files, and none leaves this computer."
+                ),
+            ),
+            (self.tr("Folder"), self.folder, ""),
+            (self.tr("Size"), self.total, ""),
+            ("", buttons, ""),
+        )
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(page)
+        for value, name in (
+            ("nothing", self.tr("no")),
+            ("text", self.tr("texts, decisions and timings")),
+            ("sound", self.tr("all, with the sound")),
+        ):
+            self.keep_box.addItem(name, value)
+        self.folder.setText(str(paths.conversations_dir()))
+        self.folder.setWordWrap(True)
+        self.open_button.setText(self.tr("Open the folder"))
+        self.delete_button.setText(self.tr("Delete all conversations …"))
+        self.open_button.clicked.connect(self._open)
+        self.delete_button.clicked.connect(self._delete)
+        self.show_size()
+
+    @property
+    def keep(self) -> Keep:
+        """What was chosen."""
+        chosen: Keep = self.keep_box.currentData()
+        return chosen
+
+    def show_choice(self, keep: Keep) -> None:
+        """Fill the page."""
+        self.keep_box.setCurrentIndex(self.keep_box.findData(keep))
+
+    def show_size(self) -> None:
+        """Show how many conversations there are, and how large they are."""
+        root = paths.conversations_dir()
+        count = len(list_conversations(root))
+        text = self.tr("%1 conversations, %2").replace("%1", str(count))
+        self.total.setText(text.replace("%2", self.locale().formattedDataSize(size_bytes(root))))
+        self.open_button.setEnabled(root.is_dir())
+        self.delete_button.setEnabled(size_bytes(root) > 0)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Show the size of now."""
+        self.show_size()
+        super().showEvent(event)
+
+    def _open(self) -> None:
+        QDesktopServices.openUrl(QUrl.fromLocalFile(str(paths.conversations_dir())))
+
+    def _delete(self) -> None:
+        question = self.tr("Delete all kept conversations? This cannot be undone.")
+        if QMessageBox.question(self, self.delete_button.text(), question) != QMessageBox.StandardButton.Yes:
+            return
+        try:
+            delete_all(paths.conversations_dir())
+        except MossVoiceError as error:
+            QMessageBox.warning(self, self.delete_button.text(), in_words(str(error)))
+        self.show_size()

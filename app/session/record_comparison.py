@@ -1,0 +1,85 @@
+"""Compares two records of a conversation, turn by turn: where turns are, what was decided and said.
+
+In: two folders. Out: the differences as plain values. Times are compared in samples of the microphone, not by
+the clock: how long a reply takes to make differs from run to run. Any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.session.conversation_folder import HISTORY, RecordError, read_events, read_history
+
+_PLACES = 3
+_OF_TURN = {
+    "TurnOpened": ("source", "text"),
+    "TurnCommitted": ("seconds", "start_s"),
+    "TurnCancelled": ("reason",),
+    "ReplyFinished": ("modality", "text", "seconds", "user_codes", "codes", "finish_reason"),
+}
+_DECIDED = ("kind", "reason", "stage")
+"""Of a decision; its time and cost are not compared."""
+_OF_SPEED = frozenset({"speculate", "confirm", "roll_back"})
+"""Decisions that depend on how fast the engine is."""
+
+
+@dataclass(slots=True)
+class _RecordedTurn:
+    values: dict[str, Any] = field(default_factory=dict)
+    decisions: list[str] = field(default_factory=list)
+
+
+def compare(before: Path, now: Path) -> dict[str, Any]:
+    """{"folder": the first one, "turns": their number in it, "is_same", "differences"}, each difference with
+    "turn", "what", "recorded" and "replayed"; turns by their number in order. RecordError."""
+    turns = _turns(before), _turns(now)
+    differences: list[dict[str, Any]] = []
+    for number in range(max(map(len, turns))):
+        first, second = (side[number] if number < len(side) else {} for side in turns)
+        differences += [
+            {"turn": number + 1, "what": name, "recorded": first.get(name), "replayed": second.get(name)}
+            for name in {**first, **second}
+            if first.get(name) != second.get(name)
+        ]
+    return {
+        "folder": str(before),
+        "turns": len(turns[0]),
+        "is_same": not differences,
+        "differences": differences,
+    }
+
+
+def _turns(folder: Path) -> list[dict[str, Any]]:
+    """The values of each committed turn, in order."""
+    found: dict[int, _RecordedTurn] = {}
+    for entry in read_events(folder):
+        turn_id = entry.get("turn_id")
+        if not isinstance(turn_id, int) or turn_id < 1:
+            continue
+        turn = found.setdefault(turn_id, _RecordedTurn())
+        kind = str(entry.get("event"))
+        for name in _OF_TURN.get(kind, ()):
+            value = entry.get(name)
+            turn.values[f"{kind}.{name}"] = round(value, _PLACES) if isinstance(value, float) else value
+        if entry.get("timing") == "decision":
+            known = entry.get("attributes") or {}
+            if known.get("kind") not in _OF_SPEED:
+                turn.decisions.append(" ".join(str(known[name]) for name in _DECIDED if name in known))
+    codes = _codes(folder)
+    return [
+        {**turn.values, "decisions": turn.decisions, "reply": codes.get(turn_id)}
+        for turn_id, turn in sorted(found.items())
+        if "TurnCommitted.seconds" in turn.values
+    ]
+
+
+def _codes(folder: Path) -> dict[int, list[list[int]]]:
+    """The rows of each reply in the engine's history."""
+    if not (folder / HISTORY).exists():
+        return {}
+    try:
+        return {entry["turn_id"]: entry["reply"] for entry in read_history(folder)["exchanges"]}
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{folder / HISTORY} is damaged. Choose another conversation.") from error

@@ -1,0 +1,41 @@
+"""The settings about kept conversations: folder, size, deletion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QMessageBox
+from pytestqt.qtbot import QtBot
+
+from app import paths
+from app.gui.keeping_page import KeepingPage
+
+
+def test_folder_and_size_are_shown_and_one_button_deletes_all(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "kept"
+    monkeypatch.setattr(paths, "conversations_dir", lambda: root)
+    page = KeepingPage()
+    qtbot.addWidget(page)
+    assert page.keep == "nothing"
+    assert page.folder.text() == str(root)
+    assert not page.delete_button.isEnabled()
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "conversation.json").write_text(
+        '{"format": 1, "started": "2026-11-20T10:00:00+00:00", "seconds": 1, "turns": 1, "first_words": "",'
+        '"is_ended": true}'
+    )
+    (root / "a" / "conversation.wav").write_bytes(bytes(3_000_000))
+    page.show()
+    assert page.total.text() == "1 conversations, 2.86 MiB"
+    answer = QMessageBox.StandardButton.No
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: answer)
+    page.delete_button.click()
+    assert (root / "a").exists()
+    answer = QMessageBox.StandardButton.Yes
+    page.delete_button.click()
+    assert not (root / "a").exists()
+    assert page.total.text().startswith("0 conversations")
+    assert not page.delete_button.isEnabled()
