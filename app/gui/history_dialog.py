@@ -44,6 +44,9 @@ from app.session.messages import PlayRecording
 from app.session.recorded_events import RecordedEvent, read_transcript, spans_of
 from engine_runtime.errors import MossVoiceError
 
+_WORDS = 4
+"""The column with the first words, which takes the rest of the width."""
+
 
 class HistoryDialog(QDialog):
     """Shows the conversations of one folder.
@@ -61,7 +64,7 @@ class HistoryDialog(QDialog):
         self._root = root
         self._events: list[RecordedEvent] = []
         self.list = QTreeWidget()
-        self.transcript = Transcript(theme, icons)
+        self.transcript = Transcript(theme, icons, is_record=True)
         self.summary = QLabel()
         self.summary.setProperty("role", "small")
         self.continue_button, self.play_button = QPushButton(), QPushButton()
@@ -95,6 +98,8 @@ class HistoryDialog(QDialog):
             if self.list.topLevelItemCount()
             else self.tr("No conversation is kept. The settings, page Privacy, say what is kept.")
         )
+        for column in range(_WORDS):
+            self.list.resizeColumnToContents(column)
         if (first := self.list.topLevelItem(0)) is not None:
             self.list.setCurrentItem(first)
         self._open()
@@ -179,6 +184,7 @@ class HistoryDialog(QDialog):
             [self.tr("Date"), self.tr("Length"), self.tr("Turns"), self.tr("Size"), self.tr("Begins with")]
         )
         self.list.setRootIsDecorated(False)
+        self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
         self.list.setAccessibleName(self.windowTitle())
         self.continue_button.setText(self.tr("Continue"))
         self.play_button.setText(self.tr("Open in player"))

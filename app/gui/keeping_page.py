@@ -73,7 +73,7 @@ class KeepingPage(QWidget):
         """Show how many conversations there are, and how large they are."""
         root = paths.conversations_dir()
         count = len(list_conversations(root))
-        text = self.tr("%1 conversations, %2").replace("%1", str(count))
+        text = self.tr("%1 kept, %2").replace("%1", str(count))
         self.total.setText(text.replace("%2", self.locale().formattedDataSize(size_bytes(root))))
         self.open_button.setEnabled(root.is_dir())
         self.delete_button.setEnabled(size_bytes(root) > 0)

@@ -59,8 +59,12 @@ class Transcript(QScrollArea):
     play_again = Signal(int)
     menu_wanted = Signal(int, QPoint)
 
-    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, theme: Theme, icons: Icons, parent: QWidget | None = None, *, is_record: bool = False
+    ) -> None:
+        """The turns of a record cannot be changed, so they have no menu."""
         super().__init__(parent)
+        self._is_record = is_record
         self._theme, self._icons = theme, icons
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._hearing: UserBubble | None = None
@@ -70,6 +74,7 @@ class Transcript(QScrollArea):
         self._body = QWidget()
         self._column = QVBoxLayout(self._body)
         self._lay_out()
+        self.welcome.setHidden(is_record)
         self.retranslate()
 
     @property
@@ -199,7 +204,7 @@ class Transcript(QScrollArea):
         for turn_id in list(self._turns):
             self._remove_turn(turn_id)
         self._hearing = None
-        self.welcome.show()
+        self.welcome.setHidden(self._is_record)
 
     def remove_turns(self, event: TurnsRemoved) -> None:
         """These turns are not part of the conversation any more."""
@@ -262,6 +267,7 @@ class Transcript(QScrollArea):
         if turn.reply is None:
             turn.reply = ReplyBubble(turn_id, self._theme, self._icons)
             turn.reply.play_again.connect(self.play_again)
+            turn.reply.more.setHidden(self._is_record)
             self._offer_menu(turn_id, turn.reply)
             self._add(turn.reply, Qt.AlignmentFlag.AlignLeft)
         return turn.reply
@@ -284,7 +290,7 @@ class Transcript(QScrollArea):
         self._drop_reply(turn)
         self._discard(turn.user)
         if not self._turns:
-            self.welcome.show()
+            self.welcome.setHidden(self._is_record)
 
     def _discard(self, bubble: Bubble) -> None:
         self._column.removeWidget(bubble)

@@ -201,7 +201,7 @@ class _OpenFolder:
         try:
             known = read_about(self.path) if begin.folder is not None else {}
             self._about: dict[str, Any] = {
-                "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="milliseconds"),
                 "seconds": 0.0, "turns": 0, "first_words": "", "is_ended": False, **begin.about, **known,
             }  # fmt: skip
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

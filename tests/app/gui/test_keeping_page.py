@@ -29,7 +29,7 @@ def test_folder_and_size_are_shown_and_one_button_deletes_all(
     )
     (root / "a" / "conversation.wav").write_bytes(bytes(3_000_000))
     page.show()
-    assert page.total.text() == "1 conversations, 2.86 MiB"
+    assert page.total.text() == "1 kept, 2.86 MiB"
     answer = QMessageBox.StandardButton.No
     monkeypatch.setattr(QMessageBox, "question", lambda *_: answer)
     page.delete_button.click()
@@ -37,5 +37,5 @@ def test_folder_and_size_are_shown_and_one_button_deletes_all(
     answer = QMessageBox.StandardButton.Yes
     page.delete_button.click()
     assert not (root / "a").exists()
-    assert page.total.text().startswith("0 conversations")
+    assert page.total.text().startswith("0 kept")
     assert not page.delete_button.isEnabled()
