@@ -1,0 +1,221 @@
+"""What becomes of a reply that is spoken over, and when. Run by hand; needs espeak-ng and flite:
+
+    python -m tests.tools.interruption_bench [COUNT]
+
+Whole sessions on a virtual clock, with the real VAD and the real Smart Turn, and sample questions as replies.
+COUNT of each kind are said at random moments: backchannels, short commands and interruptions by synthetic
+voices, coughs as bursts of noise, clicks. Printed are the shares that paused, resumed or cut the reply, and
+percentiles of the times, in ms: from the first sound of the speech to the last of the reply (stop), from the
+decision to the first sound after it (resume), and of the gap between.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.audio.devices import DeviceList
+from app.audio.wav import read_wav
+from app.dialog.smart_turn import SmartTurn
+from app.dialog.vad import SileroVad
+from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
+from app.session.clocks import VirtualClock
+from app.session.messages import PlaybackFinished, PlaybackStarted, Start, Timing
+from app.session.session import Session
+from app.session.session_settings import SessionSettings
+from engine_runtime.types import Pcm
+from tests.app.session.test_session_echo import SpeakingEngine, spoken
+from tests.doubles.scripted_engine import ScriptedEngine
+from tests.tools.output_record import resampled
+from tests.tools.session_driver import Driver
+
+WORDS = {
+    "backchannel": ("mm hmm", "uh huh", "yeah", "okay", "right", "I see", "sure", "yes", "ah", "hmm"),
+    "short command": ("stop", "what?", "no wait", "wait", "hold on", "why?", "no"),
+    "interruption": (
+        "wait what about monday",
+        "no I meant the capital of Spain",
+        "stop tell me a joke instead",
+        "okay but what is two plus three",
+        "can you repeat that please",
+        "hello who are you",
+        "I have another question",
+        "how do you know that",
+    ),
+}
+FLITE = ("slt", "rms", "kal16", "awb")
+ESPEAK = ("en-us", "en-gb", "en-us+f3", "en-us+m3", "en-gb+f2")
+HUMS = {"mm hmm": "[[m:hm:]]", "uh huh": "[[V'hV]]", "hmm": "[[hm:]]"}
+"""For espeak-ng, which would spell them."""
+_LEVEL = 0.08
+
+
+@dataclass
+class Outcomes:
+    """Of one kind of sound."""
+
+    count: int = 0
+    paused: int = 0
+    resumed: int = 0
+    cut: int = 0
+    stop_ms: list[float] = field(default_factory=list)
+    resume_ms: list[float] = field(default_factory=list)
+    gap_ms: list[float] = field(default_factory=list)
+
+
+class Room(EchoRoom):
+    """Without an echo; keeps what the loudspeaker plays."""
+
+    def __init__(self) -> None:
+        super().__init__(60.0, 100.0)
+        self.echo_gain = 0.0
+        self.record: list[Pcm] = []
+
+    def hear(self, block: Pcm) -> None:
+        self.record.append(block.copy())
+        super().hear(block)
+
+    def say(self, pcm: Pcm, after_s: float) -> float:
+        """Say it; when it begins, in seconds of the session's clock."""
+        self.speak(pcm, after_s)
+        return self.sample_time_ns(self._count + after_s * RATE) / 1e9
+
+    def sound_s(self, start_s: float) -> NDArray[np.float64]:
+        """Times of all sound of the loudspeaker from `start_s` on."""
+        pcm = np.concatenate(self.record)
+        origin_s = self.speaker._pace.time_ns(0) / 1e9
+        first = max(round((start_s - origin_s) * SPEAKER_RATE), 0)
+        return (np.flatnonzero(pcm[first:]) + first) / SPEAKER_RATE + origin_s
+
+
+def synthesized(words: str, voice: int, folder: Path) -> Pcm:
+    """Spoken by one of the voices, without silence around it."""
+    file = folder / "words.wav"
+    if voice < len(FLITE):
+        command = ["flite", "-voice", FLITE[voice], "-t", words, "-o", str(file)]
+    else:
+        name = ESPEAK[voice - len(FLITE)]
+        command = ["espeak-ng", "-v", name, "-s", "170", "-w", str(file), HUMS.get(words, words)]
+    subprocess.run(command, check=True)
+    pcm = resampled(*read_wav(file), RATE)
+    loud = np.flatnonzero(np.abs(pcm) > 0.01 * np.abs(pcm).max())
+    pcm = pcm[loud[0] : loud[-1] + 1]
+    return np.asarray(_LEVEL * pcm / np.sqrt(np.mean(pcm**2)), dtype=np.float32)
+
+
+def cough(rng: np.random.Generator) -> Pcm:
+    """One to three bursts of noise that begin suddenly and decay, low frequencies first."""
+    bursts = []
+    for _ in range(int(rng.integers(1, 4))):
+        count = round(rng.uniform(0.1, 0.25) * RATE)
+        noise = np.convolve(rng.standard_normal(count), np.ones(6) / 6, "same")
+        bursts += [
+            noise * np.exp(-4 * np.arange(count) / count),
+            np.zeros(round(rng.uniform(0.05, 0.2) * RATE)),
+        ]
+    pcm = np.concatenate(bursts)
+    return np.asarray(4.5 * _LEVEL * pcm / np.abs(pcm).max(), dtype=np.float32)
+
+
+def click(rng: np.random.Generator) -> Pcm:
+    """A few milliseconds of noise."""
+    count = round(rng.uniform(0.002, 0.03) * RATE)
+    return np.asarray(0.4 * rng.standard_normal(count) * np.hanning(count), dtype=np.float32)
+
+
+def decisions(driver: Driver, after_s: float) -> list[dict[str, Any]]:
+    """Interruptions, resumptions and cuts since then."""
+    events = [event.event.attributes for event in driver.of(Timing) if event.event.name == "decision"]
+    wanted = [dict(known) for known in events if known["kind"] in ("interrupt", "resume", "cut")]
+    return [known for known in wanted if float(known["at_s"]) >= after_s]
+
+
+def hold(sounds: list[Pcm], rng: np.random.Generator) -> Outcomes:
+    """A conversation with one sound over each reply."""
+    room, outcomes = Room(), Outcomes()
+    engine: ScriptedEngine = SpeakingEngine()
+    session = Session(
+        lambda: engine,
+        SessionSettings(speculate="off"),
+        room,
+        room.speaker,
+        clock=VirtualClock(),
+        vad=SileroVad(),
+        end_of_turn=SmartTurn,
+        find_devices=lambda: DeviceList((), ()),
+        look_for_devices=lambda: None,
+    )
+    session.start()
+    driver = Driver(session, engine)
+    try:
+        session.send(Start())
+        for sound in sounds:
+            started, finished = len(driver.of(PlaybackStarted)), len(driver.of(PlaybackFinished))
+            room.speak(0.6 * spoken("question", RATE), 1.0)
+            driver.until(lambda started=started: len(driver.of(PlaybackStarted)) > started, 60)  # type: ignore[misc]
+            onset_s = room.say(sound, rng.uniform(0.5, 2.0))
+            driver.until(lambda finished=finished: len(driver.of(PlaybackFinished)) > finished, 60)  # type: ignore[misc]
+            note(outcomes, room, decisions(driver, onset_s), onset_s)
+    finally:
+        session.stop()
+    return outcomes
+
+
+def note(outcomes: Outcomes, room: Room, made: list[dict[str, Any]], onset_s: float) -> None:
+    """What became of the reply, by the record."""
+    outcomes.count += 1
+    outcomes.paused += any(decision["kind"] == "interrupt" for decision in made)
+    outcomes.cut += any(decision["kind"] == "cut" for decision in made)
+    outcomes.resumed += bool(made) and all(decision["kind"] != "cut" for decision in made)
+    if not made:
+        return
+    times, decided_s = room.sound_s(onset_s), float(made[1]["at_s"])
+    stop_s = times[times < decided_s].max(initial=onset_s)
+    outcomes.stop_ms.append((stop_s - onset_s) * 1e3)
+    if made[1]["kind"] == "resume":
+        back_s = times[times >= decided_s].min()
+        outcomes.resume_ms.append((back_s - decided_s) * 1e3)
+        outcomes.gap_ms.append((back_s - stop_s) * 1e3)
+
+
+def main(count: int) -> None:
+    """Print one line for each kind."""
+    rng = np.random.default_rng(0)
+    head = f"{'':<15}{'count':>6}{'paused':>8}{'resumed':>9}{'cut':>6}"
+    _say(f"{head}{'stop p50, p95':>16}{'resume':>13}{'gap':>14}")
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, words in WORDS.items():
+            pairs = [(word, voice) for word in words for voice in range(len(FLITE) + len(ESPEAK))]
+            chosen = [pairs[index] for index in rng.permutation(len(pairs))[:count]]
+            _print(kind, hold([synthesized(*pair, Path(folder)) for pair in chosen], rng))
+    _print("cough", hold([cough(rng) for _ in range(count)], rng))
+    _print("click", hold([click(rng) for _ in range(count)], rng))
+
+
+def _print(kind: str, outcomes: Outcomes) -> None:
+    shares = [f"{share / outcomes.count:.0%}" for share in (outcomes.paused, outcomes.resumed, outcomes.cut)]
+    times = [_percentiles(each) for each in (outcomes.stop_ms, outcomes.resume_ms, outcomes.gap_ms)]
+    _say(
+        f"{kind:<15}{outcomes.count:>6}{shares[0]:>8}{shares[1]:>9}{shares[2]:>6}"
+        f"{times[0]:>16}{times[1]:>13}{times[2]:>14}"
+    )
+
+
+def _percentiles(values: list[float]) -> str:
+    return "-" if not values else ", ".join(f"{value:.0f}" for value in np.percentile(values, (50, 95)))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
