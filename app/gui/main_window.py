@@ -31,6 +31,7 @@ from app.gui.icons import Icons
 from app.gui.latency_view import LatencyView
 from app.gui.notice_line import NoticeLine
 from app.gui.preferences import Interruption, Preferences, PreferenceStore
+from app.gui.question import is_confirmed
 from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
 from app.gui.settings_dialog import SettingsDialog
@@ -171,7 +172,14 @@ class MainWindow(QMainWindow):
         self.apply_preferences(dataclasses.replace(self.preferences, language=language))
 
     def start_new_conversation(self) -> None:
-        """Forget the conversation; the figures stay."""
+        """Forget the conversation, after a question if there is one; the figures stay."""
+        if self.transcript.turn_count and not is_confirmed(
+            self,
+            self.tr("Start a new conversation?"),
+            self.tr("The assistant forgets this one."),
+            self.tr("New conversation"),
+        ):
+            return
         self.bridge.send(messages.NewConversation())
         self.transcript.clear()
 

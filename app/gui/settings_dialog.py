@@ -63,7 +63,7 @@ class SettingsDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
-        self.setMinimumWidth(560)
+        self.setMinimumWidth(660)
         self.input_box, self.output_box = DeviceBox(), DeviceBox()
         self._given = preferences
         self._devices = devices or DevicesChanged((), (), "", "")

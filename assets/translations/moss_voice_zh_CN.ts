@@ -886,6 +886,18 @@
         <source>Controls</source>
         <translation>控制</translation>
     </message>
+    <message>
+        <source>Start a new conversation?</source>
+        <translation>开始新对话？</translation>
+    </message>
+    <message>
+        <source>The assistant forgets this one.</source>
+        <translation>助手会忘记当前对话。</translation>
+    </message>
+    <message>
+        <source>New conversation</source>
+        <translation>新对话</translation>
+    </message>
 </context>
 <context>
     <name>ReplyBubble</name>

@@ -442,10 +442,17 @@ def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, 
 
 
 @pytest.mark.slow
-def test_new_conversation_empties_the_view(ready: MainWindow, session: ScriptedSession) -> None:
+def test_new_conversation_empties_the_view(
+    ready: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for events in conversation(EXCHANGES[:2]):
         session.feed(*events)
     ready.bridge.poll()
+    monkeypatch.setattr("app.gui.main_window.is_confirmed", lambda *_: False)
+    ready.start_new_conversation()
+    assert session.commands == []
+    assert ready.transcript.turn_count > 0
+    monkeypatch.setattr("app.gui.main_window.is_confirmed", lambda *_: True)
     ready.start_new_conversation()
     assert ready.transcript.turn_count == 0
     assert session.commands == [messages.NewConversation()]
