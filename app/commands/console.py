@@ -172,6 +172,8 @@ class Terminal:
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
             case messages.DeviceNoticed(message):
                 return message
+            case messages.RecordingStopped(_, message, what_to_do):
+                return f"{message} {what_to_do}".strip()
             case messages.ErrorRaised(message, what_to_do, _, _):
                 return f"{message} {what_to_do}".strip()
         return None

@@ -166,7 +166,9 @@ class HistoryDialog(QDialog):
         try:
             action()
         except MossVoiceError as error:
-            QMessageBox.warning(self, self.windowTitle(), in_words(str(error)))
+            QMessageBox.warning(
+                self, self.windowTitle(), f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}"
+            )
 
     def _connect(self) -> None:
         self.list.currentItemChanged.connect(lambda: self._open())

@@ -93,5 +93,9 @@ class KeepingPage(QWidget):
         try:
             delete_all(paths.conversations_dir())
         except MossVoiceError as error:
-            QMessageBox.warning(self, self.delete_button.text(), in_words(str(error)))
+            QMessageBox.warning(
+                self,
+                self.delete_button.text(),
+                f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}",
+            )
         self.show_size()

@@ -228,9 +228,7 @@ class _OpenFolder:
         content = (json.dumps(entry, ensure_ascii=False) + "\n").encode()
         try:
             if os.fstat(self._lines).st_nlink == 0:
-                raise ExportError(
-                    f"{self.path} was deleted while it was written. Start another conversation."
-                )
+                raise ExportError(f"{self.path} was deleted while it was written. Start another one.")
             if os.write(self._lines, content) < len(content):
                 raise ExportError(f"{self.path} was not written: the disk is full. Free some space.")
         except OSError as error:

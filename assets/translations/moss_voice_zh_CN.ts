@@ -650,6 +650,66 @@
         <source>The microphone loses sound. Choose a higher device latency in the settings.</source>
         <translation>麦克风的声音有丢失。请在设置中选择更高的设备延迟。</translation>
     </message>
+    <message>
+        <source>%1 was deleted while it was written.</source>
+        <translation>%1 在写入时被删除。</translation>
+    </message>
+    <message>
+        <source>%1 has reached the greatest length of a WAV file.</source>
+        <translation>%1 已达到 WAV 文件的最大长度。</translation>
+    </message>
+    <message>
+        <source>Start another one.</source>
+        <translation>请重新开始一个。</translation>
+    </message>
+    <message>
+        <source>The disk is too slow to record the conversation.</source>
+        <translation>磁盘太慢，无法录制对话。</translation>
+    </message>
+    <message>
+        <source>Choose another folder.</source>
+        <translation>请选择其他文件夹。</translation>
+    </message>
+    <message>
+        <source>That question is not remembered any more.</source>
+        <translation>该问题已不再保留。</translation>
+    </message>
+    <message>
+        <source>Ask it again yourself.</source>
+        <translation>请自己再问一次。</translation>
+    </message>
+    <message>
+        <source>This conversation was held with the bundle %1, and %2 is loaded.</source>
+        <translation>此对话使用的是模型包 %1，而当前加载的是 %2。</translation>
+    </message>
+    <message>
+        <source>Start the program with that bundle, or begin a new conversation.</source>
+        <translation>请用该模型包启动程序，或开始新对话。</translation>
+    </message>
+    <message>
+        <source>The history of the conversation is damaged.</source>
+        <translation>对话的历史记录已损坏。</translation>
+    </message>
+    <message>
+        <source>Begin a new one.</source>
+        <translation>请开始新的对话。</translation>
+    </message>
+    <message>
+        <source>%1 cannot be deleted: %2.</source>
+        <translation>无法删除 %1：%2。</translation>
+    </message>
+    <message>
+        <source>Check its permissions.</source>
+        <translation>请检查其权限。</translation>
+    </message>
+    <message>
+        <source>%1 is damaged.</source>
+        <translation>%1 已损坏。</translation>
+    </message>
+    <message>
+        <source>Choose another conversation.</source>
+        <translation>请选择其他对话。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
