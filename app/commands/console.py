@@ -24,6 +24,7 @@ from app.commands.engine_options import (
 )
 from app.commands.enter_key import EnterKey
 from app.commands.option_types import number
+from app.commands.talk import speculation_line
 from app.process import Stopped
 from app.session import messages
 from app.session.messages import Event, SessionState
@@ -107,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     has_button = settings.input_mode in ("push", "both")
     report = converse(session, arguments.seconds, Terminal(), EnterKey() if has_button else None)
     document = report.document()
+    print(speculation_line(document["speculation"]))
     print(f"turns: {len(document['turns'])}, under-runs: {document['underruns']}")
     if arguments.json:
         print(json.dumps(document))

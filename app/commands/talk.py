@@ -141,7 +141,18 @@ def print_conversation(result: dict[str, Any], questions: Sequence[str]) -> None
         ]
         if shown:
             print(f"            {', '.join(shown)}")
+    print(speculation_line(result["speculation"]))
     print(f"under-runs: {result['underruns']}")
+
+
+def speculation_line(stats: dict[str, Any]) -> str:
+    """What speculative replies were worth and cost."""
+    off = f"off ({stats['off_reason'].replace('_', ' ')}), " if stats["off_reason"] else ""
+    return (
+        f"speculative replies: {off}{stats['speculated']} made, {stats['confirmed']} confirmed, "
+        f"{stats['rolled_back']} rolled back: {stats['engine_ms']:.0f} ms of the engine and "
+        f"{stats['audio_s']:.1f} s of speech thrown away, ready again within {stats['roll_back_ms']:.0f} ms"
+    )
 
 
 def _how_much(reply: dict[str, Any]) -> str:
