@@ -11,6 +11,7 @@ from app.audio.wav import write_wav
 from app.dialog import smart_turn
 from app.session.session import Session
 from app.settings import StartSettings
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.errors import BundleError
 from engine_runtime.options import EngineOptions
@@ -30,6 +31,23 @@ def test_the_engine_is_loaded_as_the_settings_say(random_bundle: Path) -> None:
         assert engine.output_sample_rate == engine.bundle.vocoder.mel.sample_rate
     finally:
         engine.close()
+
+
+def test_the_length_of_replies_can_be_fixed(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Bundle] = []
+
+    def load(bundle: Bundle, options: object, *, voice: object, progress: object) -> None:
+        given.append(bundle)
+        raise BundleError("That will do.")
+
+    monkeypatch.setattr("engine_runtime.engine.Engine.load", load)
+    for codes in (None, 12):
+        with pytest.raises(BundleError, match="That will do"):
+            main.engine_factory(StartSettings(bundle=random_bundle), codes)()
+    own, fixed = (bundle.lm.sampling_speech for bundle in given)
+    assert own == Bundle.open(random_bundle).lm.sampling_speech
+    assert (fixed.max_new, fixed.min_new, fixed.do_sample) == (12, 13, True)  # its end is not sampled before
+    assert fixed.temperature == own.temperature
 
 
 def test_without_smart_turn_a_note_says_what_ends_a_turn(
@@ -68,12 +86,13 @@ def test_the_window_gets_a_session_that_is_not_started(
 
     given: dict[str, Any] = {}
 
-    def run_gui(session: Session, settings: object) -> int:
-        given.update(session=session, settings=settings, events=session.poll())
+    def run_gui(session: Session, settings: object, *, is_minimised: bool) -> int:
+        given.update(session=session, settings=settings, events=session.poll(), is_minimised=is_minimised)
         return 7
 
     monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
     assert main.open_window(StartSettings(bundle=random_bundle, seed=5)) == 7
     assert given["settings"].seed == 5
+    assert given["is_minimised"] is False
     assert given["events"] == []
     assert given["session"].stop()
