@@ -21,7 +21,7 @@ from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
 from app.gui.turn_menu import TurnMenu
-from app.session.conversation_folder import SOUND, list_conversations
+from app.session.conversation_folder import SOUND, latest_open
 from app.session.messages import (
     ConversationContinued,
     DeleteTurn,
@@ -60,8 +60,8 @@ class ConversationActions(QObject):
 
     def continue_latest(self) -> None:
         """Continue the conversation that was held when the program ended, if there is one."""
-        latest = next(iter(list_conversations(paths.conversations_dir())), None)
-        if latest is None or latest.is_ended or not latest.turns:
+        latest = latest_open(paths.conversations_dir())
+        if latest is None:
             return
         try:
             self._bridge.send(how_to_continue(latest.folder))

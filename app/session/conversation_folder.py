@@ -50,6 +50,12 @@ def list_conversations(root: Path) -> list[ConversationSummary]:
     return sorted(found, key=lambda summary: summary.started, reverse=True)
 
 
+def latest_open(root: Path) -> ConversationSummary | None:
+    """The conversation that was held last and not ended, None if there is none."""
+    found = [known for known in list_conversations(root) if known.turns and not known.is_ended]
+    return max(found, key=lambda known: (known.folder / ABOUT).stat().st_mtime_ns, default=None)
+
+
 def size_bytes(folder: Path) -> int:
     """Size of the files of a conversation, or of all conversations in a folder."""
     total = 0

@@ -202,7 +202,7 @@ class _OpenFolder:
             known = read_about(self.path) if begin.folder is not None else {}
             self._about: dict[str, Any] = {
                 "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="milliseconds"),
-                "seconds": 0.0, "turns": 0, "first_words": "", "is_ended": False, **begin.about, **known,
+                "seconds": 0.0, "turns": 0, "first_words": "", **begin.about, **known, "is_ended": False,
             }  # fmt: skip
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._lines = os.open(self.path / EVENTS, flags, 0o600)

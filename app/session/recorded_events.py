@@ -51,7 +51,7 @@ def read_transcript(folder: Path) -> list[RecordedEvent]:
         if kind == messages.TurnsRemoved.__name__:
             removed = entry.get("turn_ids") or ()
             found = [known for known in found if known.event.turn_id not in removed]
-        elif isinstance(kind, str) and kind in _KINDS and (event := _event(_KINDS[kind], entry)) is not None:
+        elif isinstance(kind, str) and kind in _KINDS and (event := revived(_KINDS[kind], entry)) is not None:
             found.append(RecordedEvent(float(entry.get("t", 0.0)), event))
     return found
 
@@ -82,14 +82,12 @@ def how_to_continue(folder: Path) -> ContinueConversation:
     return ContinueConversation(folder, read_history(folder), last_turn_id, seconds, rate)
 
 
-def _event(kind: type[Event], entry: dict[str, Any]) -> Any | None:
-    """The event of a line, None if a field is missing or makes no sense."""
+def revived(kind: type[Any], entry: dict[str, Any]) -> Any | None:
+    """The event or command of a line, None if a field is missing or makes no sense."""
     values = {field.name: entry[field.name] for field in dataclasses.fields(kind) if field.name in entry}
     try:
         if "modality" in values:
             values["modality"] = Modality(values["modality"])
-        if not isinstance(values.get("turn_id"), int):
-            return None
-        return kind(**values)
+        return kind(**values) if isinstance(values.get("turn_id", 0), int) else None
     except (TypeError, ValueError):
         return None

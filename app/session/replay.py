@@ -29,6 +29,7 @@ from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_worker import EngineFactory
 from app.session.messages import Command, SessionState
 from app.session.record_comparison import compare
+from app.session.recorded_events import revived
 from app.session.recorded_microphone import RecordedMicrophone
 from app.session.recorded_settings import settings_of
 from app.session.recording import Recording
@@ -40,7 +41,14 @@ from engine_runtime.types import Pcm
 _POLL_S = 0.005
 _COMMANDS: dict[str, type[Command]] = {
     kind.__name__: kind
-    for kind in (messages.AskText, messages.CancelTurn, messages.RetryTurn, messages.DeleteTurn)
+    for kind in (
+        messages.AskText,
+        messages.CancelTurn,
+        messages.HoldToTalk,
+        messages.SetReply,
+        messages.RetryTurn,
+        messages.DeleteTurn,
+    )
 }
 
 
@@ -124,9 +132,8 @@ def _commands(folder: Path) -> deque[tuple[float, Command]]:
     found: deque[tuple[float, Command]] = deque()
     for entry in read_events(folder):
         kind = _COMMANDS.get(str(entry.get("command")))
-        if kind is not None:
-            names = [field.name for field in dataclasses.fields(kind)]
-            found.append((float(entry["t"]), kind(**{name: entry[name] for name in names if name in entry})))
+        if kind is not None and (command := revived(kind, entry)) is not None:
+            found.append((float(entry.get("t", 0.0)), command))
     return found
 
 

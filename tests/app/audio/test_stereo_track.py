@@ -62,6 +62,7 @@ def test_late_callbacks_of_a_microphone_do_not_tear_its_sound() -> None:
     assert np.array_equal(both[begins:, 0], sound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ppm", [-300, 300])
 def test_drift_between_the_devices_is_taken_out(ppm: int) -> None:
     """A click that is played each second stays within 5 ms of the click that is captured then."""

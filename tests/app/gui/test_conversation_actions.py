@@ -88,6 +88,7 @@ def test_the_button_of_a_reply_opens_its_menu(
     assert shown == [1]
 
 
+@pytest.mark.slow
 def test_the_sound_of_a_reply_is_saved(
     window: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def write_conversation(folder: Path, *, is_ended: bool) -> Path:
     return folder / "a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "is_ended"), [("text", False), ("text", True), ("nothing", False)])
 def test_the_latest_conversation_continues_after_a_restart(
     session: ScriptedSession, store: PreferenceStore, folder: Path, keep: str, is_ended: bool

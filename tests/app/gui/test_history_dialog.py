@@ -60,6 +60,7 @@ def choose(dialog: HistoryDialog, words: str) -> None:
     raise AssertionError(f"no conversation begins with {words}")
 
 
+@pytest.mark.slow
 def test_conversations_are_listed_and_shown(dialog: HistoryDialog, root: Path) -> None:
     assert dialog.list.topLevelItemCount() == 2
     choose(dialog, "who are you")
@@ -71,6 +72,7 @@ def test_conversations_are_listed_and_shown(dialog: HistoryDialog, root: Path) -
     assert str(root) in dialog.summary.text()
 
 
+@pytest.mark.slow
 def test_a_turn_is_played_from_the_record(qtbot: QtBot, dialog: HistoryDialog) -> None:
     choose(dialog, "what is two plus three")
     _, reply = dialog.transcript.bubbles(1)
@@ -86,6 +88,7 @@ def test_a_turn_is_played_from_the_record(qtbot: QtBot, dialog: HistoryDialog) -
     assert not sound[last + rate // 10 :, 1].any()
 
 
+@pytest.mark.slow
 def test_text_and_sound_are_exported(
     dialog: HistoryDialog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +102,7 @@ def test_text_and_sound_are_exported(
     assert soundfile.info(tmp_path / "c.wav").channels == 2
 
 
+@pytest.mark.slow
 def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = QMessageBox.StandardButton.No
     monkeypatch.setattr(QMessageBox, "question", lambda *_: answer)
@@ -115,6 +119,7 @@ def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: py
     assert not dialog.continue_button.isEnabled()
 
 
+@pytest.mark.slow
 def test_one_can_be_continued(qtbot: QtBot, dialog: HistoryDialog, root: Path) -> None:
     choose(dialog, "who are you")
     with qtbot.waitSignal(dialog.continue_wanted) as caught:

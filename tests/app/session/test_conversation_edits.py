@@ -55,6 +55,7 @@ def test_a_deleted_turn_leaves_history_and_transcript() -> None:
     assert [known.turn_id for known in driver.engine.exchanges] == [1, 3, 4]
 
 
+@pytest.mark.slow
 def test_deleting_the_reply_that_is_spoken_stops_it() -> None:
     with running(ScriptedEngine(Script(chunk_s=5.0))) as driver:
         driver.session.send(AskText("one"))
@@ -78,6 +79,7 @@ def test_a_question_is_asked_again_in_its_place() -> None:
     assert driver.of(ReplyFinished)[-1].user_codes == 7
 
 
+@pytest.mark.slow
 def test_a_question_that_is_not_known_any_more_is_an_error() -> None:
     with running(ScriptedEngine(), TEXT) as driver:
         ask(driver, "one")
@@ -86,6 +88,7 @@ def test_a_question_that_is_not_known_any_more_is_an_error() -> None:
         ask(driver, "two")
 
 
+@pytest.mark.slow
 def test_a_conversation_survives_a_restart(tmp_path: Path) -> None:
     kept = SessionSettings(recording=Recording(tmp_path))
     with running(ScriptedEngine(Script(chunks=1)), kept) as driver:
@@ -113,6 +116,7 @@ def test_a_conversation_survives_a_restart(tmp_path: Path) -> None:
     assert both[round(starts[1] * 48_000) :, 1].any()
 
 
+@pytest.mark.slow
 def test_another_model_cannot_continue_it(tmp_path: Path) -> None:
     kept = SessionSettings(recording=Recording(tmp_path), reply=Modality.TEXT)
     with running(ScriptedEngine(), kept) as driver:
@@ -128,6 +132,7 @@ def test_another_model_cannot_continue_it(tmp_path: Path) -> None:
     assert len(list_conversations(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_what_was_heard_of_the_last_reply_is_kept_when_the_program_ends(tmp_path: Path) -> None:
     kept = SessionSettings(recording=Recording(tmp_path))
     with running(ScriptedEngine(Script(chunk_s=20.0)), kept) as driver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from app.session.conversation_folder import (
     RecordError,
     delete_all,
     delete_conversation,
+    latest_open,
     list_conversations,
     read_about,
     read_events,
@@ -46,6 +48,16 @@ def test_the_list_is_by_date_and_leaves_out_what_is_none(tmp_path: Path) -> None
         size_bytes(tmp_path / name) for name in ("a", "bb", "ccc", "newer", "wrong")
     )
     assert list_conversations(tmp_path / "none") == []
+
+
+def test_the_conversation_that_was_held_last_is_continued_unless_it_was_ended(tmp_path: Path) -> None:
+    assert latest_open(tmp_path) is None
+    for age, (name, is_ended) in enumerate((("ccc", True), ("a", False), ("bb", False))):
+        folder = make(tmp_path, name, is_ended=is_ended)
+        os.utime(folder / "conversation.json", (1_000 - age, 1_000 - age))
+    latest = latest_open(tmp_path)
+    assert latest is not None
+    assert latest.first_words == "a"
 
 
 def test_events_without_the_line_that_was_cut_off(tmp_path: Path) -> None:

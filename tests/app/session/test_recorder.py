@@ -107,6 +107,7 @@ def test_the_folder_says_what_was_said_and_is_private(tmp_path: Path) -> None:
     assert [entry["t"] for entry in entries] == sorted(entry["t"] for entry in entries)
 
 
+@pytest.mark.slow
 def test_texts_can_be_kept_without_sound(tmp_path: Path) -> None:
     recording = Recording(tmp_path, with_sound=False)
     with running(ScriptedEngine(), SessionSettings(recording=recording)) as driver:
@@ -117,6 +118,7 @@ def test_texts_can_be_kept_without_sound(tmp_path: Path) -> None:
     assert not (found.folder / "conversation.wav").exists()
 
 
+@pytest.mark.slow
 def test_each_conversation_has_a_folder_and_one_without_a_turn_leaves_none(tmp_path: Path) -> None:
     with running(ScriptedEngine(), settings(tmp_path, reply=Modality.TEXT)) as driver:
         for count in (1, 2):
@@ -151,6 +153,7 @@ def test_a_muted_microphone_is_recorded_as_silence(tmp_path: Path) -> None:
     assert blocks[1].first_ns == 100_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["full", "deleted", "no folder"])
 def test_trouble_is_said_once_and_the_conversation_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
@@ -190,6 +193,7 @@ def _fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "write", full)
 
 
+@pytest.mark.slow
 def test_recording_can_be_switched_on_and_off_during_a_conversation(tmp_path: Path) -> None:
     with running(ScriptedEngine(Script(chunks=1)), SessionSettings()) as driver:
         for count, wanted in enumerate((None, Recording(tmp_path), None), 1):
@@ -201,6 +205,7 @@ def test_recording_can_be_switched_on_and_off_during_a_conversation(tmp_path: Pa
     assert "question 3" not in (found.folder / "events.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_microphone_that_was_recorded_at_another_rate_is_heard_right(tmp_path: Path) -> None:
     tone = (0.3 * np.sin(2 * np.pi * 300 * np.arange(24_000) / 24_000)).astype(np.float32)
     write_wav(tmp_path / "q.wav", np.concatenate([tone, np.zeros(30_000, np.float32)]), 24_000)

@@ -38,6 +38,7 @@ def same(first: list[ReplyEvent], second: list[ReplyEvent]) -> bool:
     return done(first) == done(second) and np.array_equal(sound(first), sound(second))
 
 
+@pytest.mark.slow
 def test_the_next_reply_is_that_without_a_restart(loaded: Engine) -> None:
     engine = Engine(loaded.stages)
     conversation = engine.new_conversation()
@@ -85,6 +86,7 @@ def question() -> Pcm:
     return read_wav(Path(__file__).parents[2] / "data" / "speech" / "question.wav")[0]
 
 
+@pytest.mark.slow
 def test_a_deleted_turn_never_was(engine: Engine) -> None:
     kept, other = engine.new_conversation(), engine.new_conversation()
     kept.seed = other.seed = 3
