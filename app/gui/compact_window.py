@@ -1,4 +1,4 @@
-"""A small window in place of the large one: state, levels, the last question and reply, mute and stop.
+"""A small window in place of the large one: state, levels, the last question and reply, mute, stop, talk.
 
 In: events of the session through the bridge, badge and mute button of the large window. Out: commands, and
 the wish for the large window. GUI thread.
@@ -15,6 +15,7 @@ from app.gui.control_bar import ControlBar
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.state_badge import StateBadge
+from app.gui.talk_button import TalkButton
 from app.gui.themes import Theme
 from app.session import messages
 from app.session.messages import SessionState
@@ -44,6 +45,7 @@ class CompactWindow(QWidget):
         self.badge = StateBadge(theme, icons)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
         self.question, self.reply = QLabel(), QLabel()
+        self.talk_button = TalkButton(theme, icons)
         self.mute_button, self.stop_button, self.pin_button, self.expand_button = (
             QToolButton() for _ in range(4)
         )
@@ -56,8 +58,8 @@ class CompactWindow(QWidget):
         """Take the colours of a theme."""
         self._theme = theme
         self.badge.set_theme(theme)
-        for meter in (self.input_meter, self.output_meter):
-            meter.set_theme(theme)
+        for part in (self.talk_button, self.input_meter, self.output_meter):
+            part.set_theme(theme)
         self.stop_button.setIcon(self._icons.icon("stop", theme.text, theme.muted))
         self.pin_button.setIcon(self._icons.icon("pin", theme.text))
         self.expand_button.setIcon(self._icons.icon("expand", theme.text))
@@ -186,4 +188,5 @@ class CompactWindow(QWidget):
         layout.addLayout(head)
         layout.addLayout(meters)
         layout.addWidget(card, 1)
+        layout.addWidget(self.talk_button)
         self.resize(340, 190)

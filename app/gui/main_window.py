@@ -108,6 +108,7 @@ class MainWindow(QMainWindow):
         self.conversations = ConversationActions(self, self.bridge, self.transcript, self.banner)
         self._lay_out()
         compact = CompactWindow(self.bridge, self.controls, self.header.badge, self.theme, self._icons)
+        self.ways.push.add(compact, compact.talk_button)
         self.modes = WindowModes(self, self.splitter, self.latency, compact)
         self.header.help_button.setMenu(self.help)
         self._connect_session()

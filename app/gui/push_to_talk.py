@@ -1,6 +1,6 @@
-"""Push-to-talk in the window: the button, the keys, and the global hotkey as one switch.
+"""Push-to-talk in the windows: the buttons, the keys, and the global hotkey as one switch.
 
-In: presses of the button, key events of the window before any widget gets them, the hotkey of the desktop.
+In: presses of the buttons, key events of a window before any widget gets them, the hotkey of the desktop.
 Out: `held`, once for each press and each release however many ways are used at a time. GUI thread.
 """
 
@@ -46,7 +46,7 @@ class PushToTalk(QObject):
 
     def __init__(self, window: QWidget, button: TalkButton, hotkey: GlobalHotkey | None = None) -> None:
         super().__init__(window)
-        self._window, self._button = window, button
+        self._buttons: list[TalkButton] = []
         self._hotkey = GlobalHotkey(self) if hotkey is None else hotkey
         self._is_offered = False
         self._keys: QKeyCombination | None = None
@@ -59,8 +59,7 @@ class PushToTalk(QObject):
         self._key_up.timeout.connect(lambda: self._hold("key", False))
         self._moves_by_tab = False
         """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
-        window.installEventFilter(self)
-        button.held.connect(lambda on: self._hold("button", on))
+        self.add(window, button)
         self._hotkey.pressed.connect(lambda: self._hold("hotkey", True))
         self._hotkey.released.connect(lambda: self._hold("hotkey", False))
 
@@ -69,15 +68,23 @@ class PushToTalk(QObject):
         """Whether it is pressed in some way."""
         return bool(self._ways)
 
+    def add(self, window: QWidget, button: TalkButton) -> None:
+        """Talk in this window, too."""
+        self._buttons.append(button)
+        button.hide()
+        window.installEventFilter(self)
+        button.held.connect(lambda on: self._hold("button", on))
+
     def apply(self, *, is_offered: bool, keys: str) -> None:
         """Offer push-to-talk or not, with this combination ("" for none) in the window and on the desktop."""
         if not is_offered:
             self.let_go()
-        self._button.setVisible(is_offered)
         self._is_offered = is_offered
         self._keys = combination(keys)
         text = native_text(keys) if self._keys is not None else ""
-        self._button.show_keys(", ".join(filter(None, (native_text("Space"), text))))
+        for button in self._buttons:
+            button.setVisible(is_offered)
+            button.show_keys(", ".join(filter(None, (native_text("Space"), text))))
         wanted = keys if is_offered and self._keys is not None else ""
         if wanted == self._text:
             return
@@ -89,25 +96,26 @@ class PushToTalk(QObject):
 
     def let_go(self) -> None:
         """Release whatever is held."""
-        self._button.let_go()
+        self._release_buttons()
         for way in tuple(self._ways):
             self._hold(way, False)
 
     def close(self) -> None:
-        """Give the hotkey back; the window is about to go."""
+        """Give the hotkey back; the windows are about to go."""
         self.let_go()
         self._is_offered = False
+        self._buttons.clear()
         self._hotkey.use(None)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Follow the window; take the keys of push-to-talk from it."""
+        """Follow the windows; take the keys of push-to-talk from them."""
         kind = event.type()
-        if watched is self._window:
-            handle = self._window.windowHandle()
+        if isinstance(watched, QWidget):
+            handle = watched.windowHandle()
             if kind is QEvent.Type.Show and handle is not None:
                 handle.installEventFilter(self)
             elif kind in (QEvent.Type.WindowDeactivate, QEvent.Type.Hide):
-                self._button.let_go()
+                self._release_buttons()
                 self._hold("key", False)
         elif kind is QEvent.Type.MouseButtonPress:
             self._moves_by_tab = False
@@ -143,9 +151,14 @@ class PushToTalk(QObject):
         is_control = isinstance(focus, (QAbstractButton, QComboBox, QTabBar))
         return not (is_control and self._moves_by_tab)
 
+    def _release_buttons(self) -> None:
+        for button in self._buttons:
+            button.let_go()
+
     def _hold(self, way: _Way, on: bool) -> None:
         was_held = self.is_held
         (self._ways.add if on else self._ways.discard)(way)
         if self.is_held is not was_held:
-            self._button.show_held(self.is_held)
+            for button in self._buttons:
+                button.show_held(self.is_held)
             self.held.emit(self.is_held)

@@ -164,6 +164,25 @@ def test_several_ways_at_a_time_are_one_press(qtbot: QtBot, scene: Scene) -> Non
     assert scene.held == [True, False]
 
 
+def test_a_second_window_has_a_button_and_keys_of_its_own(
+    qtbot: QtBot, scene: Scene, theme: Theme, icons: Icons
+) -> None:
+    second = QWidget()
+    qtbot.addWidget(second)
+    button = TalkButton(theme, icons, second)
+    scene.push.add(second, button)
+    scene.push.apply(is_offered=True, keys="Ctrl+Alt+T")
+    with qtbot.waitActive(second):
+        second.show()
+        second.activateWindow()
+    assert button.isVisible()
+    QTest.keyPress(second.windowHandle(), Qt.Key.Key_Space)
+    assert scene.held == [True]
+    assert button.text() == scene.button.text() == "Release to send"
+    second.hide()
+    assert scene.held == [True, False]
+
+
 def test_without_push_to_talk_nothing_is_taken(scene: Scene) -> None:
     scene.desktop.press()
     scene.push.apply(is_offered=False, keys="Ctrl+Alt+T")
