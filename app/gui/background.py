@@ -21,7 +21,7 @@ class Background(QObject):
     def __init__(self, window: QMainWindow, controls: ControlBar, badge: StateBadge, icons: Icons) -> None:
         super().__init__(window)
         self._window, self._controls = window, controls
-        self._quits = False
+        self._quits = self._is_closed = False
         self.tray = Tray(badge, icons, window) if Tray.is_available() else None
         if self.tray is None:
             return
@@ -62,12 +62,14 @@ class Background(QObject):
         return True
 
     def quit(self) -> None:
-        """Close the window for good."""
+        """Close the window for good; does nothing if it was closed."""
         self._quits = True
-        self._window.close()
+        if not self._is_closed:
+            self._window.close()
 
     def close(self) -> None:
-        """The window has closed for good."""
+        """The window closes for good."""
+        self._is_closed = True
         if self.tray is not None:
             self.tray.close()
 
