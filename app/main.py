@@ -19,7 +19,7 @@ from app.progress import note, progress_bar
 from app.settings import StartSettings
 
 if TYPE_CHECKING:
-    from app.dialog.smart_turn import SmartTurn
+    from app.dialog.turn_end import TurnEndDetector
     from engine_runtime.engine import Engine
 
 _log = logging.getLogger(__name__)
@@ -62,14 +62,15 @@ def engine_factory(settings: StartSettings, reply_codes: int | None = None) -> C
     return load
 
 
-def load_smart_turn() -> SmartTurn | None:
+def load_turn_end_detector() -> TurnEndDetector | None:
     """The end-of-turn detector, or a note and None where it is not installed or damaged. In the thread that
     will use it."""
     from app.dialog.smart_turn import SmartTurn
+    from app.dialog.turn_end import TurnEndDetector
     from engine_runtime.errors import MossVoiceError
 
     try:
-        return SmartTurn()
+        return TurnEndDetector(SmartTurn())
     except MossVoiceError as error:
         note(str(error))
         return None
@@ -83,5 +84,5 @@ def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
 
     settings = stored_start_settings(settings)
     session_settings = SessionSettings.of(settings)
-    session = Session(engine_factory(settings), session_settings, end_of_turn=load_smart_turn)
+    session = Session(engine_factory(settings), session_settings, end_of_turn=load_turn_end_detector)
     return run_gui(session, session_settings, is_minimised=is_minimised)

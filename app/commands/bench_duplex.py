@@ -132,7 +132,7 @@ def _record(
 ) -> Iterator[DuplexRecord]:
     from app.duplex.null_sinks import NullSinks
     from app.duplex.simulator import simulate
-    from app.main import engine_factory, load_smart_turn
+    from app.main import engine_factory, load_turn_end_detector
     from app.session.clocks import RealClock, VirtualClock
 
     codes = arguments.reply_codes if settings.engine.random_weights is not None else None
@@ -147,7 +147,7 @@ def _record(
                     engine_factory(settings, codes),
                     session_settings,
                     VirtualClock() if sinks is None else RealClock(),
-                    end_of_turn=load_smart_turn,
+                    end_of_turn=load_turn_end_detector,
                     sinks=sinks,
                 )
             yield recording

@@ -91,7 +91,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Hold the conversation until it is ended."""
     settings = start_settings(arguments)
-    from app.main import engine_factory, load_smart_turn
+    from app.main import engine_factory, load_turn_end_detector
     from app.session.session import Session
     from app.session.session_settings import SessionSettings
 
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             input_device=arguments.input,
             output_device=arguments.output,
         ),
-        end_of_turn=load_smart_turn,
+        end_of_turn=load_turn_end_detector,
     )
     has_button = settings.input_mode in ("push", "both")
     report = converse(session, arguments.seconds, Terminal(), EnterKey() if has_button else None)

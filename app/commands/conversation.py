@@ -14,7 +14,7 @@ import numpy as np
 from app import paths
 from app.audio.resample import Resampler
 from app.audio.wav import WavWriter, read_wav
-from app.main import engine_factory, load_smart_turn
+from app.main import engine_factory, load_turn_end_detector
 from app.progress import progress_bar
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
@@ -57,7 +57,7 @@ def hold_sample_conversation(
             load,
             wav_in=questions,
             settings=SessionSettings.of(settings),
-            end_of_turn=load_smart_turn,
+            end_of_turn=load_turn_end_detector,
             out=folder / "reply.wav",
             record=folder / "session.wav",
             trace=folder / "trace.json",

@@ -28,11 +28,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print the differences."""
-    from app.main import engine_factory, load_smart_turn
+    from app.main import engine_factory, load_turn_end_detector
     from app.session.replay import replay
 
     settings = start_settings(arguments)
-    result = replay(arguments.folder, engine_factory(settings), end_of_turn=load_smart_turn)
+    result = replay(arguments.folder, engine_factory(settings), end_of_turn=load_turn_end_detector)
     for difference in result["differences"]:
         print(_line(difference))
     print(f"turns: {result['turns']}, {'all the same' if result['is_same'] else 'not the same'}")

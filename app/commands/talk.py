@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},
         {"--in": arguments.question, "--voice": settings.voice},
     )
-    from app.main import engine_factory, load_smart_turn
+    from app.main import engine_factory, load_turn_end_detector
     from app.session.headless import run_file
     from app.session.session_settings import SessionSettings
 
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
                 SessionSettings.of(settings, reply=Modality(arguments.reply)),
                 holds_samples=not arguments.no_hold,
             ),
-            end_of_turn=load_smart_turn,
+            end_of_turn=load_turn_end_detector,
             out=arguments.out,
             record=arguments.record,
             trace=arguments.trace,

@@ -1,15 +1,18 @@
 """End-of-turn policy: maps the detector's probability to the silence after which a turn is committed.
 
 In: a probability, and the chosen eagerness. Out: a stage, and the silence that it requires. Pure; any thread.
-
-Longer silence raises the probability, even in mid-sentence. So the first answer, soon after the pause began,
-selects the stage; a later one can only end the wait.
+The wait falls with the log-odds: each moment of silence makes it likelier that the user has finished, and
+the less so it sounds, the more of them it takes. The values come from the curves of
+tests/tools/pause_bench.py.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
+
+import numpy as np
 
 from app.settings import Eagerness
 
@@ -20,39 +23,50 @@ class Stage(str, Enum):
     LIKELY = "likely"
     """The user has probably finished: commit almost at once."""
     POSSIBLE = "possible"
-    """Open: commit after the silence that ends a turn without a detector."""
+    """Open: the more likely, the shorter the wait."""
     UNLIKELY = "unlikely"
     """The user probably thinks about the next word: wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfTurnPolicy:
-    """Thresholds of the probability, and the silence in milliseconds that the stages ask for."""
+    """Two thresholds of the probability, and the silence in milliseconds that they ask for."""
 
     likely: float
-    possible: float
     likely_ms: int
+    unlikely: float
     unlikely_ms: int
 
     def stage(self, probability: float) -> Stage:
         """The stage of a pause with this probability."""
         if probability >= self.likely:
             return Stage.LIKELY
-        return Stage.POSSIBLE if probability >= self.possible else Stage.UNLIKELY
+        return Stage.POSSIBLE if probability > self.unlikely else Stage.UNLIKELY
 
-    def silence_ms(self, stage: Stage | None, end_ms: int) -> int:
-        """The silence that commits the turn; `end_ms` ends it without a detector, and while none has
-        answered (stage None)."""
-        if stage is Stage.LIKELY:
-            return min(self.likely_ms, end_ms)
-        return max(self.unlikely_ms, end_ms) if stage is Stage.UNLIKELY else end_ms
+    def silence_ms(self, probability: float | None, end_ms: int) -> float:
+        """The silence that commits the turn; `end_ms` ends it without a detector and while none has answered
+        (None), and lies between the shortest and the longest wait otherwise."""
+        if probability is None:
+            return end_ms
+        ends = [log_odds(self.unlikely), log_odds(self.likely)]
+        waits_ms = [max(self.unlikely_ms, end_ms), min(self.likely_ms, end_ms)]
+        return float(np.interp(log_odds(probability), ends, waits_ms))
+
+
+_NEVER = 0.001
+
+
+def log_odds(probability: float) -> float:
+    """Of a probability, kept off 0 and 1: what is nearer is rounding."""
+    kept = min(max(probability, _NEVER), 1.0 - _NEVER)
+    return math.log(kept / (1.0 - kept))
 
 
 POLICIES: dict[Eagerness, EndOfTurnPolicy | None] = {
     "off": None,
-    "patient": EndOfTurnPolicy(likely=0.97, possible=0.88, likely_ms=450, unlikely_ms=2_500),
-    "balanced": EndOfTurnPolicy(likely=0.90, possible=0.70, likely_ms=250, unlikely_ms=2_000),
-    "eager": EndOfTurnPolicy(likely=0.80, possible=0.50, likely_ms=200, unlikely_ms=1_200),
+    "patient": EndOfTurnPolicy(likely=0.97, likely_ms=450, unlikely=0.20, unlikely_ms=2_200),
+    "balanced": EndOfTurnPolicy(likely=0.95, likely_ms=350, unlikely=0.55, unlikely_ms=1_100),
+    "eager": EndOfTurnPolicy(likely=0.80, likely_ms=250, unlikely=0.40, unlikely_ms=700),
 }
 """By eagerness; "off" asks no detector."""
 DEFAULT_EAGERNESS: Eagerness = "balanced"

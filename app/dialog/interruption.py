@@ -31,7 +31,7 @@ class InterruptionSettings:
     turn_ms: int = 640
     """Shorter speech is no turn. LiveKit's shortest interruption, 500 ms, and what the VAD adds at both
     ends."""
-    finished: float = 0.5
+    finished: float = 0.15
     """Probability of the detector above which longer speech is a finished turn."""
     resume_ms: int = 224
     """Silence after which the reply goes on, after short speech. Gaps between words are seldom longer."""

@@ -17,7 +17,7 @@ class TurnAction(Enum):
     ONSET = "onset"
     """The first speech while the button is down."""
     PAUSE = "pause"
-    """Paused; the turn may be over. Comes once more where a turn waits for long."""
+    """Paused; the turn may be over."""
     RESUME = "resume"
     """The user continued within the turn."""
     COMMIT = "commit"

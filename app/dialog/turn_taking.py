@@ -49,8 +49,8 @@ class TurnTaking:
         self._speech_end_ms = 0.0
         self._speech_ms = 0.0
         self._is_paused = False
-        self._is_asked_again = False
-        self._stage: Stage | None = None
+        self._probability: float | None = None
+        """The detector's answer about the present pause."""
         self._commit_ms = 0.0
         self._may_reopen = False
         self._is_heard = False
@@ -121,8 +121,7 @@ class TurnTaking:
     def rate_pause(self, speech_end_ms: float, probability: float) -> Stage | None:
         """The detector's answer about the pause after `speech_end_ms`: how likely the user has finished.
 
-        Returns its stage, or None for a pause that is over. The first answer decides how long to wait; a
-        later one can only end the wait.
+        Returns its stage, or None for a pause that is over.
         """
         policy = self.settings.policy
         if policy is not None and self.is_interrupted and self._interruption is not None:
@@ -131,10 +130,8 @@ class TurnTaking:
         is_over = not (self.is_hearing and self._is_paused and speech_end_ms == self._speech_end_ms)
         if policy is None or is_over:
             return None
-        stage = policy.stage(probability)
-        if self._stage is None or stage is Stage.LIKELY:
-            self._stage = stage
-        return stage
+        self._probability = probability
+        return self._stage
 
     def begin_reply(self) -> None:
         """A typed question was committed: speech from now on interrupts its reply."""
@@ -187,8 +184,7 @@ class TurnTaking:
                 events.append(self._event(TurnAction.COMMIT, end_ms))
             return events
         silence_ms = end_ms - self._speech_end_ms
-        if self._is_time_to_ask(silence_ms):
-            self._is_asked_again = self._is_paused
+        if not self._is_paused and silence_ms >= self.settings.pause_ms:
             self._is_paused = True
             events.append(self._event(TurnAction.PAUSE, end_ms))
         is_short = self._speech_ms < self.settings.min_speech_ms
@@ -225,17 +221,19 @@ class TurnTaking:
             self._waits_for_silence = how == "length"
         return ended
 
-    def _is_time_to_ask(self, silence_ms: float) -> bool:
-        if self._is_paused:
-            waits = silence_ms < self._commit_after_ms and not self._is_asked_again
-            return waits and silence_ms >= self.settings.ask_again_ms
-        return silence_ms >= self.settings.pause_ms
-
     @property
     def _commit_after_ms(self) -> float:
         """Silence that commits the turn, as far as one knows by now."""
         policy, end_ms = self.settings.policy, self.settings.end_ms
-        return end_ms if policy is None else policy.silence_ms(self._stage, end_ms)
+        return end_ms if policy is None else policy.silence_ms(self._probability, end_ms)
+
+    @property
+    def _stage(self) -> Stage | None:
+        """How the detector found the present pause, None if it has not answered."""
+        policy = self.settings.policy
+        if policy is None or self._probability is None:
+            return None
+        return policy.stage(self._probability)
 
     def _await_interruption(self, end_ms: float) -> list[TurnEvent]:
         if self._waits_for_silence:
@@ -319,8 +317,8 @@ class TurnTaking:
         self._recent.clear()
 
     def _end_pause(self) -> None:
-        self._is_paused = self._is_asked_again = False
-        self._stage = None
+        self._is_paused = False
+        self._probability = None
 
     def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
         return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage, press_end)

@@ -27,11 +27,9 @@ class TurnTakingSettings:
     """Audio before the first speech frame that still belongs to the turn, so that no onset is cut."""
     pause_ms: int = 160
     """Silence after which the turn may be over (candidate end): the detector is asked."""
-    ask_again_ms: int = 1_200
-    """Silence after which it is asked once more, if the turn still waits."""
     end_ms: int = 640
-    """Silence after which the turn is over: it is committed. With a detector, where its answer is neither
-    clear nor in time."""
+    """Silence after which the turn is over: it is committed. With a detector, where its answer is not in
+    time, and the least wait where it is not clear."""
     eagerness: Eagerness | None = None
     """How soon a pause that sounds finished is committed; None for the default."""
     tail_ms: int = 160
@@ -68,8 +66,6 @@ class TurnTakingSettings:
             raise ValueError(
                 f"need 0 <= tail_ms <= pause_ms <= end_ms, got {self.tail_ms}, {self.pause_ms}, {self.end_ms}"
             )
-        if self.ask_again_ms <= self.pause_ms:
-            raise ValueError(f"ask_again_ms {self.ask_again_ms} must be above pause_ms {self.pause_ms}")
         if self.max_turn_ms <= self.end_ms:
             raise ValueError(f"max_turn_ms {self.max_turn_ms} must be above end_ms {self.end_ms}")
         if min(self.pre_roll_ms, self.min_speech_ms, self.reopen_ms, self.barge_in_ms) < 0:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, Stage
+from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy
 from app.duplex.measures import SHORT_PAUSE_S
 from app.duplex.segments import UserSegment
 from app.duplex.simulator import DuplexRecord
@@ -89,10 +89,8 @@ def _wait_ms(pause: HeardPause, policy: EndOfTurnPolicy | None, end_ms: int) -> 
     """Silence until the commit."""
     if policy is None or not pause.answers:
         return end_ms
-    (first_ms, probability), *later = pause.answers
-    wait_ms = max(float(policy.silence_ms(policy.stage(probability), end_ms)), first_ms)
-    likely = [max(at_ms, policy.likely_ms) for at_ms, again in later if policy.stage(again) is Stage.LIKELY]
-    return min([wait_ms, *likely])
+    first_ms, probability = pause.answers[0]
+    return max(policy.silence_ms(probability, end_ms), first_ms)
 
 
 def _turns(record: DuplexRecord) -> list[list[HeardPause]]:

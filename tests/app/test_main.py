@@ -53,10 +53,10 @@ def test_the_length_of_replies_can_be_fixed(random_bundle: Path, monkeypatch: py
 def test_without_smart_turn_a_note_says_what_ends_a_turn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.load_smart_turn() is not None
+    assert main.load_turn_end_detector() is not None
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(smart_turn, "find_model", lambda package, file: None)
-    assert main.load_smart_turn() is None
+    assert main.load_turn_end_detector() is None
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("moss-voice: Silence alone ends a turn")
 

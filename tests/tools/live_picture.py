@@ -29,7 +29,7 @@ def hold_conversation(folder: Path) -> None:
 
     from app.gui.main_window import MainWindow
     from app.gui.preferences import Preferences, PreferenceStore, ThemeChoice
-    from app.main import engine_factory, load_smart_turn
+    from app.main import engine_factory, load_turn_end_detector
     from app.session.messages import EngineReady, PlaybackFinished, PlaySample, Start
     from app.session.session import Session
     from app.settings import StartSettings
@@ -37,7 +37,7 @@ def hold_conversation(folder: Path) -> None:
     application = QApplication([])
     seen: list[object] = []
     load = engine_factory(StartSettings(bundle=ROOT / "assets" / "bundles" / "nano"))
-    session = Session(load, end_of_turn=load_smart_turn)
+    session = Session(load, end_of_turn=load_turn_end_detector)
     poll = session.poll
 
     def listening_poll() -> list[object]:

@@ -1,12 +1,18 @@
-"""How often a pause within a question cuts the user off, by eagerness. Run by hand, not by pytest:
+"""How often a pause within a turn cuts the user off, against the wait at its end. Run by hand, not by pytest:
 
-    python -m tests.tools.pause_bench [FOLDER]
+    python -m tests.tools.pause_bench [FOLDER] [--network] [--reply-ms N]
 
-Without a folder: the sample questions, with silence inserted at each of their word gaps. With one: its WAV
-files (any rate), with silence inserted at up to two of their natural gaps, at least 50 ms long. Real VAD,
-real Smart Turn, the turn-taking of the program; an answer takes two frames, and a reply is heard 150 ms after
-the commit. A turn is cut off if its reply is heard before the user continues, and reopened if it was
-committed but the user was in time.
+Without a folder: the sample questions; with one: its WAV files (any rate). Silence of four lengths is
+inserted at their gaps (tests/tools/pause_corpus.py). Real VAD, real detector, the turn-taking of the program;
+an answer takes two frames. One line for each time-out of silence alone, each eagerness, and the balanced one
+with other thresholds and with another longest wait, all in the same scenes. `--network` asks Smart Turn
+without prosody.
+
+A turn is cut off if the first sample of a reply is heard before the user continues. A reply is heard
+`--reply-ms` after its commit: 30 for one that is held ready, 150 for one that is made then (nano). A turn
+that was committed but reopened in time is no cut-off; its share is in brackets. Intervals are Wilson's, for
+95 %. The last column is the cut-offs at 0.3, 0.6 and 1.0 s together, and what silence alone cuts off with the
+same mean wait.
 """
 
 from __future__ import annotations
@@ -14,133 +20,197 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from unittest.mock import patch
 
 import numpy as np
 
-from app import paths
-from app.audio.resample import Resampler
-from app.audio.wav import read_wav
-from app.dialog.smart_turn import SmartTurn
+from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, log_odds
+from app.dialog.smart_turn import EndOfTurnDetector, SmartTurn
+from app.dialog.turn_end import TurnEndDetector
 from app.dialog.turn_events import TurnAction
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import SileroVad
 from app.settings import Eagerness
 from engine_runtime.types import Pcm
+from tests.tools.pause_corpus import RATE, Utterance, recordings, samples
 
-RATE = 16_000
 FRAME_MS = SileroVad.frame_samples * 1e3 / RATE
-PAUSES_S = (0.3, 0.6, 1.0)
-WORD_ENDS_S = {
-    "01-hello": (0.62,),
-    "02-who-are-you": (0.44,),
-    "03-three-plus-four": (0.72, 1.02, 1.30),
-    "04-and-plus-two": (0.75,),
-    "05-after-monday": (0.56, 0.85, 1.16),
-    "06-capital-of-france": (0.63, 0.71, 1.26, 1.33),
-    "07-opposite-of-hot": (0.62, 0.79, 1.24, 1.33),
-    "08-colour-of-grass": (0.91, 1.06),
-    "09-count-down": (0.63, 0.80, 1.00, 1.30, 1.38),
-    "10-repeat": (0.83, 1.15, 1.45, 2.01),
-    "11-joke": (0.68, 0.72),
-}
-"""By flite's own segment times; words that end within 0.3 s of the start are left out."""
-_NOISE = 5e-4
-"""-66 dBFS instead of digital silence."""
-_ANSWER_MS = 64.0
-_REPLY_MS = 150.0
+PAUSES_S = (0.3, 0.6, 1.0, 1.5)
+TARGET_S = 1.0
+"""Pauses up to here are those that a turn should survive."""
+ANSWER_FRAMES = 2
+TIME_OUTS_MS = (200, 320, 450, 640, 800, 960, 1_120, 1_300, 1_500)
+LIKELY = (0.5, 0.7, 0.8, 0.85, 0.9, 0.97, 0.98, 0.99)
+UNLIKELY_MS = (800, 1_000, 1_400, 1_800, 2_200)
+_REST_S = 0.5
+"""What is heard after a pause: enough to reopen the turn."""
+_TAIL_S = 3.0
+
+
+@dataclass
+class Scene:
+    """What the VAD made of some sound, and the detector's answers about it."""
+
+    utterance: Utterance
+    pcm: Pcm
+    vad: list[float]
+    pause_s: float | None
+    """None: the whole utterance, which is finished."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one question."""
+    """What became of one scene."""
 
     silence_ms: float
     """Endpointing of the last commit."""
-    is_cut: bool
+    is_heard: bool
     is_reopened: bool
 
 
-class Listener:
-    """VAD, detector and turn-taking, without a session."""
+class Bench:
+    """All scenes, and the answers so far."""
 
-    def __init__(self) -> None:
-        self._vad = SileroVad()
-        self._detector = SmartTurn()
+    def __init__(self, utterances: list[Utterance], detector: EndOfTurnDetector, reply_ms: float) -> None:
+        self._detector = detector
+        self._reply_ms = reply_ms
+        self._answers: dict[tuple[str, int, int], float] = {}
+        self.scenes = [scene for utterance in utterances for scene in _scenes(utterance)]
 
-    def rate(self, pcm: Pcm, end: int, rng: np.random.Generator) -> float:
-        """What the detector answers about the question up to sample `end`, at a first pause."""
-        pause = np.zeros(round(TurnTakingSettings().pause_ms * RATE / 1e3))
-        turn = np.concatenate([pcm[:end], pause])
-        return self._detector.probability(_over_noise(rng, turn))
+    def line(self, name: str, settings: TurnTakingSettings) -> Line:
+        """What becomes of all scenes with these settings."""
+        whole = [self._hear(scene, settings) for scene in self.scenes if scene.pause_s is None]
+        paused = {
+            pause_s: [self._hear(scene, settings) for scene in self.scenes if scene.pause_s == pause_s]
+            for pause_s in PAUSES_S
+        }
+        return Line(name, np.array([outcome.silence_ms for outcome in whole]), paused)
 
-    def hear(self, pcm: Pcm, eagerness: Eagerness) -> Outcome:
-        """One question, with enough silence around it."""
-        machine = TurnTaking(TurnTakingSettings(eagerness=eagerness))
-        self._vad.reset()
+    def _hear(self, scene: Scene, settings: TurnTakingSettings) -> Outcome:
+        machine = TurnTaking(settings)
         answer: tuple[float, float, float] | None = None
         heard_ms = np.inf
         start_ms = silence_ms = 0.0
-        is_cut = is_reopened = False
-        for first in range(0, len(pcm) - self._vad.frame_samples + 1, self._vad.frame_samples):
-            frame = pcm[first : first + self._vad.frame_samples]
-            at_ms = first * 1e3 / RATE
+        is_heard = is_reopened = False
+        for frame, probability in enumerate(scene.vad):
+            at_ms = frame * FRAME_MS
             if answer is not None and at_ms >= answer[0]:
                 machine.rate_pause(*answer[1:])
                 answer = None
             if at_ms >= heard_ms:
                 machine.reply_heard()
-            for event in machine.update(self._vad.probability(frame), at_ms, at_ms + FRAME_MS):
+                is_heard = True
+            for event in machine.update(probability, at_ms, at_ms + FRAME_MS):
                 if event.action is TurnAction.OPEN:
                     start_ms = event.speech_start_ms
-                elif event.action is TurnAction.PAUSE and machine.settings.policy is not None:
-                    turn = pcm[round(max(start_ms - 320, 0) * 16) : round(event.at_ms * 16)]
-                    asked = self._detector.probability(turn)
-                    answer = (event.at_ms + _ANSWER_MS, event.speech_end_ms, asked)
+                elif event.action is TurnAction.PAUSE and settings.policy is not None:
+                    asked = self._ask(scene, start_ms, event.at_ms)
+                    answer = (event.at_ms + (ANSWER_FRAMES - 1) * FRAME_MS, event.speech_end_ms, asked)
                 elif event.action is TurnAction.COMMIT:
-                    silence_ms, heard_ms = event.silence_ms, event.at_ms + _REPLY_MS
+                    silence_ms, heard_ms = event.silence_ms, event.at_ms + self._reply_ms
                 elif event.action in (TurnAction.REOPEN, TurnAction.BARGE_IN):
                     is_reopened |= event.action is TurnAction.REOPEN
-                    is_cut |= event.action is TurnAction.BARGE_IN
                     heard_ms = np.inf
-        return Outcome(silence_ms, is_cut, is_reopened and not is_cut)
+        return Outcome(silence_ms, is_heard, is_reopened and not is_heard)
+
+    def _ask(self, scene: Scene, start_ms: float, at_ms: float) -> float:
+        turn = scene.pcm[round(max(start_ms - 320, 0) * 16) : round(at_ms * 16)]
+        key = (scene.utterance.name, len(turn), hash(turn[-RATE:].tobytes()))
+        if key not in self._answers:
+            self._answers[key] = self._detector.probability(turn)
+        return self._answers[key]
 
 
-def main(folder: Path | None) -> None:
-    """Print one line for each eagerness."""
-    questions = dict(_samples() if folder is None else _recordings(folder))
-    listener, rng = Listener(), np.random.default_rng(0)
-    cuts = sum(len(ends) for _, ends in questions.values())
-    finished: list[float] = []
-    cut: list[list[float]] = []
-    for name, (pcm, ends) in questions.items():
-        finished.append(listener.rate(pcm, int(np.flatnonzero(np.abs(pcm) > 0.01)[-1]) + 1, rng))
-        cut.append([listener.rate(pcm, end, rng) for end in ends])
-        if folder is None:
-            _say(f"{name:<24}{finished[-1]:.2f}   cut: {' '.join(f'{each:.2f}' for each in cut[-1])}")
-    right = np.mean(np.array(finished) >= 0.5), np.mean(np.concatenate(cut) < 0.5)
-    _say(f"at a probability of 0.5: {right[0]:.0%} of the finished and {right[1]:.0%} of the cut ones right")
-    pauses = "".join(f"{pause_s:>14.1f} s" for pause_s in PAUSES_S)
-    _say(f"{len(questions)} questions, {cuts} gaps; cut off (and reopened in time) by length of the pause")
-    _say(f"{'eagerness':<12}{'endpointing p50, mean, p95':>28}{pauses}")
-    for eagerness in get_args(Eagerness):
-        whole = [listener.hear(_quiet(rng, pcm), eagerness).silence_ms for pcm, _ in questions.values()]
-        p50, p95 = np.percentile(whole, (50, 95))
-        line = f"{eagerness:<12}{p50:>13.0f}{np.mean(whole):>6.0f}{p95:>6.0f} ms"
+@dataclass(frozen=True)
+class Line:
+    """The result of one way to decide."""
+
+    name: str
+    waits_ms: np.ndarray
+    paused: dict[float, list[Outcome]]
+
+    def __str__(self) -> str:
+        p50, p95 = np.percentile(self.waits_ms, (50, 95))
+        text = f"{self.name:<26}{p50:>6.0f}{self.mean_ms:>6.0f}{p95:>6.0f}"
+        for outcomes in self.paused.values():
+            low, high = _interval(sum(each.is_heard for each in outcomes), len(outcomes))
+            cut, reopened = (
+                np.mean([getattr(each, kind) for each in outcomes]) for kind in ("is_heard", "is_reopened")
+            )
+            text += f"{cut:>7.0%} {low:>3.0f}-{high:<3.0f}({reopened:>3.0%})"
+        return text
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean wait at the end of a turn."""
+        return float(self.waits_ms.mean())
+
+    @property
+    def cut(self) -> float:
+        """Share of the pauses up to `TARGET_S` that cut the user off."""
+        short = [outcome.is_heard for s, own in self.paused.items() if s <= TARGET_S for outcome in own]
+        return float(np.mean(short))
+
+
+def main(utterances: list[Utterance], detector: EndOfTurnDetector, reply_ms: float) -> None:
+    """Print one line for each way to decide."""
+    bench = Bench(utterances, detector, reply_ms)
+    gaps = sum(len(utterance.gaps) for utterance in utterances)
+    _say(f"{len(utterances)} turns, {gaps} gaps; cut off (and reopened in time) by length of the pause")
+    pauses = "".join(f"{pause_s:>17.1f} s" for pause_s in PAUSES_S)
+    _say(f"{'':<26}{'wait p50, mean, p95':>18}{pauses}{'<= 1 s':>8}{'silence':>9}")
+    off = [
+        bench.line(f"silence {ms} ms", TurnTakingSettings(eagerness="off", end_ms=ms)) for ms in TIME_OUTS_MS
+    ]
+    for line in off:
+        _say(f"{line}{line.cut:>7.0%}")
+    means, cuts = [line.mean_ms for line in off], [line.cut for line in off]
+    for name, eagerness, policy in _policies():
+        with patch.dict(POLICIES, {eagerness: policy}):
+            line = bench.line(name, TurnTakingSettings(eagerness=eagerness))
+        _say(f"{line}{line.cut:>7.0%}{np.interp(line.mean_ms, means, cuts):>9.0%}")
+
+
+def _policies() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy]]:
+    for eagerness, policy in POLICIES.items():
+        if policy is not None:
+            yield eagerness, eagerness, policy
+    balanced = POLICIES["balanced"]
+    assert balanced is not None
+    for likely in LIKELY:
+        shift = log_odds(likely) - log_odds(balanced.likely)
+        unlikely = 1.0 / (1.0 + np.exp(-log_odds(balanced.unlikely) - shift))
+        policy = replace(balanced, likely=likely, unlikely=float(unlikely))
+        yield f"likely from {likely}", "balanced", policy
+    for ms in UNLIKELY_MS:
+        yield f"unlikely after {ms} ms", "balanced", replace(balanced, unlikely_ms=ms)
+
+
+def _scenes(utterance: Utterance) -> Iterator[Scene]:
+    vad = SileroVad()
+    whole = utterance.scene(len(utterance.pcm), _TAIL_S, 0.0)
+    yield Scene(utterance, whole, _speech(vad, whole), None)
+    for cut in utterance.gaps:
         for pause_s in PAUSES_S:
-            outcomes = [
-                listener.hear(_quiet(rng, pcm, end, pause_s), eagerness)
-                for pcm, ends in questions.values()
-                for end in ends
-            ]
-            cut_off = np.mean([outcome.is_cut for outcome in outcomes])
-            reopened = np.mean([outcome.is_reopened for outcome in outcomes])
-            line += f"{cut_off:>9.0%} ({reopened:>3.0%})"
-        _say(line)
+            pcm = utterance.scene(cut, pause_s, _REST_S)
+            yield Scene(utterance, pcm, _speech(vad, pcm), pause_s)
+
+
+def _speech(vad: SileroVad, pcm: Pcm) -> list[float]:
+    vad.reset()
+    size = vad.frame_samples
+    return [vad.probability(pcm[first : first + size]) for first in range(0, len(pcm) - size + 1, size)]
+
+
+def _interval(hits: int, count: int) -> tuple[float, float]:
+    """Wilson's interval for 95 %, in percent."""
+    z, share = 1.96, hits / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return 100 * max(middle - half, 0.0), 100 * min(middle + half, 1.0)
 
 
 def _say(line: str) -> None:
@@ -148,49 +218,15 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _quiet(rng: np.random.Generator, pcm: Pcm, cut: int = 0, pause_s: float = 0.0) -> Pcm:
-    """A question over faint noise, half a second before and three after it, and a pause at sample `cut`."""
-    parts = [np.zeros(RATE // 2), pcm[:cut], np.zeros(round(pause_s * RATE)), pcm[cut:], np.zeros(3 * RATE)]
-    return _over_noise(rng, np.concatenate(parts))
-
-
-def _over_noise(rng: np.random.Generator, pcm: Pcm) -> Pcm:
-    return (pcm + _NOISE * rng.standard_normal(len(pcm))).astype(np.float32)
-
-
-def _samples() -> Iterator[tuple[str, tuple[Pcm, list[int]]]]:
-    for file in paths.sample_questions():
-        yield file.stem, (_read(file), [round(end * RATE) for end in WORD_ENDS_S[file.stem]])
-
-
-def _recordings(folder: Path) -> Iterator[tuple[str, tuple[Pcm, list[int]]]]:
-    for file in sorted(folder.glob("*.wav")):
-        pcm = _read(file)
-        if gaps := _gaps(pcm):
-            yield file.stem, (pcm, gaps)
-
-
-def _gaps(pcm: Pcm) -> list[int]:
-    """Middles of the first two gaps of 50 ms or more with speech of 0.4 s before and 0.3 s after them."""
-    hop = RATE // 100
-    level = np.sqrt((pcm[: len(pcm) // hop * hop].reshape(-1, hop) ** 2).mean(axis=1))
-    is_loud = level > 0.06 * np.percentile(level, 95)
-    loud = np.flatnonzero(is_loud)
-    edges = [
-        (int(before), int(after))
-        for before, after in pairwise(loud)
-        if after - before > 5 and before - loud[0] > 40 and loud[-1] - after > 30
-    ]
-    return [(before + after) // 2 * hop for before, after in edges[:2]]
-
-
-def _read(file: Path) -> Pcm:
-    pcm, rate = read_wav(file)
-    resampler = Resampler(rate, RATE)
-    return np.concatenate([resampler.push(pcm), resampler.finish()])
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("folder", type=Path, nargs="?")
-    main(parser.parse_args().folder)
+    parser.add_argument("--network", action="store_true")
+    parser.add_argument("--reply-ms", type=float, default=30.0)
+    options = parser.parse_args()
+    network = SmartTurn()
+    main(
+        samples() if options.folder is None else list(recordings(options.folder)),
+        network if options.network else TurnEndDetector(network),
+        options.reply_ms,
+    )

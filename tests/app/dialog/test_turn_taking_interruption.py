@@ -54,7 +54,7 @@ def test_speech_that_goes_on_is_a_turn_from_its_beginning() -> None:
 
 
 def test_the_detector_decides_about_speech_of_medium_length() -> None:
-    for probability, actions in ((0.9, [A.BARGE_IN]), (0.1, [A.RESUME_REPLY])):
+    for probability, actions in ((0.99, [A.BARGE_IN]), (0.1, [A.RESUME_REPLY])):
         scene = replying()
         end = scene.speak(800).now_ms
         assert scene.quiet(160).actions == [A.INTERRUPT, A.PAUSE]

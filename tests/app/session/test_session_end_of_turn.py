@@ -53,13 +53,13 @@ def question(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hesitant(tmp_path: Path) -> Path:
-    """A question with a pause of 1.5 s in it."""
+    """A question with a pause of 1 s in it."""
     return write_question(
-        tmp_path / "hesitant.wav", silence(0.8), speech(1.0), silence(1.5), speech(0.6), silence(0.3)
+        tmp_path / "hesitant.wav", silence(0.8), speech(1.0), silence(1.0), speech(0.6), silence(0.3)
     )
 
 
-def test_a_finished_question_is_committed_after_a_quarter_of_a_second(question: Path) -> None:
+def test_a_finished_question_is_committed_soon(question: Path) -> None:
     detector = ScriptedDetector(0.99)
     with running(ScriptedEngine(), detector=detector) as driver:
         ask(driver, question)
@@ -68,12 +68,12 @@ def test_a_finished_question_is_committed_after_a_quarter_of_a_second(question: 
         (rated,) = named(driver, "end_of_turn")
         assert decisions(driver) == [("pause", ""), ("pause", "likely"), ("confirm", "likely")]
         at_s = [float(event.attributes["at_s"]) for event in named(driver, "decision")]
-    # By the session's clock: asked after 160 ms of silence, committed after 250, in frames of 32 ms.
+    # By the session's clock: asked after 160 ms of silence, committed after 350, in frames of 32 ms.
     assert at_s == sorted(at_s)
-    assert at_s[-1] - at_s[0] == pytest.approx(0.096, abs=0.015)
+    assert at_s[-1] - at_s[0] == pytest.approx(0.192, abs=0.015)
     assert committed.seconds == pytest.approx(1.0, abs=0.07)
-    assert endpointing.duration_ms == pytest.approx(250, abs=60)
-    assert endpointing.attributes["silence_ms"] == 256
+    assert endpointing.duration_ms == pytest.approx(350, abs=60)
+    assert endpointing.attributes["silence_ms"] == 352
     assert rated.attributes["probability"] == 0.99
     assert rated.attributes["asked_ms"] == 160
     assert 160 <= float(rated.attributes["answered_ms"]) <= 160 + 2 * FRAME_MS
@@ -84,12 +84,10 @@ def test_a_finished_question_is_committed_after_a_quarter_of_a_second(question: 
 
 
 def test_a_hesitation_is_waited_for(hesitant: Path) -> None:
-    detector = ScriptedDetector(0.05, 0.10, 0.99)
+    detector = ScriptedDetector(0.05, 0.99)
     with running(ScriptedEngine(), detector=detector) as driver:
         ask(driver, hesitant)
         assert decisions(driver) == [
-            ("pause", ""),
-            ("pause", "unlikely"),
             ("pause", ""),
             ("pause", "unlikely"),
             ("roll_back", ""),
@@ -98,9 +96,9 @@ def test_a_hesitation_is_waited_for(hesitant: Path) -> None:
             ("confirm", "likely"),
         ]
         (committed,) = driver.of(TurnCommitted)
-    assert committed.seconds == pytest.approx(3.1, abs=0.07)
+    assert committed.seconds == pytest.approx(2.6, abs=0.07)
     # The last question is about the turn as a whole, with its pause.
-    assert len(detector.asked[-1]) / 16_000 == pytest.approx(0.32 + 3.1 + 0.16, abs=0.08)
+    assert len(detector.asked[-1]) / 16_000 == pytest.approx(0.32 + 2.6 + 0.16, abs=0.08)
 
 
 def test_silence_alone_cuts_that_hesitation(hesitant: Path) -> None:
