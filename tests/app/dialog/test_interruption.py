@@ -76,7 +76,7 @@ def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
     voice = Voice().speak(800)
     while not voice.asked:
         voice._frame(is_speech=False)
-    assert voice.speech.rate(800, 0.2)
+    assert voice.speech.rate(800, 0.1)
     voice.silence_until(Verdict.TURN, Verdict.NO_TURN)
     assert voice.speech.verdict is Verdict.NO_TURN
     assert voice.now_ms - 800 == pytest.approx(SETTINGS.unfinished_ms, abs=FRAME)
