@@ -115,7 +115,7 @@ def number(value: float, unit: str) -> str:
 
 def percentiles(summary: SeriesSummary, unit: str) -> str:
     """Both percentiles in short."""
-    return f"p50 {number(summary.p50, unit)}   p95 {number(summary.p95, unit)}"
+    return f"p50 {number(summary.p50, unit)}  p95 {number(summary.p95, unit)}"
 
 
 def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:

@@ -49,7 +49,7 @@ _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.VOCODER, LatencyStage.VOCODER),
 )
 _WIDE = 840
-_WIDE_COLUMNS, _NARROW_COLUMNS = (5, 3), (3, 2)
+_WIDE_COLUMNS, _NARROW_COLUMNS = (6, 3), (3, 2)
 """Columns of tiles and of plots."""
 _PLOTS: dict[str, PlotStyle] = {
     "response": PlotStyle(

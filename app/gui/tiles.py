@@ -35,8 +35,8 @@ class FigureTile(QFrame):
         self._edge = QFrame()
         self._edge.setFixedWidth(3)
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(8, 8, 8, 8)
-        layout.setSpacing(9)
+        layout.setContentsMargins(7, 8, 0, 8)
+        layout.setSpacing(7)
         layout.addWidget(self._edge)
         layout.addLayout(figures, 1)
         for label in (self._name, self._below):

@@ -280,7 +280,7 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
 
 
-@pytest.mark.parametrize(("width", "columns"), [(960, 5), (600, 3)])
+@pytest.mark.parametrize(("width", "columns"), [(960, 6), (600, 3)])
 def test_no_tile_is_left_over(view: LatencyView, width: int, columns: int) -> None:
     view.resize(width, 780)
     grid = view._tile_grid
