@@ -302,7 +302,9 @@ class ReplyPlayer:
                 target_ms=start.target_ms,
             )
         if turn.last_speech_ns is not None:
-            sound_ns = (self._playback.handed_ns or started_ns) - reply.confirmed_ns
+            handed_ns = self._playback.handed_ns or started_ns
+            # A block of a device may have begun before the round in which it was filled.
+            sound_ns = max(handed_ns - reply.confirmed_ns, 0)
             self.timing.emit("confirm_to_sound", turn.turn_id, time.perf_counter_ns() - sound_ns, sound_ns)
             duration_ns = started_ns - turn.last_speech_ns
             self.timing.emit("voice_to_voice", turn.turn_id, turn.last_speech_wall_ns, duration_ns)
