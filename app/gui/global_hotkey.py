@@ -99,6 +99,8 @@ class X11Grab:
         self._x = X
         self._on_press, self._on_release = on_press, on_release
         self._is_held = False
+        self._released_at: int | None = None
+        """By the server's clock."""
         try:
             self._display: Any = display.Display()
         except (error.DisplayError, OSError) as failure:
@@ -157,11 +159,13 @@ class X11Grab:
     def _follow(self, event: Any) -> None:
         if getattr(event, "detail", None) != self._key:
             return
-        if event.type == self._x.KeyPress and not self._is_held:
+        is_repetition = event.time == self._released_at  # comes up and goes down at one time
+        if event.type == self._x.KeyPress and not self._is_held and not is_repetition:
             self._is_held = True
             self._on_press()
         elif event.type == self._x.KeyRelease and self._is_held and not self._is_down():
             self._is_held = False
+            self._released_at = event.time
             self._on_release()
 
     def _is_down(self) -> bool:
