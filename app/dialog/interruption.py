@@ -53,7 +53,7 @@ class InterruptionSettings:
             raise ValueError(f"finished must be in (0, 1], got {self.finished}")
 
 
-class Verdict(Enum):
+class SpeechVerdict(Enum):
     """What speech over a reply is."""
 
     OPEN = 0
@@ -112,18 +112,18 @@ class Interruption:
         return True
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SpeechVerdict:
         """What it is, as far as one knows by now."""
         settings, silence_ms = self._settings, self._silence_ms
         if self.length_ms >= settings.boundary_ms:
-            return Verdict.TURN
+            return SpeechVerdict.TURN
         if self.length_ms < settings.turn_ms:
-            return Verdict.NO_TURN if silence_ms >= settings.resume_ms else Verdict.OPEN
+            return SpeechVerdict.NO_TURN if silence_ms >= settings.resume_ms else SpeechVerdict.OPEN
         if self._probability is None:
-            return Verdict.TURN if silence_ms >= settings.answer_ms else Verdict.OPEN
+            return SpeechVerdict.TURN if silence_ms >= settings.answer_ms else SpeechVerdict.OPEN
         if self._probability >= settings.finished:
-            return Verdict.TURN
-        return Verdict.NO_TURN if silence_ms >= settings.unfinished_ms else Verdict.OPEN
+            return SpeechVerdict.TURN
+        return SpeechVerdict.NO_TURN if silence_ms >= settings.unfinished_ms else SpeechVerdict.OPEN
 
     @property
     def length_ms(self) -> float:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import Enum
 
 from app.dialog.end_of_turn import Stage
-from app.dialog.interruption import Interruption, Verdict
+from app.dialog.interruption import Interruption, SpeechVerdict
 from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
@@ -270,11 +270,11 @@ class TurnTaking:
 
     def _judge(self, interruption: Interruption) -> list[TurnEvent]:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
-        verdict = interruption.verdict if self.settings.barge_in else Verdict.NO_TURN
-        if verdict is Verdict.NO_TURN:
+        verdict = interruption.verdict if self.settings.barge_in else SpeechVerdict.NO_TURN
+        if verdict is SpeechVerdict.NO_TURN:
             self._phase = _Phase.REPLYING
             return [_event_of(interruption, TurnAction.RESUME_REPLY)]
-        return self._take_turn(interruption) if verdict is Verdict.TURN else []
+        return self._take_turn(interruption) if verdict is SpeechVerdict.TURN else []
 
     def _take_turn(self, interruption: Interruption) -> list[TurnEvent]:
         """What was said over the reply is a turn."""

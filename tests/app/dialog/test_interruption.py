@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.dialog.interruption import Interruption, InterruptionSettings, Verdict
+from app.dialog.interruption import Interruption, InterruptionSettings, SpeechVerdict
 
 FRAME = 32.0
 PAUSE_MS = 160.0
@@ -29,7 +29,7 @@ class Voice:
             self._frame(is_speech=True)
         return self
 
-    def silence_until(self, *verdicts: Verdict) -> float:
+    def silence_until(self, *verdicts: SpeechVerdict) -> float:
         """Silence in ms until the verdict is one of these."""
         start = self.now_ms
         while self.speech.verdict not in verdicts:
@@ -41,16 +41,16 @@ class Voice:
 def test_short_speech_lets_the_reply_go_on_after_a_short_silence() -> None:
     for length_ms in (64, 320, 608):
         voice = Voice().speak(length_ms)
-        assert voice.speech.verdict is Verdict.OPEN
-        assert voice.silence_until(Verdict.TURN, Verdict.NO_TURN) == SETTINGS.resume_ms
-        assert voice.speech.verdict is Verdict.NO_TURN
+        assert voice.speech.verdict is SpeechVerdict.OPEN
+        assert voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN) == SETTINGS.resume_ms
+        assert voice.speech.verdict is SpeechVerdict.NO_TURN
         assert voice.asked == []
 
 
 def test_speech_beyond_the_boundary_is_a_turn_at_once() -> None:
     voice = Voice().speak(SETTINGS.boundary_ms - FRAME)
-    assert voice.speech.verdict is Verdict.OPEN
-    assert voice.speak(SETTINGS.boundary_ms).speech.verdict is Verdict.TURN
+    assert voice.speech.verdict is SpeechVerdict.OPEN
+    assert voice.speak(SETTINGS.boundary_ms).speech.verdict is SpeechVerdict.TURN
 
 
 def test_gaps_count_as_speech_that_goes_on() -> None:
@@ -58,7 +58,7 @@ def test_gaps_count_as_speech_that_goes_on() -> None:
     for _ in range(4):
         voice._frame(is_speech=False)
     voice.speak(SETTINGS.boundary_ms)
-    assert voice.speech.verdict is Verdict.TURN
+    assert voice.speech.verdict is SpeechVerdict.TURN
     assert voice.speech.speech_ms == voice.now_ms - 4 * FRAME
 
 
@@ -67,9 +67,9 @@ def test_longer_speech_that_sounds_finished_is_a_turn() -> None:
     while not voice.asked:
         voice._frame(is_speech=False)
     assert voice.asked == [800 + PAUSE_MS]
-    assert voice.speech.verdict is Verdict.OPEN
+    assert voice.speech.verdict is SpeechVerdict.OPEN
     assert voice.speech.rate(800, 0.6)
-    assert voice.speech.verdict is Verdict.TURN
+    assert voice.speech.verdict is SpeechVerdict.TURN
 
 
 def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
@@ -77,15 +77,15 @@ def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
     while not voice.asked:
         voice._frame(is_speech=False)
     assert voice.speech.rate(800, 0.1)
-    voice.silence_until(Verdict.TURN, Verdict.NO_TURN)
-    assert voice.speech.verdict is Verdict.NO_TURN
+    voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN)
+    assert voice.speech.verdict is SpeechVerdict.NO_TURN
     assert voice.now_ms - 800 == pytest.approx(SETTINGS.unfinished_ms, abs=FRAME)
 
 
 def test_without_an_answer_longer_speech_is_a_turn() -> None:
     voice = Voice().speak(800)
-    assert voice.silence_until(Verdict.TURN, Verdict.NO_TURN) == SETTINGS.answer_ms
-    assert voice.speech.verdict is Verdict.TURN
+    assert voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN) == SETTINGS.answer_ms
+    assert voice.speech.verdict is SpeechVerdict.TURN
 
 
 def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
@@ -94,7 +94,7 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
         voice._frame(is_speech=False)
     voice.speak(voice.now_ms + FRAME)
     assert not voice.speech.rate(704, 0.9)
-    assert voice.speech.verdict is Verdict.OPEN
+    assert voice.speech.verdict is SpeechVerdict.OPEN
 
 
 @pytest.mark.parametrize(
