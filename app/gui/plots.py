@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyqtgraph as pg
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QFont, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
@@ -78,6 +78,10 @@ class LivePlot(QFrame):
             self.marks = InterruptionMarks(self.plot.getPlotItem().getViewBox())
         self._lay_out()
         self.set_theme(theme)
+
+    def sizeHint(self) -> QSize:
+        """As small as it may be: a text that wraps makes the view as high as the hints of its parts."""
+        return self.minimumSizeHint()
 
     def set_title(self, title: str, description: str) -> None:
         """Name the plot; `description` is read to people who do not see it."""

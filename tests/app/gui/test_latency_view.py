@@ -19,6 +19,8 @@ from app.gui.series import MAX_LEVELS, SHOWN_TURNS
 from app.gui.themes import DARK, Theme, mix
 from app.gui.tiles import FigureTile
 from app.gui.turn_times import LatencyStage
+from app.session.messages import SpeculationMeasured
+from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings
 
@@ -288,6 +290,13 @@ def test_no_tile_is_left_over(view: LatencyView, width: int, columns: int) -> No
     covered = [(row, column + extra) for row, column, _, span in cells for extra in range(span)]  # type: ignore[misc]
     rows = len(covered) // columns
     assert sorted(covered) == [(row, column) for row in range(rows) for column in range(columns)]
+
+
+def test_a_line_of_text_does_not_stretch_the_plots(view: LatencyView) -> None:
+    before = view.widget().height()
+    view.speculation.show_speculation(SpeculationMeasured(SpeculationStats(speculated=7, confirmed=5)))
+    QApplication.processEvents()
+    assert view.widget().height() <= before + 40
 
 
 def test_gaps_of_a_time_series_drop_to_zero() -> None:
