@@ -124,7 +124,7 @@ def test_a_turn_that_was_committed_too_early_is_reopened(tmp_path: Path) -> None
         decided = [("pause", ""), ("pause", "likely"), ("confirm", "likely")]
         assert decisions(driver) == [*decided, ("roll_back", ""), *decided]
         assert len(driver.of(TurnExtended)) == 1
-    assert engine.names_of(1) == ["open", "push", "commit", "reopen", "push", "commit"]
+        assert engine.names_of(1) == ["open", "push", "commit", "reopen", "push", "commit"]
     # The second question is about the whole turn.
     assert len(detector.asked[-1]) / 16_000 == pytest.approx(0.32 + 2.4 + 0.16, abs=0.08)
 
