@@ -1,7 +1,7 @@
 """Whether a resumed reply goes on at the sample where it was paused: the record against the reply as made.
 
-In: the assistant's channel, the time of a decision to resume, the sound of the reply. Out: how many
-milliseconds of the reply are missing in the record (above 0), or in it twice (below 0). Pure.
+In: the assistant's channel, the times of the decisions to pause and to resume, the sound of the reply. Out:
+how many milliseconds of the reply are missing in the record (above 0), or in it twice (below 0). Pure.
 """
 
 from __future__ import annotations
@@ -13,41 +13,26 @@ from app.audio.playback_ring import FADE_S
 from app.duplex.room import RATE
 from engine_runtime.types import Pcm
 
-TOLERANCE_MS = 5.0
-"""Of the edges of silence, which the resampling of the record smears."""
-_SILENT = 1e-5
-_PIECE = round(0.2 * RATE)
-_FADE = round(1.5 * FADE_S * RATE)
+TOLERANCE_MS = 10.0
+"""A decision takes effect with the next block of the device."""
+_PIECE = round(0.4 * RATE)
+_MARGIN = round((FADE_S + 2 * TOLERANCE_MS / 1e3) * RATE)
+"""After the decision to resume: the block, and the fade."""
 _ALIKE = 0.8
-_SOON = RATE // 2
-"""The sound goes on within this many samples after the decision."""
 _QUIET = 1e-3
 
 
-def shift_ms(channel: Pcm, resumed_s: float, reply: Pcm) -> float | None:
-    """See the module; what is faded out and in again counts as there twice. None where the sound on one side
-    is too short, too quiet or not found in the reply."""
-    gap = _silence(channel, round(resumed_s * RATE))
-    if gap is None:
-        return None
-    before_end, after_start = gap[0] - _FADE, gap[1] + _FADE
+def shift_ms(channel: Pcm, paused_s: float, resumed_s: float, reply: Pcm) -> float | None:
+    """See the module. None where a side is too short, too quiet or not found in the reply."""
+    before_end = round(paused_s * RATE)
+    after_start = round(resumed_s * RATE) + _MARGIN
     before = _place(reply, channel[max(before_end - _PIECE, 0) : before_end])
     after = _place(reply, channel[after_start : after_start + _PIECE])
     if before is None or after is None:
         return None
-    # Both pieces and what lies between them, silence left out, against the same stretch of the reply.
-    in_record = after_start - (before_end - _PIECE) - (gap[1] - gap[0])
+    # From the start of one piece to that of the other, without the pause.
+    in_record = after_start - (before_end - _PIECE) - (resumed_s - paused_s) * RATE
     return float((after - before - in_record) * 1e3 / RATE)
-
-
-def _silence(channel: Pcm, at: int) -> tuple[int, int] | None:
-    """The run of silence that ends soon after `at`."""
-    sounds = np.flatnonzero(np.abs(channel) > _SILENT)
-    later = sounds[sounds >= at]
-    if not len(later) or later[0] > at + _SOON:
-        return None
-    earlier = sounds[sounds < at]
-    return (int(earlier[-1]) + 1, int(later[0])) if len(earlier) else None
 
 
 def _place(reply: Pcm, piece: Pcm) -> int | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from app.audio.playback_ring import FADE_S
 from app.duplex.continuity import TOLERANCE_MS, shift_ms
 from app.duplex.room import RATE
 from app.duplex.segments import Segment, UserSegment, find_segments, first_start
@@ -38,7 +37,7 @@ DEFINITIONS = {
     "confirmed to sound": "decision that a turn is over -> first sample of the reply",
     "resume -> sound": "decision to resume a reply -> its sound goes on in the record",
     "lost at a resume": f"of the reply, by its sound as made, in ms beyond {TOLERANCE_MS:g} ms",
-    "doubled at a resume": f"the same, beyond the fade of {FADE_S * 1e3:g} ms, which is heard twice",
+    "doubled at a resume": "the same, of what is heard twice; what was faded out is faded in again",
     "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",
     "answers to itself": "committed turns during which no user spoke",
     "interrupts": "replies paused because somebody spoke; resumes: gone on with; cuts: ended",
@@ -65,7 +64,7 @@ def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
             late for recording in recordings for late in _lags(recording, "resume", _RESUME_S)
         ),
         "lost at a resume": Spread.of(max(shift - TOLERANCE_MS, 0.0) for shift in shifts),
-        "doubled at a resume": Spread.of(max(-shift - FADE_S * 1e3 - TOLERANCE_MS, 0.0) for shift in shifts),
+        "doubled at a resume": Spread.of(max(-shift - TOLERANCE_MS, 0.0) for shift in shifts),
     }
     rolled_back = [event for recording in recordings for event in recording.of("roll_back")]
     speculative = [event for event in rolled_back if event.attributes.get("is_speculative")]
@@ -92,12 +91,15 @@ def resumed_s(recording: DuplexRecord) -> list[float]:
 
 
 def _shifts(recording: DuplexRecord) -> list[float]:
-    found = [
-        shift_ms(recording.assistant, _at_s(event), recording.replies[event.turn_id])
-        for event in recording.of("resume")
-        if event.turn_id in recording.replies
-    ]
-    return [shift for shift in found if shift is not None]
+    """Of each resumed reply whose sound is known."""
+    shifts = []
+    for event in recording.of("resume"):
+        pauses = [_at_s(other) for other in recording.of("interrupt") if other.turn_id == event.turn_id]
+        paused_s = max((at_s for at_s in pauses if at_s < _at_s(event)), default=None)
+        reply = recording.replies.get(event.turn_id)
+        if paused_s is not None and reply is not None:
+            shifts.append(shift_ms(recording.assistant, paused_s, _at_s(event), reply))
+    return [shift for shift in shifts if shift is not None]
 
 
 def _timed(recordings: Iterable[DuplexRecord], name: str) -> Spread:
