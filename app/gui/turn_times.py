@@ -161,7 +161,7 @@ class TurnTimes:
     def _playback_spans(self, ready: int) -> list[tuple[LatencyStage, int, int]]:
         """Hold and device. The hold counts from `ready`: the first sample is there, and the turn sure."""
         heard = self.voice_ns if self.voice_ns is not None and self.voice_ns >= ready else None
-        played = ready + self.hold_ns
+        played = ready + max(0, self.hold_ns)
         played = played if heard is None else min(played, heard)
         spans = [(LatencyStage.HOLD, ready, played)] if played > ready else []
         return spans if heard is None else [*spans, (LatencyStage.DEVICE, played, heard)]

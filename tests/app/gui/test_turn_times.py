@@ -146,3 +146,15 @@ def test_an_answer_that_came_too_late_is_not_shown() -> None:
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.ratings == ()
+
+
+def test_a_hold_that_was_over_early_does_not_move_the_device() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(typed_turn())
+    metrics.add(event("endpointing", 1_000, 900))
+    metrics.add(event("playback_hold", 1_900, -2))
+    metrics.add(event("voice_to_voice", 1_000, 930))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    device = waterfall.bars[-1]
+    assert (device.stage, device.start_ms, device.is_speculative) == (LatencyStage.DEVICE, 900.0, False)
