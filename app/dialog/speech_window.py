@@ -40,15 +40,16 @@ class SpeechWindow:
         return None
 
     def interruption_start(self, settings: TurnTakingSettings) -> float | None:
-        """Start of the run of speech up to now if it is long and clear enough to interrupt a reply."""
+        """Start of the run of speech up to now if it is long or clear enough to interrupt a reply."""
         run_start: float | None = None
         for start, _, probability in reversed(self._frames):
             if probability < settings.barge_in_threshold:
                 break
             run_start = start
-        if run_start is None or self._frames[-1][1] - run_start < settings.barge_in_ms:
-            return None
-        return run_start
+        latest_start, now, probability = self._frames[-1]
+        is_clear = probability >= settings.barge_in_clear and settings.barge_in_ms <= 2 * (now - latest_start)
+        is_enough = run_start is not None and (is_clear or now - run_start >= settings.barge_in_ms)
+        return run_start if is_enough else None
 
     def speech_since(self, start_ms: float, threshold: float) -> float:
         """Milliseconds of speech from `start_ms` on."""

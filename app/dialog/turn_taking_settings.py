@@ -47,6 +47,8 @@ class TurnTakingSettings:
     """Probability needed while the assistant speaks."""
     barge_in_ms: int = 64
     """Speech needed, without a gap, to pause the reply. `interruption` tells what follows."""
+    barge_in_clear: float = 0.9
+    """Where two frames are enough, so is a single one with this probability."""
     interruption: InterruptionSettings = field(default_factory=InterruptionSettings)
     """When speech over a reply is a turn, and when the reply goes on."""
 
@@ -58,6 +60,11 @@ class TurnTakingSettings:
             )
         if not 0.0 < self.barge_in_threshold <= 1.0:
             raise ValueError(f"barge_in_threshold must be in (0, 1], got {self.barge_in_threshold}")
+        if not self.barge_in_threshold <= self.barge_in_clear:
+            raise ValueError(
+                "need barge_in_threshold <= barge_in_clear, "
+                f"got {self.barge_in_threshold} and {self.barge_in_clear}"
+            )
         if not 0 < self.start_ms <= self.start_window_ms:
             raise ValueError(
                 f"need 0 < start_ms <= start_window_ms, got {self.start_ms} and {self.start_window_ms}"

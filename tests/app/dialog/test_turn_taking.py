@@ -34,7 +34,7 @@ class Scene:
             self.events += self.machine.update(probability, start, self.now_ms)
         return self
 
-    def speak(self, ms: float, probability: float = 0.9) -> Scene:
+    def speak(self, ms: float, probability: float = 0.85) -> Scene:
         return self.frames(round(ms / FRAME_MS), probability)
 
     def quiet(self, ms: float) -> Scene:

@@ -89,6 +89,12 @@ def test_an_interruption_takes_clear_and_unbroken_speech() -> None:
     assert scene.actions == []
 
 
+def test_one_frame_is_enough_if_it_is_clear() -> None:
+    assert replying().frames(1, DEFAULT.barge_in_clear - 0.01).actions == []
+    assert replying().frames(1, DEFAULT.barge_in_clear).actions == [A.INTERRUPT]
+    assert replying(replace(DEFAULT, barge_in_ms=500)).frames(15, 1.0).actions == []
+
+
 def test_speech_that_follows_soon_after_a_backchannel_belongs_to_it() -> None:
     scene = replying()
     start = scene.now_ms

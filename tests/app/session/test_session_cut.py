@@ -176,8 +176,8 @@ def test_barge_in_cuts_a_reply_that_is_complete(tmp_path: Path, latency_s: float
         assert driver.of(ReplyFinished)[0].seconds == pytest.approx(4.0)
         cut = driver.of(ReplyCut)[0]
         # The second question starts 2.6 s after the first; the reply 0.64 s later at the earliest. It is
-        # paused after 64 ms, and what the device has by then is heard.
-        assert cut.heard_s == pytest.approx(2.0 + 0.064 - 0.64, abs=0.1)
+        # paused after 32 ms, and what the device has by then is heard.
+        assert cut.heard_s == pytest.approx(2.0 + 0.032 - 0.64, abs=0.1)
         assert (cut.turn_id, cut.reason) == (1, "barge_in")
         assert cut.heard_codes == -(-round(cut.heard_s * OUT_RATE) // 1_920)
 
