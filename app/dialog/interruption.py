@@ -11,6 +11,9 @@ detector where the length is between the two.
     shorter                      a backchannel ("mm-hm", "yeah"), a cough, a click: the reply goes on after a
                                  pause
 
+Right after the start of a reply to a turn that did not sound finished, `continuation_ms` are enough: the user
+was cut off and goes on.
+
 Spoken by ten synthetic voices, 95 of 100 backchannels are shorter than `turn_ms`, and so are single words
 such as "stop" or "what": neither length nor the detector tells these from "right". The reply goes on; a
 button or Esc stops it.
@@ -37,6 +40,11 @@ class InterruptionSettings:
     """Silence after which the reply goes on, after short speech. Gaps between words are seldom longer."""
     answer_ms: int = 320
     """Silence after which the detector is not waited for."""
+    continuation_ms: int = 256
+    """Speech of this length is a turn where it continues one that was cut off."""
+    continuation_window_ms: int = 1_000
+    """It does if it begins this soon after the first sound of the reply: the boundary of backchannels at the
+    start of a reply in LiveKit agents."""
     unfinished_ms: int = 1_000
     """Silence after which the reply goes on, after longer speech that sounded unfinished. LiveKit's time-out
     is 2,000 ms; here, what was said is not lost if the user goes on after all."""
@@ -48,6 +56,11 @@ class InterruptionSettings:
             raise ValueError(
                 "need 0 < resume_ms <= answer_ms <= unfinished_ms, "
                 f"got {self.resume_ms}, {self.answer_ms}, {self.unfinished_ms}"
+            )
+        if not 0 < self.continuation_ms <= self.boundary_ms or self.continuation_window_ms < 0:
+            raise ValueError(
+                f"need 0 < continuation_ms <= boundary_ms and a window of at least 0, got "
+                f"{self.continuation_ms}, {self.boundary_ms} and {self.continuation_window_ms}"
             )
         if not 0.0 < self.finished <= 1.0:
             raise ValueError(f"finished must be in (0, 1], got {self.finished}")
@@ -73,10 +86,13 @@ class Interruption:
         start_ms: float,
         end_ms: float,
         earlier: Interruption | None = None,
+        *,
+        was_cut_off: bool = False,
     ) -> None:
         """Speech from `start_ms` to `end_ms` was enough to pause the reply; `earlier` is what it continues,
-        which was taken for a backchannel."""
+        which was taken for a backchannel. `was_cut_off`: it continues a turn that the reply has cut off."""
         self._settings = settings
+        self._boundary_ms = settings.continuation_ms if was_cut_off else settings.boundary_ms
         self._start_ms = start_ms
         self._earlier_ms = 0.0 if earlier is None else earlier.length_ms
         self.first_ms: float = start_ms if earlier is None else earlier.first_ms
@@ -115,7 +131,7 @@ class Interruption:
     def verdict(self) -> SpeechVerdict:
         """What it is, as far as one knows by now."""
         settings, silence_ms = self._settings, self._silence_ms
-        if self.length_ms >= settings.boundary_ms:
+        if self.length_ms >= self._boundary_ms:
             return SpeechVerdict.TURN
         if self.length_ms < settings.turn_ms:
             return SpeechVerdict.NO_TURN if silence_ms >= settings.resume_ms else SpeechVerdict.OPEN

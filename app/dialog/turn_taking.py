@@ -51,7 +51,13 @@ class TurnTaking:
         self._is_paused = False
         self._probability: float | None = None
         """The detector's answer about the present pause."""
+        self._now_ms = 0.0
+        """End of the latest frame."""
         self._commit_ms = 0.0
+        self._sounded_unfinished = False
+        """The detector took the pause that committed the turn for no certain end."""
+        self._heard_ms = 0.0
+        """When the first sample of the reply was heard."""
         self._may_reopen = False
         self._is_heard = False
         self._waits_for_silence = False
@@ -84,6 +90,7 @@ class TurnTaking:
         """One VAD frame that was captured from `start_ms` to `end_ms`; frames come in order."""
         if end_ms <= start_ms:
             raise ValueError(f"a frame needs a length, got {start_ms} to {end_ms} ms")
+        self._now_ms = end_ms
         if self._is_pressed:
             return self._hear_press(probability, start_ms, end_ms)
         if self._phase is _Phase.HEARING:
@@ -140,6 +147,7 @@ class TurnTaking:
     def reply_heard(self) -> None:
         """The first sample of the reply was handed to the loudspeaker: speech from now on is a barge-in."""
         self._is_heard = True
+        self._heard_ms = self._now_ms
 
     def end_turn(self) -> None:
         """The reply was played to its end, or the turn was cancelled: nobody speaks."""
@@ -194,6 +202,7 @@ class TurnTaking:
         elif not is_short and silence_ms >= self._commit_after_ms:
             committed = self._event(TurnAction.COMMIT, end_ms)
             self._enter_reply(end_ms, may_reopen=True)
+            self._sounded_unfinished = committed.stage not in (None, Stage.LIKELY)
             events.append(committed)
         return events
 
@@ -253,7 +262,11 @@ class TurnTaking:
         if start is None or not self.settings.barge_in or self._may_continue(start):
             return []
         earlier = self._continued_by(start)
-        self._interruption = Interruption(self.settings.interruption, start, end_ms, earlier)
+        window_ms = self.settings.interruption.continuation_window_ms
+        was_cut_off = self._sounded_unfinished and start - self._heard_ms <= window_ms
+        self._interruption = Interruption(
+            self.settings.interruption, start, end_ms, earlier, was_cut_off=was_cut_off
+        )
         self._phase = _Phase.INTERRUPTED
         self._recent.clear()
         return [_event_of(self._interruption, TurnAction.INTERRUPT), *self._judge(self._interruption)]
@@ -310,7 +323,7 @@ class TurnTaking:
         self._phase = _Phase.REPLYING
         self._commit_ms = at_ms
         self._may_reopen = may_reopen
-        self._is_heard = False
+        self._sounded_unfinished = self._is_heard = False
         self._waits_for_silence = False
         self._is_pressed = False
         self._end_pause()

@@ -53,6 +53,26 @@ def test_speech_that_goes_on_is_a_turn_from_its_beginning() -> None:
     assert scene.events[-1].speech_start_ms == start
 
 
+@pytest.mark.parametrize(
+    ("probability", "wait_ms", "last"),
+    [(0.6, 320, A.BARGE_IN), (0.6, 1_120, A.RESUME_REPLY), (0.99, 320, A.RESUME_REPLY)],
+    ids=["at the start of the reply", "later", "of a turn that sounded finished"],
+)
+def test_who_was_cut_off_goes_on_with_a_short_word(probability: float, wait_ms: int, last: A) -> None:
+    scene = Scene(DEFAULT)
+    end = scene.speak(640).now_ms
+    scene.quiet(DEFAULT.pause_ms)
+    assert scene.machine.rate_pause(end, probability) is not None
+    scene.quiet(1_120)
+    assert scene.actions[-1] is A.COMMIT
+    scene.machine.reply_heard()
+    scene.events.clear()
+    start = scene.quiet(wait_ms).now_ms
+    scene.speak(320).quiet(RULES.resume_ms)
+    assert scene.actions[:2] == [A.INTERRUPT, last]
+    assert scene.events[1].speech_start_ms == start
+
+
 def test_the_detector_decides_about_speech_of_medium_length() -> None:
     for probability, actions in ((0.99, [A.BARGE_IN]), (0.1, [A.RESUME_REPLY])):
         scene = replying()
