@@ -93,7 +93,8 @@ class StartPolicy:
         """Whether to start with `level_ms` buffered, initially or after an under-run."""
         if level_ms <= 0:
             return is_complete
-        waited_ms = now_ms - self._waits_since_ms
+        # A round that releases a held reply began a little before.
+        waited_ms = max(now_ms - self._waits_since_ms, 0.0)
         reason = self._missing(now_ms, waited_ms, level_ms)
         if reason is not None and not is_complete and waited_ms < MAX_DELAY_MS:
             self._reason = reason

@@ -192,6 +192,13 @@ def test_a_held_reply_starts_when_it_is_confirmed() -> None:
     assert policy.start == PlayoutStart(0, "at_once", 0.0)
 
 
+def test_a_round_that_began_before_the_release_has_held_nothing_back() -> None:
+    policy = StartPolicy()
+    held(policy, (100, 200.0), (220, 400.0), confirmed_ms=480, was_waiting=False)
+    assert policy.may_start(476, 600.0, is_complete=False)
+    assert policy.start == PlayoutStart(0, "at_once", 0.0)
+
+
 def test_the_time_in_which_a_reply_was_held_counts_as_waited() -> None:
     policy = StartPolicy()
     play(policy, burst(1_200))
