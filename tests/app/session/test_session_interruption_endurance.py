@@ -97,10 +97,11 @@ def test_the_scripted_engine_hears_what_was_heard() -> None:
         for cut in driver.of(ReplyCut):
             assert truncated[cut.turn_id] == round(cut.heard_s * OUT_RATE)
             assert len(driver.session.reply_audio(cut.turn_id)[0]) == truncated[cut.turn_id]
-        # Each reply sounds up to where it was cut, and at a pause what was faded sounds twice.
+        # Each reply sounds up to where it was cut, and at a pause what was faded sounds twice. One that is
+        # taken back in the round of its first sample fades at once.
         heard_s = {event.turn_id: 8.0 for event in driver.of(TurnCommitted)}
         heard_s |= {cut.turn_id: cut.heard_s for cut in driver.of(ReplyCut)}
-        faded_s = 0.02 * len(decisions(driver, "interrupt"))
+        faded_s = 0.02 * len(decisions(driver, "interrupt")) + 0.03 * len(decisions(driver, "roll_back"))
         sound_s = np.count_nonzero(np.concatenate(given)) / SPEAKER_RATE
         assert 0.0 <= sound_s - sum(heard_s.values()) <= faded_s + 0.03
 
