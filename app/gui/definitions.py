@@ -85,8 +85,8 @@ def rating_definition() -> str:
     """What such an answer is."""
     return translate(
         "Definitions",
-        "Probability that you have finished, from Smart Turn at a pause. It decides after how much silence "
-        "the turn is committed.",
+        "Probability that you have finished, from Smart Turn, pitch and level at a pause. It decides after "
+        "how much silence the turn is committed.",
     )
 
 

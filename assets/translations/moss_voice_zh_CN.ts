@@ -193,8 +193,8 @@
         <translation>说完检测</translation>
     </message>
     <message>
-        <source>Probability that you have finished, from Smart Turn at a pause. It decides after how much silence the turn is committed.</source>
-        <translation>Smart Turn 在停顿时判断您已说完的概率。它决定静音多久后提交这一轮。</translation>
+        <source>Probability that you have finished, from Smart Turn, pitch and level at a pause. It decides after how much silence the turn is committed.</source>
+        <translation>停顿时由 Smart Turn、音高和音量判断您已说完的概率。它决定静音多久后提交这一轮。</translation>
     </message>
     <message>
         <source>%1 after %2 ms: finished</source>
