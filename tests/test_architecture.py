@@ -206,7 +206,7 @@ def test_packaging_is_no_package() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["app.cli", "app.audio", "app.dialog", "app.session.messages"])
+@pytest.mark.parametrize("module", ["app.cli", "app.audio", "app.dialog", "app.session.events"])
 def test_light_imports_stay_light(module: str) -> None:
     """`--help` and the dialog layers start without torch and Qt."""
     code = f"import sys, {module}; print(sorted({{'torch', 'PySide6'}} & set(sys.modules)))"

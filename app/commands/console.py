@@ -26,8 +26,24 @@ from app.commands.enter_key import EnterKey
 from app.commands.option_types import number
 from app.commands.talk import speculation_line
 from app.process import Stopped
-from app.session import messages
-from app.session.messages import Event, SessionState
+from app.session.commands import Start
+from app.session.events import (
+    DeviceNoticed,
+    EngineReady,
+    ErrorRaised,
+    Event,
+    Levels,
+    RecordingStopped,
+    ReplyCut,
+    ReplyFinished,
+    ReplyTextDelta,
+    SessionState,
+    StateChanged,
+    Timing,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+)
 from app.session.report import ConversationReport
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality
@@ -129,13 +145,13 @@ class Terminal:
     def show(self, event: Event) -> None:
         """Print what the event means to a user, if anything."""
         match event:
-            case messages.StateChanged(state):
+            case StateChanged(state):
                 self._state = _STATES[state]
-            case messages.ReplyTextDelta(_, text, _):
+            case ReplyTextDelta(_, text, _):
                 self._reply += text
-            case messages.ReplyFinished(text=text):
+            case ReplyFinished(text=text):
                 self._reply = text or self._reply
-        if self.shows_level and isinstance(event, messages.Levels):
+        if self.shows_level and isinstance(event, Levels):
             self._draw_level(event.input_dbfs)
         elif (line := self._line(event)) is not None:
             self._clear_level()
@@ -152,31 +168,31 @@ class Terminal:
 
     def _line(self, event: Event) -> str | None:
         match event:
-            case messages.EngineReady(bundle, load_s):
+            case EngineReady(bundle, load_s):
                 return f"{bundle} is ready after {load_s:.1f} s"
-            case messages.StateChanged(SessionState.LISTENING) if not self._has_listened:
+            case StateChanged(SessionState.LISTENING) if not self._has_listened:
                 self._has_listened = True
                 return "listening; Ctrl-C ends the conversation"
-            case messages.TurnCommitted(turn_id, seconds, _):
+            case TurnCommitted(turn_id, seconds, _):
                 self._reply = ""
                 return f"{turn_id}. you      {seconds:.1f} s"
-            case messages.TurnExtended(turn_id):
+            case TurnExtended(turn_id):
                 return f"{turn_id}. you      continued"
-            case messages.ReplyFinished(turn_id=turn_id, seconds=seconds):
+            case ReplyFinished(turn_id=turn_id, seconds=seconds):
                 length = f" ({seconds:.1f} s)" if seconds else ""
                 return f"{turn_id}. reply    {self._reply.strip() or '(speech)'}{length}"
-            case messages.ReplyCut(turn_id, reason, _, heard_text, _, heard_s, made_s):
+            case ReplyCut(turn_id, reason, _, heard_text, _, heard_s, made_s):
                 heard = f"heard {heard_s:.1f} of {made_s:.1f} s {heard_text.strip()}".rstrip()
                 return f"{turn_id}. cut      {_REASONS.get(reason, 'stopped')}, {heard}"
-            case messages.TurnCancelled(turn_id, ("too_short" | "nothing_heard") as reason):
+            case TurnCancelled(turn_id, ("too_short" | "nothing_heard") as reason):
                 return f"{turn_id}. {_REASONS[reason]}"
-            case messages.Timing(timing):
+            case Timing(timing):
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
-            case messages.DeviceNoticed(message):
+            case DeviceNoticed(message):
                 return message
-            case messages.RecordingStopped(_, message, what_to_do):
+            case RecordingStopped(_, message, what_to_do):
                 return f"{message} {what_to_do}".strip()
-            case messages.ErrorRaised(message, what_to_do, _, _):
+            case ErrorRaised(message, what_to_do, _, _):
                 return f"{message} {what_to_do}".strip()
         return None
 
@@ -220,7 +236,7 @@ def converse(
     listening_since: float | None = None
     stop_s = _STOP_S
     session.start()
-    session.send(messages.Start())
+    session.send(Start())
     try:
         while listening_since is None or seconds is None or time.monotonic() - listening_since < seconds:
             if not session.is_running:
@@ -232,9 +248,9 @@ def converse(
                 report.add(event)
                 if button is not None:
                     button.follow(event)
-                if isinstance(event, messages.ErrorRaised) and (event.is_fatal or listening_since is None):
+                if isinstance(event, ErrorRaised) and (event.is_fatal or listening_since is None):
                     raise ConsoleError(f"{event.message} {event.what_to_do}".strip())
-                if listening_since is None and event == messages.StateChanged(SessionState.LISTENING):
+                if listening_since is None and event == StateChanged(SessionState.LISTENING):
                     listening_since = time.monotonic()
                 terminal.show(event)
     except KeyboardInterrupt as error:

@@ -10,7 +10,13 @@ import os
 import select
 from collections.abc import Callable
 
-from app.session.messages import Command, ErrorRaised, Event, HoldToTalk, TurnCancelled, TurnCommitted
+from app.session.commands import Command, HoldToTalk
+from app.session.events import (
+    ErrorRaised,
+    Event,
+    TurnCancelled,
+    TurnCommitted,
+)
 
 _STDIN = 0
 

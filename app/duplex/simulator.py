@@ -22,10 +22,19 @@ from app.duplex.room import RATE, EchoRoom
 from app.duplex.scenario import RecordedScenario, RoomConditions, Scenario
 from app.duplex.segments import UserSegment
 from app.duplex.user import Ear, SimulatedUser
-from app.session import messages
 from app.session.clocks import Clock
+from app.session.commands import NewConversation, Start, Stop
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_worker import EngineFactory
+from app.session.events import (
+    Counters,
+    EngineReady,
+    ErrorRaised,
+    SessionState,
+    StateChanged,
+    Timing,
+    TurnCommitted,
+)
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import MossVoiceError
@@ -144,14 +153,14 @@ class _Simulation:
         self._session.start()
         try:
             self._wait(lambda: self._is_ready)
-            self._session.send(messages.Start())
+            self._session.send(Start())
             if self._sinks is not None:
                 self._wait(lambda: self._listens)
                 self._room.open(None, 0.0)
             self._wait(lambda: self._user.is_done)
             self._keep_resumed()
-            self._session.send(messages.Stop())
-            self._session.send(messages.NewConversation())
+            self._session.send(Stop())
+            self._session.send(NewConversation())
             self._found.blocks_lost = self._blocks_in_use()
         finally:
             self._session.stop()
@@ -188,20 +197,20 @@ class _Simulation:
         found = self._found
         for event in self._session.poll():
             match event:
-                case messages.EngineReady():
+                case EngineReady():
                     self._is_ready = True
-                case messages.StateChanged(messages.SessionState.LISTENING):
+                case StateChanged(SessionState.LISTENING):
                     self._listens = True
-                case messages.Timing(timing) if timing.name == "decision":
+                case Timing(timing) if timing.name == "decision":
                     at_s = float(timing.attributes["at_s"]) - self._room.origin_s
                     found.decisions.append(replace(timing, attributes=timing.attributes | {"at_s": at_s}))
-                case messages.Timing(timing):
+                case Timing(timing):
                     found.timings.append(timing)
-                case messages.TurnCommitted(turn_id, seconds, start_s):
+                case TurnCommitted(turn_id, seconds, start_s):
                     found.committed.append(Committed(turn_id, start_s, start_s + seconds))
-                case messages.Counters(underruns, lost):
+                case Counters(underruns, lost):
                     found.underruns, found.samples_lost = underruns, lost
-                case messages.ErrorRaised(message, what_to_do, _, is_fatal):
+                case ErrorRaised(message, what_to_do, _, is_fatal):
                     if is_fatal:
                         raise SimulationError(f"{message} {what_to_do}".strip())
                     found.errors.append(message)

@@ -1,1 +1,1 @@
-"""The window: the only folder that imports PySide6 and pyqtgraph. It talks to `app.session` in messages."""
+"""The window: the only folder that imports PySide6 and pyqtgraph. Sends commands to `app.session`."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from app.session.messages import (
-    Command,
+from app.session.commands import Command
+from app.session.events import (
     ConversationContinued,
     Counters,
     DeviceNoticed,

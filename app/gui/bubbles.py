@@ -10,7 +10,7 @@ from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.turn_times import TurnTimes
 from app.gui.wave_strip import WaveStrip
-from app.session.messages import CancelReason, TurnSource
+from app.session.events import CancelReason, TurnSource
 from engine_runtime.types import FinishReason, Modality
 
 _MARGIN, _BORDER = 14, 1

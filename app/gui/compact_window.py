@@ -17,8 +17,17 @@ from app.gui.meters import LevelMeter
 from app.gui.state_badge import StateBadge
 from app.gui.talk_button import TalkButton
 from app.gui.themes import Theme
-from app.session import messages
-from app.session.messages import SessionState
+from app.session.commands import CancelTurn
+from app.session.events import (
+    Levels,
+    ReplyCut,
+    ReplyTextDelta,
+    SessionState,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+)
 
 _SPEECH_PROBABILITY = 0.5
 _MOST_CHARACTERS = 400
@@ -105,29 +114,29 @@ class CompactWindow(QWidget):
         is_replying = self._shown_badge.state in (SessionState.THINKING, SessionState.SPEAKING)
         self.stop_button.setEnabled(is_replying)
 
-    def _show_levels(self, event: messages.Levels) -> None:
+    def _show_levels(self, event: Levels) -> None:
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
         self.output_meter.show_level(event.output_dbfs)
 
-    def _open(self, event: messages.TurnOpened) -> None:
+    def _open(self, event: TurnOpened) -> None:
         self._turn_id = event.turn_id
         self.question.setText(event.text or self.tr("You speak …"))
         self._show_reply("")
 
-    def _commit(self, event: messages.TurnCommitted) -> None:
+    def _commit(self, event: TurnCommitted) -> None:
         if event.turn_id == self._turn_id and event.seconds:
             self.question.setText(self.tr("You spoke %1 s").replace("%1", f"{event.seconds:.1f}"))
 
-    def _take_back(self, event: messages.TurnExtended | messages.TurnCancelled) -> None:
-        if event.turn_id == self._turn_id and (isinstance(event, messages.TurnExtended) or not self._reply):
-            self.question.setText(self.tr("You speak …") if isinstance(event, messages.TurnExtended) else "")
+    def _take_back(self, event: TurnExtended | TurnCancelled) -> None:
+        if event.turn_id == self._turn_id and (isinstance(event, TurnExtended) or not self._reply):
+            self.question.setText(self.tr("You speak …") if isinstance(event, TurnExtended) else "")
             self._show_reply("")
 
-    def _add(self, event: messages.ReplyTextDelta) -> None:
+    def _add(self, event: ReplyTextDelta) -> None:
         if event.turn_id == self._turn_id:
             self._show_reply(self._reply + event.text)
 
-    def _cut(self, event: messages.ReplyCut) -> None:
+    def _cut(self, event: ReplyCut) -> None:
         if event.turn_id == self._turn_id:
             self._show_reply(f"{event.heard_text.rstrip()} …" if event.heard_text else "")
 
@@ -154,7 +163,7 @@ class CompactWindow(QWidget):
         bridge.reply_cut.connect(self._cut)
         mute.toggled.connect(self._show_mute)
         self.mute_button.clicked.connect(mute.toggle)
-        self.stop_button.clicked.connect(lambda: bridge.send(messages.CancelTurn()))
+        self.stop_button.clicked.connect(lambda: bridge.send(CancelTurn()))
         self.pin_button.toggled.connect(self.pin)
         self.expand_button.clicked.connect(self.close)
 

@@ -21,7 +21,7 @@ from app.gui.meters import LevelMeter
 from app.gui.talk_button import TalkButton
 from app.gui.themes import Theme
 from app.gui.volume_slider import VolumeSlider
-from app.session.messages import DevicesChanged, Levels, SessionState
+from app.session.events import DevicesChanged, Levels, SessionState
 from engine_runtime.types import Modality
 
 _SPEECH_PROBABILITY = 0.5

@@ -21,16 +21,15 @@ from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
 from app.gui.turn_menu import TurnMenu
-from app.session.conversation_folder import SOUND, latest_open
-from app.session.messages import (
-    ConversationContinued,
+from app.session.commands import (
     DeleteTurn,
     NewConversation,
     PlayAgain,
     PlayRecording,
     RetryTurn,
-    TurnOpened,
 )
+from app.session.conversation_folder import SOUND, latest_open
+from app.session.events import ConversationContinued, TurnOpened
 from app.session.recorded_events import how_to_continue, read_transcript, spans_of
 from engine_runtime.errors import MossVoiceError
 

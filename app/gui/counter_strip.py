@@ -10,7 +10,7 @@ from PySide6.QtGui import QFont, QFontMetrics
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.audio.echo_cancellation import EchoMeasurement
-from app.session.messages import Counters, EchoMeasured
+from app.session.events import Counters, EchoMeasured
 
 _WARNING = "⚠ "
 _LARGEST = 99_999

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QToolButton, Q
 from app.gui.icons import Icons
 from app.gui.state_badge import StateBadge
 from app.gui.themes import Theme
-from app.session.messages import EngineReady
+from app.session.events import EngineReady
 
 _PRODUCT = "MOSS Voice"
 

@@ -31,6 +31,7 @@ from app.gui.error_texts import in_words
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
+from app.session.commands import PlayRecording
 from app.session.conversation_folder import (
     SOUND,
     ConversationSummary,
@@ -40,7 +41,6 @@ from app.session.conversation_folder import (
     size_bytes,
 )
 from app.session.conversation_text import write_text
-from app.session.messages import PlayRecording
 from app.session.recorded_events import RecordedEvent, read_transcript, spans_of
 from engine_runtime.errors import MossVoiceError
 

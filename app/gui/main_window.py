@@ -42,8 +42,27 @@ from app.gui.translation import Translation
 from app.gui.ways_to_talk import WaysToTalk
 from app.gui.window_layout import beside, conversation_column, stacked
 from app.gui.window_modes import WindowModes
-from app.session import messages
-from app.session.messages import SessionState
+from app.session.commands import (
+    ApplySettings,
+    AskText,
+    CancelTurn,
+    NewConversation,
+    PlaySample,
+    RescanDevices,
+    SetDevices,
+    SetReply,
+    SetVolume,
+    Start,
+    Stop,
+)
+from app.session.events import (
+    DevicesChanged,
+    ErrorRaised,
+    RecordingStopped,
+    SampleFinished,
+    SampleStarted,
+    SessionState,
+)
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
@@ -85,7 +104,7 @@ class MainWindow(QMainWindow):
         themes.apply_font(application)
         themes.apply(application, self.theme, self._icons.folder)
         self.bridge = SessionBridge(session, self)
-        self._devices: messages.DevicesChanged | None = None
+        self._devices: DevicesChanged | None = None
         self._samples = load_samples(assets / "samples")
         self.header = HeaderBar(self.theme, self._icons)
         self.banner = ErrorBanner(self.theme, self._icons)
@@ -124,7 +143,7 @@ class MainWindow(QMainWindow):
     def begin(self) -> None:
         """Start the session and poll it."""
         self.bridge.session.start()
-        self.bridge.send(messages.ApplySettings(self.session_settings()))
+        self.bridge.send(ApplySettings(self.session_settings()))
         if self.preferences.keep != "nothing":
             self.conversations.continue_latest()
         self.bridge.start()
@@ -149,7 +168,7 @@ class MainWindow(QMainWindow):
             )
         self.controls.show_reply(preferences.reply)
         if self.session_settings() != before:
-            self.bridge.send(messages.ApplySettings(self.session_settings()))
+            self.bridge.send(ApplySettings(self.session_settings()))
         self._use_ways()
         self._use_theme()
         self._use_language()
@@ -181,7 +200,7 @@ class MainWindow(QMainWindow):
             self.tr("New conversation"),
         ):
             return
-        self.bridge.send(messages.NewConversation())
+        self.bridge.send(NewConversation())
         self.transcript.clear()
 
     def ask(self, text: str) -> None:
@@ -196,7 +215,7 @@ class MainWindow(QMainWindow):
                 self.tr("Shorten it, or ask it in parts."),
             )
             return
-        self.bridge.send(messages.AskText(text))
+        self.bridge.send(AskText(text))
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Hide in the tray, or save the geometry and stop the session."""
@@ -260,7 +279,7 @@ class MainWindow(QMainWindow):
             if (times := self.latency.metrics.turn(turn_id)) is not None:
                 self.transcript.show_times(times)
 
-    def _take_devices(self, event: messages.DevicesChanged) -> None:
+    def _take_devices(self, event: DevicesChanged) -> None:
         self._devices = event
         if event.input and event.output and self.banner.message == self._sound_error:
             self.banner.dismiss()
@@ -275,20 +294,20 @@ class MainWindow(QMainWindow):
     def _show_input(self) -> None:
         self.ways.show_source(self._devices, has_sample=self.sample_row.running is not None)
 
-    def _announce_sample(self, event: messages.SampleStarted) -> None:
+    def _announce_sample(self, event: SampleStarted) -> None:
         labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}
         label = labels.get(event.path, event.path.stem)
         self.transcript.announce_sample(label, event.seconds)
         self.sample_row.show_running(event.path)
         self._show_input()
 
-    def _finish_sample(self, _event: messages.SampleFinished) -> None:
+    def _finish_sample(self, _event: SampleFinished) -> None:
         self.transcript.announce_sample("", 0.0)
         self.sample_row.show_running(None)
         self._show_input()
 
-    def _show_error(self, event: messages.ErrorRaised | messages.RecordingStopped) -> None:
-        is_about_sound = isinstance(event, messages.ErrorRaised) and event.is_about_sound
+    def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
+        is_about_sound = isinstance(event, ErrorRaised) and event.is_about_sound
         remedy = self.tr("Look for devices again") if is_about_sound else ""
         self.banner.show_error(in_words(event.message), in_words(event.what_to_do), remedy)
         self._sound_error = self.banner.message if is_about_sound else ""
@@ -306,16 +325,16 @@ class MainWindow(QMainWindow):
 
     def _connect_controls(self) -> None:
         send, controls, header = self.bridge.send, self.controls, self.header
-        controls.started.connect(lambda: send(messages.Start()))
-        controls.stopped.connect(lambda: send(messages.Stop()))
-        controls.rescanned.connect(lambda: send(messages.RescanDevices()))
+        controls.started.connect(lambda: send(Start()))
+        controls.stopped.connect(lambda: send(Stop()))
+        controls.rescanned.connect(lambda: send(RescanDevices()))
         controls.devices_chosen.connect(self._choose_devices)
         controls.reply_chosen.connect(self._choose_reply)
         controls.volume.valueChanged.connect(self._choose_volume)
         self.composer.asked.connect(self.ask)
         self.transcript.welcome.asked.connect(self.ask)
-        self.composer.stopped.connect(lambda: send(messages.CancelTurn()))
-        self.banner.remedied.connect(lambda: send(messages.RescanDevices()))
+        self.composer.stopped.connect(lambda: send(CancelTurn()))
+        self.banner.remedied.connect(lambda: send(RescanDevices()))
         self.ways.interruption_chosen.connect(self._choose_interruption)
         self.sample_row.chosen.connect(self._play_sample)
         header.new_conversation.connect(self.start_new_conversation)
@@ -343,19 +362,19 @@ class MainWindow(QMainWindow):
             self.preferences, input_device=input_device, output_device=output_device
         )
         self._store.save(self.preferences)
-        self.bridge.send(messages.SetDevices(input_device or None, output_device or None))
+        self.bridge.send(SetDevices(input_device or None, output_device or None))
 
     def _choose_reply(self, modality: Modality) -> None:
         self.preferences = dataclasses.replace(self.preferences, reply=modality)
         self._store.save(self.preferences)
-        self.bridge.send(messages.SetReply(modality))
+        self.bridge.send(SetReply(modality))
 
     def _choose_volume(self, percent: int) -> None:
         self.preferences = dataclasses.replace(self.preferences, volume=percent)
-        self.bridge.send(messages.SetVolume(percent / 100))
+        self.bridge.send(SetVolume(percent / 100))
 
     def _play_sample(self, sample: SampleQuestion) -> None:
-        self.bridge.send(messages.PlaySample(sample.path))
+        self.bridge.send(PlaySample(sample.path))
 
     def _add_shortcuts(self) -> dict[str, QShortcut]:
         actions = {
@@ -364,11 +383,11 @@ class MainWindow(QMainWindow):
             "Ctrl+Down": lambda: self.controls.volume.change(-1),
             "Ctrl+M": self.controls.mute_button.toggle,
             "Ctrl+I": self.controls.interruption_button.toggle,
-            "Esc": lambda: self.bridge.send(messages.CancelTurn()),
+            "Esc": lambda: self.bridge.send(CancelTurn()),
             "Ctrl+L": self.composer.edit.setFocus,
             "Ctrl+N": self.start_new_conversation,
             "Ctrl+H": self._open_history,
-            "Ctrl+R": lambda: self.bridge.send(messages.RescanDevices()),
+            "Ctrl+R": lambda: self.bridge.send(RescanDevices()),
             "Ctrl+E": self.export.save_csv,
             "Ctrl+T": self.toggle_theme,
             "F9": self.modes.toggle_panel,

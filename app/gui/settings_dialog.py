@@ -40,7 +40,7 @@ from app.gui.settings_page import SettingsPage
 from app.gui.sound_check_page import SoundCheckPage
 from app.gui.talk_page import TalkPage
 from app.gui.themes import ThemeChoice
-from app.session.messages import DevicesChanged
+from app.session.events import DevicesChanged
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource, cut_speech
 from engine_runtime.errors import MossVoiceError

@@ -14,7 +14,8 @@ from app.gui.bridge import SessionBridge
 from app.gui.error_texts import in_words
 from app.gui.preferences import SENSITIVITY, Sensitivity
 from app.gui.settings_page import SettingsPage
-from app.session import messages
+from app.session.commands import CheckLoudspeaker, CheckMicrophone
+from app.session.events import ErrorRaised, Levels, SoundChecked
 
 _HEIGHT = 16
 
@@ -116,8 +117,8 @@ class SoundCheckPage(SettingsPage):
             button.setEnabled(bridge is not None)
         if bridge is None:
             return
-        self.microphone_button.clicked.connect(lambda: bridge.send(messages.CheckMicrophone()))
-        self.loudspeaker_button.clicked.connect(lambda: bridge.send(messages.CheckLoudspeaker()))
+        self.microphone_button.clicked.connect(lambda: bridge.send(CheckMicrophone()))
+        self.loudspeaker_button.clicked.connect(lambda: bridge.send(CheckLoudspeaker()))
         bridge.levels.connect(self._show_levels)
         bridge.sound_checked.connect(self._show_test)
         bridge.error_raised.connect(self._show_error)
@@ -125,10 +126,10 @@ class SoundCheckPage(SettingsPage):
     def _show_threshold(self) -> None:
         self.bar.show_threshold(SENSITIVITY[self.sensitivity][0])
 
-    def _show_levels(self, event: messages.Levels) -> None:
+    def _show_levels(self, event: Levels) -> None:
         self.bar.show_probability(event.vad_probability)
 
-    def _show_test(self, event: messages.SoundChecked) -> None:
+    def _show_test(self, event: SoundChecked) -> None:
         words = {
             "recording": self.tr("Recording: say something …"),
             "playing": self.tr("Playing …"),
@@ -136,6 +137,6 @@ class SoundCheckPage(SettingsPage):
         }
         self.status.setText(words[event.phase])
 
-    def _show_error(self, event: messages.ErrorRaised) -> None:
+    def _show_error(self, event: ErrorRaised) -> None:
         """The banner of the window is behind the dialog."""
         self.status.setText(in_words(event.message))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QLabel, QWidget
 
 from app.gui.definitions import number
-from app.session.messages import SpeculationMeasured
+from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 
 

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
 from app.gui.icons import Icons
 from app.gui.themes import Theme
-from app.session.messages import SessionState
+from app.session.events import SessionState
 
 _ICONS = {
     SessionState.STOPPED: "pause",

@@ -20,7 +20,7 @@ from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.turn_times import TurnTimes
 from app.gui.welcome import Welcome
-from app.session.messages import (
+from app.session.events import (
     Levels,
     PlaybackFinished,
     PlaybackStarted,

@@ -16,7 +16,8 @@ from app.gui.error_texts import in_words
 from app.gui.preferences import Interruption, Preferences
 from app.gui.push_to_talk import PushToTalk
 from app.gui.state_badge import StateBadge
-from app.session import messages
+from app.session.commands import HoldToTalk, Mute
+from app.session.events import DevicesChanged
 from app.settings import InputMode
 from engine_runtime.errors import MossVoiceError
 
@@ -47,7 +48,7 @@ class WaysToTalk(QObject):
         self._has_sample = False
         self._has_microphone = self._has_loudspeaker = True
         self.push = PushToTalk(window, controls.talk_button)
-        self.push.held.connect(lambda on: bridge.send(messages.HoldToTalk(on)))
+        self.push.held.connect(lambda on: bridge.send(HoldToTalk(on)))
         self.push.failed.connect(self._show_failure)
         controls.muted.connect(self._mute)
         controls.interruption_blocked.connect(self._block_interruption)
@@ -66,7 +67,7 @@ class WaysToTalk(QObject):
         self.push.apply(is_offered=input_mode != "voice", keys=preferences.hotkey)
         self._show_input()
 
-    def show_source(self, devices: messages.DevicesChanged | None, *, has_sample: bool) -> None:
+    def show_source(self, devices: DevicesChanged | None, *, has_sample: bool) -> None:
         """What is heard now; a sample counts as input, even without a microphone."""
         self._has_sample = has_sample
         if devices is not None:
@@ -86,7 +87,7 @@ class WaysToTalk(QObject):
             self._badge.show_input("push" if self._input_mode == "push" else "open")
 
     def _mute(self, on: bool) -> None:
-        self._bridge.send(messages.Mute(on))
+        self._bridge.send(Mute(on))
         self._show_input()
 
     def _block_interruption(self, on: bool) -> None:

@@ -9,16 +9,15 @@ from collections.abc import Callable
 
 from app.audio.wav import WavReader
 from app.dialog.conversation import TranscriptTurn
-from app.session.engine_jobs import AskAgain, Remove, Restore
-from app.session.engine_worker import EngineWorker
-from app.session.messages import (
+from app.session.commands import (
     ContinueConversation,
     DeleteTurn,
-    Event,
     PlayRecording,
     RetryTurn,
-    TurnsRemoved,
 )
+from app.session.engine_jobs import AskAgain, Remove, Restore
+from app.session.engine_worker import EngineWorker
+from app.session.events import Event, TurnsRemoved
 from app.session.turn_control import TurnControl
 
 _MOST_PLAYED_S = 300.0

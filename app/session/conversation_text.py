@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.export import ExportFile
-from app.session.messages import ReplyCut, ReplyFinished, TurnOpened
+from app.session.events import ReplyCut, ReplyFinished, TurnOpened
 from app.session.recorded_events import RecordedEvent
 
 

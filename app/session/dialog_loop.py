@@ -18,14 +18,43 @@ from queue import Empty, SimpleQueue
 from app.audio.devices import DeviceList
 from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
-from app.session import messages
 from app.session.capture import Capture
 from app.session.clocks import Clock
+from app.session.commands import (
+    ApplySettings,
+    AskText,
+    CancelTurn,
+    CheckLoudspeaker,
+    CheckMicrophone,
+    Command,
+    ContinueConversation,
+    DeleteTurn,
+    HoldToTalk,
+    Mute,
+    NewConversation,
+    PlayAgain,
+    PlayRecording,
+    PlaySample,
+    RescanDevices,
+    RetryTurn,
+    SetDevices,
+    SetReply,
+    SetVolume,
+    Start,
+    Stop,
+)
 from app.session.conversation_edits import ConversationEdits
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import HistoryChanged, Loaded, LoadFailed, Restored, RestoreFailed
 from app.session.engine_worker import EngineWorker
-from app.session.messages import Command, ErrorRaised, Event, SessionState, StateChanged
+from app.session.events import (
+    ConversationContinued,
+    EngineReady,
+    ErrorRaised,
+    Event,
+    SessionState,
+    StateChanged,
+)
 from app.session.meters import Meters
 from app.session.pending_work import PendingWork
 from app.session.playback import Playback
@@ -81,7 +110,7 @@ class DialogLoop:
         self._sources.hears_samples = settings.hear_samples
         self._sound_check = SoundCheck(capture, self._playback, clock, emit)
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
-        self._waiting: deque[messages.AskText | messages.PlaySample] = deque()
+        self._waiting: deque[AskText | PlaySample] = deque()
         """What was asked before the engine was ready."""
         self._state: SessionState | None = None
         self._is_loaded = False
@@ -173,58 +202,58 @@ class DialogLoop:
     def _carry_out(self, command: Command) -> None:
         turns, sources = self.turns, self._sources
         match command:
-            case messages.Start():
+            case Start():
                 self._start()
-            case messages.Stop():
+            case Stop():
                 self._stop()
-            case messages.Mute(on):
+            case Mute(on):
                 sources.is_muted = on
-            case messages.HoldToTalk(on):
+            case HoldToTalk(on):
                 self._hold(on)
-            case messages.SetDevices(audio_in, audio_out):
+            case SetDevices(audio_in, audio_out):
                 self._apply(replace(turns.settings, input_device=audio_in, output_device=audio_out))
-            case messages.ApplySettings(settings):
+            case ApplySettings(settings):
                 self._apply(settings)
-            case messages.SetVolume(volume):
+            case SetVolume(volume):
                 self._apply(replace(turns.settings, volume=volume))
-            case messages.CheckMicrophone() | messages.CheckLoudspeaker():
+            case CheckMicrophone() | CheckLoudspeaker():
                 self._check_sound(command)
-            case messages.SetReply(modality):
+            case SetReply(modality):
                 turns.apply(replace(turns.settings, reply=modality))
-            case messages.RescanDevices():
+            case RescanDevices():
                 sources.look_again()
-            case messages.CancelTurn():
+            case CancelTurn():
                 self._sound_check.cancel()
                 turns.cancel("user")
                 sources.end_sample()
-            case messages.PlayRecording():
+            case PlayRecording():
                 sources.open_output(turns.settings)
                 self._edits.play(command)
-            case messages.RetryTurn():
+            case RetryTurn():
                 sources.end_sample()
                 sources.open_output(turns.settings)
                 self._edits.retry(command)
-            case messages.DeleteTurn():
+            case DeleteTurn():
                 self._edits.delete(command)
-            case messages.ContinueConversation():
+            case ContinueConversation():
                 self._continued = command.folder
                 self._edits.begin_with(command)
-            case messages.NewConversation():
+            case NewConversation():
                 sources.end_sample()
                 turns.new_conversation()
                 self._recorder.end(is_ended=True)
-            case messages.PlayAgain(turn_id):
+            case PlayAgain(turn_id):
                 sources.open_output(turns.settings)
                 turns.repeat(turn_id)
-            case messages.AskText() | messages.PlaySample():
+            case AskText() | PlaySample():
                 self._ask(command)
 
-    def _ask(self, command: messages.AskText | messages.PlaySample) -> None:
+    def _ask(self, command: AskText | PlaySample) -> None:
         if self._has_failed:
             self._refuse()
         elif not self._is_loaded:
             self._waiting.append(command)
-        elif isinstance(command, messages.AskText):
+        elif isinstance(command, AskText):
             self._sources.open_output(self.turns.settings)
             self.turns.ask(command.text)
         else:
@@ -250,10 +279,10 @@ class DialogLoop:
         self._sources.is_listening = True
         self._sources.open(self.turns.settings)
 
-    def _check_sound(self, command: messages.CheckMicrophone | messages.CheckLoudspeaker) -> None:
+    def _check_sound(self, command: CheckMicrophone | CheckLoudspeaker) -> None:
         self.turns.cancel("replaced")
         self._sources.end_sample()
-        if isinstance(command, messages.CheckMicrophone):
+        if isinstance(command, CheckMicrophone):
             self._sources.require_microphone()
             self._sound_check.record()
         else:
@@ -302,7 +331,7 @@ class DialogLoop:
                 self._recorder.remember(result.snapshot)
             elif isinstance(result, Restored):
                 self._recorder.settle(is_continued=True)
-                self._emit(messages.ConversationContinued(self._continued))
+                self._emit(ConversationContinued(self._continued))
             elif isinstance(result, RestoreFailed):
                 self._recorder.settle(is_continued=False)
                 self._emit(ErrorRaised(result.message, result.what_to_do))
@@ -313,7 +342,7 @@ class DialogLoop:
         self._is_loaded = True
         self.turns.use_engine(engine)
         self._emit(
-            messages.EngineReady(
+            EngineReady(
                 engine.bundle,
                 engine.load_s,
                 engine.input_sample_rate,

@@ -8,8 +8,24 @@ from __future__ import annotations
 
 import logging
 
-from app.session import messages
-from app.session.messages import Event
+from app.session.events import (
+    Counters,
+    DevicesChanged,
+    EchoMeasured,
+    EngineReady,
+    ErrorRaised,
+    Event,
+    PlaybackFinished,
+    ReplyCut,
+    ReplyFinished,
+    SampleStarted,
+    StateChanged,
+    Timing,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+)
 from engine_runtime.timing import TimingEvent
 
 _log = logging.getLogger(__name__)
@@ -27,72 +43,72 @@ class EventLog:
     def __init__(self) -> None:
         self._turn_id = 0
         self._times: dict[str, float] = {}
-        self._reply: messages.ReplyFinished | None = None
+        self._reply: ReplyFinished | None = None
         self._devices: tuple[str, str] | None = None
-        self._counters = messages.Counters(0, 0)
+        self._counters = Counters(0, 0)
         self._echo = ""
 
     def note(self, event: Event) -> None:
         """Log an event, unless it is one of the meters."""
         match event:
-            case messages.Timing(timing):
+            case Timing(timing):
                 self._note_timing(timing)
-            case messages.StateChanged(state):
+            case StateChanged(state):
                 _log.debug("state: %s", state.value)
-            case messages.EngineReady(bundle, load_s, rate_in, rate_out):
+            case EngineReady(bundle, load_s, rate_in, rate_out):
                 _log.info(
                     "engine ready in %.1f s: %s, %d Hz in, %d Hz out", load_s, bundle, rate_in, rate_out
                 )
-            case messages.DevicesChanged():
+            case DevicesChanged():
                 self._note_devices(event)
-            case messages.ErrorRaised():
+            case ErrorRaised():
                 level = logging.ERROR if event.is_fatal else logging.WARNING
                 turn = "" if event.turn_id is None else f"turn {event.turn_id}: "
                 _log.log(level, "%s%s %s", turn, event.message, event.what_to_do)
-            case messages.Counters(underruns, dropped):
+            case Counters(underruns, dropped):
                 if event != self._counters:
                     _log.warning("under-runs %d, dropped input %d samples", underruns, dropped)
                 self._counters = event
-            case messages.EchoMeasured(echo):
+            case EchoMeasured(echo):
                 if echo.state != self._echo:
                     _log.info("echo: %s", echo.state)
                 self._echo = echo.state
-            case messages.SampleStarted(path, seconds):
+            case SampleStarted(path, seconds):
                 _log.info("sample %s, %.1f s", path.name, seconds)
             case _:
                 self._note_turn(event)
 
     def _note_turn(self, event: Event) -> None:
         match event:
-            case messages.TurnOpened(turn_id, source):
+            case TurnOpened(turn_id, source):
                 self._turn_id, self._reply = turn_id, None
                 self._times = {}
                 _log.debug("turn %d opened: %s", turn_id, source)
-            case messages.TurnCommitted(turn_id, seconds):
+            case TurnCommitted(turn_id, seconds):
                 _log.info("turn %d committed: %.2f s of speech", turn_id, seconds)
-            case messages.TurnExtended(turn_id):
+            case TurnExtended(turn_id):
                 _log.info("turn %d goes on", turn_id)
-            case messages.TurnCancelled(turn_id, reason):
+            case TurnCancelled(turn_id, reason):
                 _log.log(
                     logging.DEBUG if reason == "too_short" else logging.INFO,
                     "turn %d cancelled: %s",
                     turn_id,
                     reason,
                 )
-            case messages.ReplyCut(turn_id, reason):
+            case ReplyCut(turn_id, reason):
                 self._reply = None
                 _log.info(
                     "turn %d cut: %s, %.2f of %.2f s heard", turn_id, reason, event.heard_s, event.made_s
                 )
-            case messages.ReplyFinished(turn_id, _, seconds):
+            case ReplyFinished(turn_id, _, seconds):
                 self._reply = event
                 if not seconds:
                     self._log_end(event)
-            case messages.PlaybackFinished(turn_id):
+            case PlaybackFinished(turn_id):
                 if self._reply is not None and self._reply.turn_id == turn_id:
                     self._log_end(self._reply)
 
-    def _log_end(self, reply: messages.ReplyFinished) -> None:
+    def _log_end(self, reply: ReplyFinished) -> None:
         """The reply was played, or written. Once: a repetition is not logged."""
         self._reply = None
         times = "".join(f", {name} {ms:.0f} ms" for name, ms in self._times.items())
@@ -113,7 +129,7 @@ class EventLog:
         elif timing.turn_id == self._turn_id and (name := _DURATIONS.get(timing.name)):
             self._times[name] = timing.duration_ms
 
-    def _note_devices(self, event: messages.DevicesChanged) -> None:
+    def _note_devices(self, event: DevicesChanged) -> None:
         devices = (event.input, event.output)
         if devices != self._devices and (any(devices) or self._devices is not None):
             _log.info("microphone: %s; loudspeaker: %s", *(name or "closed" for name in devices))

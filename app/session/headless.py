@@ -25,10 +25,23 @@ from app.audio.wav import WavReader, WavWriter
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad
 from app.export import check_target
-from app.session import messages
 from app.session.clocks import RealClock, VirtualClock
+from app.session.commands import AskText, PlaySample
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_worker import EngineFactory
+from app.session.events import (
+    ErrorRaised,
+    Event,
+    Levels,
+    RecordingStopped,
+    ReplyCut,
+    ReplyFinished,
+    SampleFinished,
+    SampleProgress,
+    SampleStarted,
+    SessionState,
+    StateChanged,
+)
 from app.session.record_target import recorded
 from app.session.report import ConversationReport
 from app.session.session import Session
@@ -148,9 +161,9 @@ class _Conversation:
         stop_s = _STOP_S
         try:
             if wav_in is not None:
-                self._session.send(messages.PlaySample(wav_in))
+                self._session.send(PlaySample(wav_in))
             elif text is not None:
-                self._session.send(messages.AskText(text))
+                self._session.send(AskText(text))
             while not self._is_over:
                 if not self._session.is_running:
                     raise ConversationError("The conversation broke off. See the log file for details.")
@@ -165,27 +178,27 @@ class _Conversation:
             for event in self._session.poll():  # position of the cut, if any
                 self._take(event)
 
-    def _take(self, event: messages.Event) -> None:
+    def _take(self, event: Event) -> None:
         self.report.add(event)
         match event:
-            case messages.SampleStarted(_, seconds):
+            case SampleStarted(_, seconds):
                 self._length_s = seconds
-            case messages.SampleProgress(seconds) if self._progress is not None:
+            case SampleProgress(seconds) if self._progress is not None:
                 self._progress(min(seconds / self._length_s, 1.0))
-            case messages.Levels(input_dbfs=level):
+            case Levels(input_dbfs=level):
                 self.loudest_dbfs = max(self.loudest_dbfs, level)
-            case messages.ReplyFinished(turn_id=turn_id):
+            case ReplyFinished(turn_id=turn_id):
                 self._keep_speech(turn_id)
-            case messages.ReplyCut(turn_id=turn_id):
+            case ReplyCut(turn_id=turn_id):
                 self._keep_speech(turn_id)
-            case messages.ErrorRaised(message, what_to_do, _, _):
+            case ErrorRaised(message, what_to_do, _, _):
                 self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
                 self._is_over = True
-            case messages.RecordingStopped(_, message, what_to_do):
+            case RecordingStopped(_, message, what_to_do):
                 self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
-            case messages.SampleFinished():
+            case SampleFinished():
                 self._is_over = True
-            case messages.StateChanged(messages.SessionState.STOPPED):
+            case StateChanged(SessionState.STOPPED):
                 # A typed question has no other end: spoken replies end with their playback, text ones at
                 # once.
                 self._is_over = self._is_over or self.report.has_turns

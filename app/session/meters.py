@@ -15,7 +15,14 @@ from app.audio.levels import dbfs, rms
 from app.audio.streams import AudioInput, AudioOutput
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture
-from app.session.messages import Counters, EchoMeasured, Event, Levels, PlaybackLevel, SampleProgress
+from app.session.events import (
+    Counters,
+    EchoMeasured,
+    Event,
+    Levels,
+    PlaybackLevel,
+    SampleProgress,
+)
 from app.session.playback import Playback
 from engine_runtime.timing import TimingBus
 

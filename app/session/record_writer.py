@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from app.audio.growing_wav import GrowingWav
 from app.export import ExportFile, in_words
+from app.session.commands import Command, ContinueConversation
 from app.session.conversation_folder import (
     ABOUT,
     EVENTS,
@@ -33,9 +34,7 @@ from app.session.conversation_folder import (
     delete_conversation,
     read_about,
 )
-from app.session.messages import (
-    Command,
-    ContinueConversation,
+from app.session.events import (
     Event,
     Levels,
     PlaybackLevel,

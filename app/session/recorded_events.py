@@ -12,9 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from app.audio.growing_wav import frames_of
-from app.session import messages
+from app.session.commands import ContinueConversation
 from app.session.conversation_folder import SOUND, read_events, read_history
-from app.session.messages import ContinueConversation, Event
+from app.session.events import (
+    Event,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyCut,
+    ReplyFinished,
+    ReplyTextDelta,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+    TurnsRemoved,
+)
 from engine_runtime.types import Modality
 
 _BEFORE_TURN_S = 0.5
@@ -22,15 +34,15 @@ _BEFORE_TURN_S = 0.5
 _KINDS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
-        messages.TurnOpened,
-        messages.TurnExtended,
-        messages.TurnCommitted,
-        messages.TurnCancelled,
-        messages.ReplyTextDelta,
-        messages.ReplyCut,
-        messages.ReplyFinished,
-        messages.PlaybackStarted,
-        messages.PlaybackFinished,
+        TurnOpened,
+        TurnExtended,
+        TurnCommitted,
+        TurnCancelled,
+        ReplyTextDelta,
+        ReplyCut,
+        ReplyFinished,
+        PlaybackStarted,
+        PlaybackFinished,
     )
 }
 
@@ -48,7 +60,7 @@ def read_transcript(folder: Path) -> list[RecordedEvent]:
     found: list[RecordedEvent] = []
     for entry in read_events(folder):
         kind = entry.get("event")
-        if kind == messages.TurnsRemoved.__name__:
+        if kind == TurnsRemoved.__name__:
             removed = entry.get("turn_ids") or ()
             found = [known for known in found if known.event.turn_id not in removed]
         elif isinstance(kind, str) and kind in _KINDS and (event := revived(_KINDS[kind], entry)) is not None:
@@ -63,7 +75,7 @@ def spans_of(events: list[RecordedEvent]) -> dict[int, tuple[float, float]]:
     for known in events:
         if known.event.turn_id in over:  # it was played again
             continue
-        if isinstance(known.event, messages.PlaybackFinished | messages.TurnCancelled):
+        if isinstance(known.event, PlaybackFinished | TurnCancelled):
             over.add(known.event.turn_id)
         start, end = spans.get(known.event.turn_id, (max(known.t - _BEFORE_TURN_S, 0.0), 0.0))
         spans[known.event.turn_id] = (start, max(end, known.t))

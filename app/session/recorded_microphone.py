@@ -16,7 +16,7 @@ import numpy as np
 from app.audio.device_streams import DEVICE_RATE_HZ
 from app.audio.ring import Ring
 from app.audio.wav import WavReader
-from app.session.messages import Command
+from app.session.commands import Command
 
 _RING_SECONDS = 2.0
 _REST_S = 2.0

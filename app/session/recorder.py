@@ -17,17 +17,15 @@ from app.audio.stereo_track import StereoTrack
 from app.audio.streams import AudioOutput, PlayedTap
 from app.session.capture import Capture, CapturedBlock
 from app.session.clocks import Clock
-from app.session.messages import (
+from app.session.commands import (
     AskText,
     Command,
     ContinueConversation,
-    EngineReady,
-    Event,
     PlaySample,
-    RecordingStopped,
     RetryTurn,
     Start,
 )
+from app.session.events import EngineReady, Event, RecordingStopped
 from app.session.record_writer import About, Begin, CaptureGap, End, History, Line, RecordWriter, Sound, plain
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings

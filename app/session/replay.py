@@ -22,12 +22,29 @@ from app.audio.growing_wav import GrowingWav, frames_of
 from app.audio.wav import WavReader
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad
-from app.session import messages
 from app.session.clocks import VirtualClock
+from app.session.commands import (
+    AskText,
+    CancelTurn,
+    Command,
+    ContinueConversation,
+    DeleteTurn,
+    HoldToTalk,
+    PlaySample,
+    RetryTurn,
+    SetReply,
+    Start,
+)
 from app.session.conversation_folder import SOUND, list_conversations, read_about, read_events, read_history
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_worker import EngineFactory
-from app.session.messages import Command, SessionState
+from app.session.events import (
+    ConversationContinued,
+    ErrorRaised,
+    SampleFinished,
+    SessionState,
+    StateChanged,
+)
 from app.session.record_comparison import compare
 from app.session.recorded_events import revived
 from app.session.recorded_microphone import RecordedMicrophone
@@ -42,12 +59,12 @@ _POLL_S = 0.005
 _COMMANDS: dict[str, type[Command]] = {
     kind.__name__: kind
     for kind in (
-        messages.AskText,
-        messages.CancelTurn,
-        messages.HoldToTalk,
-        messages.SetReply,
-        messages.RetryTurn,
-        messages.DeleteTurn,
+        AskText,
+        CancelTurn,
+        HoldToTalk,
+        SetReply,
+        RetryTurn,
+        DeleteTurn,
     )
 }
 
@@ -108,19 +125,19 @@ def _hold(
     session.start()
     try:
         beginning = history | {"exchanges": [], "num_commits": 0, "num_forgotten": 0}
-        session.send(messages.ContinueConversation(Path(), beginning, 0, 0.0))
+        session.send(ContinueConversation(Path(), beginning, 0, 0.0))
         is_over = False
         while not is_over:
             if not session.is_running:
                 raise ReplayError("The replay broke off. See the log file for details.")
             time.sleep(_POLL_S)
             for event in session.poll():
-                if isinstance(event, messages.ErrorRaised) and event.turn_id is None:
+                if isinstance(event, ErrorRaised) and event.turn_id is None:
                     raise ReplayError(f"{event.message} {event.what_to_do}".strip())
-                if isinstance(event, messages.ConversationContinued):
-                    session.send(messages.PlaySample(sample) if sample is not None else messages.Start())
-                is_over = is_over or isinstance(event, messages.SampleFinished)
-                if isinstance(event, messages.StateChanged):
+                if isinstance(event, ConversationContinued):
+                    session.send(PlaySample(sample) if sample is not None else Start())
+                is_over = is_over or isinstance(event, SampleFinished)
+                if isinstance(event, StateChanged):
                     microphone.is_listened_to = event.state is SessionState.LISTENING
             is_over = is_over or microphone.is_over
     finally:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.session.clocks import Clock
 from app.session.engine_jobs import Loaded
-from app.session.messages import (
+from app.session.events import (
     CancelReason,
     Event,
     PlaybackFinished,

@@ -11,7 +11,17 @@ from statistics import fmean
 from typing import Any
 
 from app.audio.echo_cancellation import EchoMeasurement
-from app.session import messages
+from app.session.events import (
+    Counters,
+    EchoMeasured,
+    EngineReady,
+    Event,
+    ReplyCut,
+    ReplyFinished,
+    SpeculationMeasured,
+    Timing,
+    TurnCommitted,
+)
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 
@@ -24,7 +34,7 @@ _LAST = {
     "voice_to_voice_ms": "voice_to_voice",
 }
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
-_Reply = messages.ReplyFinished | messages.ReplyCut
+_Reply = ReplyFinished | ReplyCut
 
 
 class ConversationReport:
@@ -37,9 +47,9 @@ class ConversationReport:
         self._underruns = 0
         self._echo = EchoMeasurement()
         self._speculation = SpeculationStats()
-        self._committed: dict[int, messages.TurnCommitted] = {}
-        self._finished: dict[int, messages.ReplyFinished] = {}
-        self._cut: dict[int, messages.ReplyCut] = {}
+        self._committed: dict[int, TurnCommitted] = {}
+        self._finished: dict[int, ReplyFinished] = {}
+        self._cut: dict[int, ReplyCut] = {}
         self._of_turn: dict[int, list[TimingEvent]] = defaultdict(list)
 
     @property
@@ -47,25 +57,25 @@ class ConversationReport:
         """Whether a question was asked."""
         return bool(self._committed)
 
-    def add(self, event: messages.Event) -> None:
+    def add(self, event: Event) -> None:
         """The next event of the session."""
         match event:
-            case messages.EngineReady(bundle=bundle):
+            case EngineReady(bundle=bundle):
                 self._bundle = bundle
-            case messages.TurnCommitted(turn_id=turn_id):
+            case TurnCommitted(turn_id=turn_id):
                 self._committed[turn_id] = event
-            case messages.ReplyFinished(turn_id=turn_id):
+            case ReplyFinished(turn_id=turn_id):
                 self._finished[turn_id] = event
-            case messages.ReplyCut(turn_id=turn_id):
+            case ReplyCut(turn_id=turn_id):
                 self._cut[turn_id] = event
-            case messages.Timing(timing):
+            case Timing(timing):
                 self.timings.append(timing)
                 self._of_turn[timing.turn_id].append(timing)
-            case messages.EchoMeasured(echo):
+            case EchoMeasured(echo):
                 self._echo = echo
-            case messages.SpeculationMeasured(stats):
+            case SpeculationMeasured(stats):
                 self._speculation = stats
-            case messages.Counters(underruns, _):
+            case Counters(underruns, _):
                 self._underruns = underruns
 
     def document(self) -> dict[str, Any]:
@@ -107,7 +117,7 @@ class ConversationReport:
             "echo": asdict(self._echo),
         }
 
-    def _turn(self, committed: messages.TurnCommitted) -> dict[str, Any]:
+    def _turn(self, committed: TurnCommitted) -> dict[str, Any]:
         cut = self._cut.get(committed.turn_id)
         reply = self._finished[committed.turn_id] if cut is None else cut
         return {
@@ -123,7 +133,7 @@ class ConversationReport:
 
 def _heard(reply: _Reply) -> dict[str, Any]:
     """The heard part of a reply: all of it, or the part before the cut."""
-    if isinstance(reply, messages.ReplyFinished):
+    if isinstance(reply, ReplyFinished):
         return _entry(reply, reply.text, reply.codes, reply.seconds, reply.finish_reason, None)
     cut = {"reason": reply.reason, "unheard_text": reply.unheard_text, "made_s": round(reply.made_s, 3)}
     return _entry(reply, reply.heard_text, reply.heard_codes, reply.heard_s, "cancelled", cut)

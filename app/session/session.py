@@ -25,12 +25,13 @@ from app.dialog.smart_turn import WINDOW_S
 from app.dialog.vad import SileroVad, Vad
 from app.session.capture import Capture
 from app.session.clocks import Clock, RealClock
+from app.session.commands import Command
 from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_jobs import Close
 from app.session.engine_worker import EngineFactory, EngineWorker
 from app.session.event_log import EventLog
-from app.session.messages import Command, Event, Timing
+from app.session.events import Event, Timing
 from app.session.pending_work import PendingWork
 from app.session.record_writer import RecordWriter
 from app.session.recorder import ConversationRecorder

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.session.capture import Capture
 from app.session.clocks import Clock
-from app.session.messages import Event, SoundChecked
+from app.session.events import Event, SoundChecked
 from app.session.playback import Playback
 from engine_runtime.types import Pcm
 

@@ -14,7 +14,7 @@ from app.audio.devices import Device, DeviceList
 from app.audio.supervisor import DeviceNotice, DeviceSupervisor
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture
-from app.session.messages import (
+from app.session.events import (
     DeviceNoticed,
     DevicesChanged,
     ErrorRaised,

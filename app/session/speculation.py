@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from app.session.clocks import Clock
 from app.session.engine_jobs import Commit, Confirm, Reopen, RolledBack
 from app.session.engine_worker import EngineWorker
+from app.session.events import Event, SpeculationMeasured
 from app.session.held_timings import HeldTimings
-from app.session.messages import Event, SpeculationMeasured
 from app.session.reply_run import HELD_S
 from app.session.speculation_policy import OffReason, SpeculationPolicy, SpeculationStats
 from app.settings import SpeculationMode

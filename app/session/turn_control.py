@@ -32,7 +32,7 @@ from app.session.engine_jobs import (
     TurnFailed,
 )
 from app.session.engine_worker import EngineWorker
-from app.session.messages import (
+from app.session.events import (
     CancelReason,
     ErrorRaised,
     Event,

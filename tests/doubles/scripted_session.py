@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app import paths
-from app.session.messages import (
-    Command,
+from app.session.commands import Command
+from app.session.events import (
     Counters,
     DevicesChanged,
     EngineReady,

@@ -12,7 +12,8 @@ import sys
 from app import cli, paths
 from app.gui import run
 from app.gui.main_window import MainWindow
-from app.session.messages import PlaySample, SessionState, StateChanged
+from app.session.commands import PlaySample
+from app.session.events import SessionState, StateChanged
 
 
 class DrivenWindow(MainWindow):

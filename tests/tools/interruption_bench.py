@@ -27,7 +27,8 @@ from app.dialog.smart_turn import SmartTurn
 from app.dialog.vad import SileroVad
 from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
 from app.session.clocks import VirtualClock
-from app.session.messages import PlaybackFinished, PlaybackStarted, Start, Timing
+from app.session.commands import Start
+from app.session.events import PlaybackFinished, PlaybackStarted, Timing
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Pcm

@@ -22,7 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.messages import PlaybackFinished, SessionState, Start, StateChanged, Timing
+from app.session.commands import Start
+from app.session.events import (
+    PlaybackFinished,
+    SessionState,
+    StateChanged,
+    Timing,
+)
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Pcm

@@ -30,7 +30,8 @@ def hold_conversation(folder: Path) -> None:
     from app.gui.main_window import MainWindow
     from app.gui.preferences import Preferences, PreferenceStore, ThemeChoice
     from app.main import engine_factory, load_turn_end_detector
-    from app.session.messages import EngineReady, PlaybackFinished, PlaySample, Start
+    from app.session.commands import PlaySample, Start
+    from app.session.events import EngineReady, PlaybackFinished
     from app.session.session import Session
     from app.settings import StartSettings
 

@@ -21,7 +21,12 @@ from PySide6.QtWidgets import QApplication
 
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
-from app.session.messages import Event, Levels, PlaybackLevel, Timing
+from app.session.events import (
+    Event,
+    Levels,
+    PlaybackLevel,
+    Timing,
+)
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import ScriptedSession, all_timings, conversation, opening
 

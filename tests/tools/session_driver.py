@@ -15,7 +15,7 @@ from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.smart_turn import EndOfTurnDetector
 from app.session.clocks import Clock, VirtualClock
-from app.session.messages import Event
+from app.session.events import Event
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioDeviceError

@@ -17,8 +17,21 @@ from app.commands import console
 from app.commands.console import ConsoleError, Terminal, converse
 from app.commands.enter_key import EnterKey
 from app.process import Stopped
-from app.session import messages
-from app.session.messages import Event, SessionState
+from app.session.commands import HoldToTalk, Start
+from app.session.events import (
+    ErrorRaised,
+    Event,
+    Levels,
+    ReplyCut,
+    ReplyFinished,
+    ReplyTextDelta,
+    SessionState,
+    StateChanged,
+    Timing,
+    TurnCancelled,
+    TurnCommitted,
+    TurnOpened,
+)
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.pulse_server import PulseServer
@@ -58,18 +71,18 @@ def turn() -> list[Event]:
     commit = TimingEvent("endpointing", 1, 0, 261 * MS, "dialog", {"reason": "likely"})
     heard = TimingEvent("voice_to_voice", 1, 0, 442 * MS, "dialog")
     return [
-        messages.TurnOpened(1, "voice"),
-        messages.Timing(rated),
-        messages.Timing(commit),
-        messages.TurnCommitted(1, 1.52),
-        messages.ReplyTextDelta(1, "the sky", True),
-        messages.ReplyTextDelta(1, " is blue", True),
-        messages.Timing(heard),
-        messages.ReplyFinished(1, Modality.SPEECH, 1.6, "", 19, 20, "stop"),
-        messages.ReplyCut(1, "barge_in", Modality.SPEECH, "the", "sky is blue", 0.61, 1.6, 19, 8),
-        messages.TurnCancelled(1, "barge_in"),
-        messages.TurnOpened(2, "voice"),
-        messages.TurnCancelled(2, "too_short"),
+        TurnOpened(1, "voice"),
+        Timing(rated),
+        Timing(commit),
+        TurnCommitted(1, 1.52),
+        ReplyTextDelta(1, "the sky", True),
+        ReplyTextDelta(1, " is blue", True),
+        Timing(heard),
+        ReplyFinished(1, Modality.SPEECH, 1.6, "", 19, 20, "stop"),
+        ReplyCut(1, "barge_in", Modality.SPEECH, "the", "sky is blue", 0.61, 1.6, 19, 8),
+        TurnCancelled(1, "barge_in"),
+        TurnOpened(2, "voice"),
+        TurnCancelled(2, "too_short"),
     ]
 
 
@@ -96,7 +109,7 @@ def test_turns_and_decisions_are_lines() -> None:
 def test_the_session_is_started_and_stopped() -> None:
     session = LiveScript(opening(), turn())
     report = converse(session, None, Terminal(lambda line: None, shows_level=False))
-    assert session.commands == [messages.Start()]
+    assert session.commands == [Start()]
     assert session.is_started
     assert session.is_stopped
     (reported,) = report.document()["turns"]
@@ -121,7 +134,7 @@ def test_other_signals_end_the_command() -> None:
 
 def test_enter_is_the_button_of_push_to_talk() -> None:
     read, write = os.pipe()
-    session = LiveScript(opening(), [], [messages.TurnCancelled(1, "nothing_heard")], [], [])
+    session = LiveScript(opening(), [], [TurnCancelled(1, "nothing_heard")], [], [])
     lines: list[str] = []
     os.write(write, b"\n\n")
     try:
@@ -129,18 +142,18 @@ def test_enter_is_the_button_of_push_to_talk() -> None:
     finally:
         os.close(read)
         os.close(write)
-    assert session.commands == [messages.Start(), messages.HoldToTalk(True), messages.HoldToTalk(False)]
+    assert session.commands == [Start(), HoldToTalk(True), HoldToTalk(False)]
     assert lines[-2:] == ["Enter begins your next turn", "1. nothing was heard"]
 
 
 def test_without_a_microphone_it_ends_with_the_reason() -> None:
-    missing = messages.ErrorRaised("No microphone was found.", "Connect one.")
+    missing = ErrorRaised("No microphone was found.", "Connect one.")
     with pytest.raises(ConsoleError, match=r"^No microphone was found\. Connect one\.$"):
-        printed([messages.StateChanged(SessionState.LOADING)], [missing])
+        printed([StateChanged(SessionState.LOADING)], [missing])
 
 
 def test_a_later_error_is_shown_and_the_conversation_continues() -> None:
-    lost = messages.ErrorRaised("The microphone went away.", "The default one is used.")
+    lost = ErrorRaised("The microphone went away.", "The default one is used.")
     lines = printed(opening(), [lost], turn())
     assert lines[2] == "The microphone went away. The default one is used."
     assert lines[-1] == "2. too short for a question"
@@ -156,16 +169,16 @@ def test_a_session_that_broke_off_is_an_error() -> None:
 
 def test_a_fatal_error_ends_it() -> None:
     with pytest.raises(ConsoleError, match=r"The model is damaged\."):
-        printed(opening(), [messages.ErrorRaised("The model is damaged.", "", is_fatal=True)])
+        printed(opening(), [ErrorRaised("The model is damaged.", "", is_fatal=True)])
 
 
 def test_a_terminal_shows_the_level_below_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal(shows_level=True)
     for event in opening():
         terminal.show(event)
-    terminal.show(messages.Levels(-30.0, -120.0, 0.1))
-    terminal.show(messages.Levels(-120.0, -120.0, 0.1))
-    terminal.show(messages.TurnCommitted(1, 1.0))
+    terminal.show(Levels(-30.0, -120.0, 0.1))
+    terminal.show(Levels(-120.0, -120.0, 0.1))
+    terminal.show(TurnCommitted(1, 1.0))
     terminal.close()
     last = capsys.readouterr().out.split("listening; Ctrl-C ends the conversation\n")[1]
     assert "[############            ]  -30 dBFS  listening" in last

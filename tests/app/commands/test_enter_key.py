@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from app.commands.enter_key import EnterKey
-from app.session.messages import Command, ErrorRaised, HoldToTalk, SessionState, StateChanged
+from app.session.commands import Command, HoldToTalk
+from app.session.events import ErrorRaised, SessionState, StateChanged
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pytestqt.qtbot import QtBot
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.tray import Tray
-from app.session import messages
-from app.session.messages import SessionState, StateChanged
+from app.session.commands import Mute, Stop
+from app.session.events import DevicesChanged, SessionState, StateChanged
 from tests.doubles.scripted_session import ScriptedSession, opening
 
 
@@ -61,7 +61,7 @@ def test_the_icon_says_what_the_badge_says(shown: MainWindow) -> None:
     shown.bridge.state_changed.emit(StateChanged(SessionState.LISTENING))
     shown.controls.mute_button.click()
     assert tray.icon.toolTip() == "MOSS Voice: Muted"
-    shown.bridge.devices_changed.emit(messages.DevicesChanged((), (), "", ""))
+    shown.bridge.devices_changed.emit(DevicesChanged((), (), "", ""))
     assert tray.icon.toolTip() == "MOSS Voice: No microphone"
 
 
@@ -69,7 +69,7 @@ def test_the_menu_does_what_the_window_does(shown: MainWindow, session: Scripted
     tray = tray_of(shown)
     tray.run_action.trigger()
     tray.mute_action.trigger()
-    assert session.commands == [messages.Stop(), messages.Mute(True)]
+    assert session.commands == [Stop(), Mute(True)]
     assert shown.controls.mute_button.isChecked()
     shown.controls.mute_button.click()
     assert not tray.mute_action.isChecked()

@@ -6,8 +6,16 @@ from PySide6.QtTest import QSignalSpy
 from pytestqt.qtbot import QtBot
 
 from app.gui.bridge import SessionBridge
-from app.session import messages
-from app.session.messages import Event, Levels, SessionState, StateChanged, Timing, TurnCommitted, TurnOpened
+from app.session.commands import Mute
+from app.session.events import (
+    Event,
+    Levels,
+    SessionState,
+    StateChanged,
+    Timing,
+    TurnCommitted,
+    TurnOpened,
+)
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import ScriptedSession
 
@@ -69,5 +77,5 @@ def test_a_session_that_fails_is_reported_once(qtbot: QtBot) -> None:
 
 
 def test_commands_are_handed_on(session: ScriptedSession) -> None:
-    SessionBridge(session).send(messages.Mute(True))
-    assert session.commands == [messages.Mute(True)]
+    SessionBridge(session).send(Mute(True))
+    assert session.commands == [Mute(True)]

@@ -15,13 +15,15 @@ from PySide6.QtWidgets import QFileDialog
 from app import paths
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
-from app.session.messages import (
+from app.session.commands import (
     ContinueConversation,
-    ConversationContinued,
     DeleteTurn,
     PlayAgain,
-    ReplyFinished,
     RetryTurn,
+)
+from app.session.events import (
+    ConversationContinued,
+    ReplyFinished,
     TurnCommitted,
     TurnOpened,
     TurnsRemoved,

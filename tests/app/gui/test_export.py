@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.gui.export import MOST_EVENTS
 from app.gui.main_window import MainWindow
-from app.session.messages import Timing
+from app.session.events import Timing
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import ScriptedSession
 

@@ -13,8 +13,9 @@ from pytestqt.qtbot import QtBot
 from app.gui.history_dialog import HistoryDialog
 from app.gui.icons import Icons
 from app.gui.themes import Theme
+from app.session.commands import AskText, NewConversation, PlayRecording
 from app.session.conversation_folder import list_conversations
-from app.session.messages import AskText, NewConversation, PlaybackFinished, PlayRecording
+from app.session.events import PlaybackFinished
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 from tests.doubles.scripted_engine import Script, ScriptedEngine

@@ -19,7 +19,7 @@ from app.gui.series import MAX_LEVELS, SHOWN_TURNS
 from app.gui.themes import DARK, Theme, mix
 from app.gui.tiles import FigureTile
 from app.gui.turn_times import LatencyStage
-from app.session.messages import SpeculationMeasured
+from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings

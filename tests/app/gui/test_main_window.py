@@ -16,9 +16,25 @@ from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.sample_questions import SampleQuestion
 from app.gui.sample_row import SampleRow
 from app.gui.themes import DARK, LIGHT, ThemeChoice
-from app.session import messages
-from app.session.messages import (
+from app.session.commands import (
+    ApplySettings,
+    AskText,
+    CancelTurn,
+    Command,
+    Mute,
+    NewConversation,
+    PlayAgain,
+    PlaySample,
+    RescanDevices,
+    SetDevices,
+    SetReply,
+    SetVolume,
+    Start,
+    Stop,
+)
+from app.session.events import (
     Counters,
+    DeviceNoticed,
     DevicesChanged,
     EchoMeasured,
     ErrorRaised,
@@ -27,6 +43,7 @@ from app.session.messages import (
     SessionState,
     StateChanged,
     Timing,
+    TurnOpened,
 )
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
@@ -46,7 +63,7 @@ def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
 @pytest.mark.slow
 def test_the_session_is_started_with_the_preferences(window: MainWindow, session: ScriptedSession) -> None:
     assert session.is_started
-    assert session.commands == [messages.ApplySettings(window.preferences.session_settings())]
+    assert session.commands == [ApplySettings(window.preferences.session_settings())]
 
 
 @pytest.mark.slow
@@ -82,7 +99,7 @@ def test_a_typed_question_is_asked_with_enter(
     qtbot.keyClick(ready.composer.edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
     qtbot.keyClicks(ready.composer.edit, "is what")
     qtbot.keyClick(ready.composer.edit, Qt.Key.Key_Return)
-    assert session.commands == [messages.AskText("two plus three\nis what")]
+    assert session.commands == [AskText("two plus three\nis what")]
     assert ready.composer.edit.toPlainText() == ""
 
 
@@ -92,35 +109,35 @@ def test_the_button_of_the_composer_stops_a_reply(
     button = ready.composer.button
     assert not button.isEnabled()
     for state in (SessionState.THINKING, SessionState.SPEAKING):
-        ready.bridge.state_changed.emit(messages.StateChanged(state))
+        ready.bridge.state_changed.emit(StateChanged(state))
         assert button.isEnabled()
         assert button.toolTip() == "Stop the reply (Esc)"
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    assert session.commands == [messages.CancelTurn(), messages.CancelTurn()]
+    assert session.commands == [CancelTurn(), CancelTurn()]
     qtbot.keyClicks(ready.composer.edit, "two plus three")  # a question of one's own is sent instead
     assert button.toolTip() == "Ask (Enter)"
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    assert session.commands[2:] == [messages.AskText("two plus three")]
-    ready.bridge.state_changed.emit(messages.StateChanged(SessionState.LISTENING))
+    assert session.commands[2:] == [AskText("two plus three")]
+    ready.bridge.state_changed.emit(StateChanged(SessionState.LISTENING))
     assert not button.isEnabled()
 
 
 def test_an_error_of_a_device_ends_when_the_device_is_back(
     ready: MainWindow, session: ScriptedSession
 ) -> None:
-    lost = messages.ErrorRaised("The sound device pulse was lost.", "Check its cable.", is_about_sound=True)
-    gone = messages.DevicesChanged((), (), "", "")
-    back = messages.DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse")
+    lost = ErrorRaised("The sound device pulse was lost.", "Check its cable.", is_about_sound=True)
+    gone = DevicesChanged((), (), "", "")
+    back = DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse")
     bridge = ready.bridge
     bridge.error_raised.emit(lost)
     bridge.devices_changed.emit(gone)
     assert ready.banner.message == "The sound device pulse was lost."
     ready.banner.remedy_button.click()
-    assert session.commands == [messages.RescanDevices()]
+    assert session.commands == [RescanDevices()]
     bridge.devices_changed.emit(back)
     assert ready.banner.message == ""
     bridge.error_raised.emit(lost)
-    bridge.error_raised.emit(messages.ErrorRaised("The reply failed.", "Ask again."))
+    bridge.error_raised.emit(ErrorRaised("The reply failed.", "Ask again."))
     bridge.devices_changed.emit(back)
     assert ready.banner.message == "The reply failed."
     assert ready.banner.remedy_button.isHidden()
@@ -148,10 +165,10 @@ def test_start_stop_mute(qtbot: QtBot, ready: MainWindow, session: ScriptedSessi
     qtbot.mouseClick(ready.controls.mute_button, Qt.MouseButton.LeftButton)
     qtbot.mouseClick(ready.controls.start_button, Qt.MouseButton.LeftButton)
     assert session.commands == [
-        messages.Start(),
-        messages.Mute(True),
-        messages.Mute(False),
-        messages.Stop(),
+        Start(),
+        Mute(True),
+        Mute(False),
+        Stop(),
     ]
 
 
@@ -161,7 +178,7 @@ def test_start_while_loading_waits_for_the_engine(
 ) -> None:
     session.commands.clear()
     qtbot.mouseClick(window.controls.start_button, Qt.MouseButton.LeftButton)
-    assert session.commands == [messages.Start()]
+    assert session.commands == [Start()]
     assert window.controls.is_running
 
 
@@ -169,11 +186,11 @@ def test_start_while_loading_waits_for_the_engine(
 @pytest.mark.parametrize(
     ("key", "modifier", "command"),
     [
-        (Qt.Key.Key_Escape, Qt.KeyboardModifier.NoModifier, messages.CancelTurn()),
-        (Qt.Key.Key_R, Qt.KeyboardModifier.ControlModifier, messages.RescanDevices()),
-        (Qt.Key.Key_M, Qt.KeyboardModifier.ControlModifier, messages.Mute(True)),
-        (Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier, messages.NewConversation()),
-        (Qt.Key.Key_Space, Qt.KeyboardModifier.ControlModifier, messages.Stop()),
+        (Qt.Key.Key_Escape, Qt.KeyboardModifier.NoModifier, CancelTurn()),
+        (Qt.Key.Key_R, Qt.KeyboardModifier.ControlModifier, RescanDevices()),
+        (Qt.Key.Key_M, Qt.KeyboardModifier.ControlModifier, Mute(True)),
+        (Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier, NewConversation()),
+        (Qt.Key.Key_Space, Qt.KeyboardModifier.ControlModifier, Stop()),
     ],
 )
 def test_shortcuts(
@@ -182,7 +199,7 @@ def test_shortcuts(
     session: ScriptedSession,
     key: Qt.Key,
     modifier: Qt.KeyboardModifier,
-    command: messages.Command,
+    command: Command,
 ) -> None:
     ready.activateWindow()
     QApplication.processEvents()
@@ -199,7 +216,7 @@ def test_devices_are_listed_and_chosen(
     box = ready.controls.input_box
     box.setCurrentIndex(box.findData("USB headset"))
     box.activated.emit(box.currentIndex())
-    assert session.commands == [messages.SetDevices("USB headset", None)]
+    assert session.commands == [SetDevices("USB headset", None)]
     assert store.load().input_device == "USB headset"
     session.feed(DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse"))
     ready.bridge.poll()
@@ -211,14 +228,14 @@ def test_reply_as_text(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession, store: PreferenceStore
 ) -> None:
     qtbot.mouseClick(ready.controls.text_button, Qt.MouseButton.LeftButton)
-    assert session.commands == [messages.SetReply(Modality.TEXT)]
+    assert session.commands == [SetReply(Modality.TEXT)]
     assert store.load().reply is Modality.TEXT
 
 
 @pytest.mark.slow
 def test_play_again(ready: MainWindow, session: ScriptedSession) -> None:
     ready.transcript.play_again.emit(3)
-    assert session.commands == [messages.PlayAgain(3)]
+    assert session.commands == [PlayAgain(3)]
 
 
 def test_errors_are_shown_in_words_and_can_be_dismissed(
@@ -280,7 +297,7 @@ def test_a_loudspeaker_that_is_away_is_said_and_noticed(ready: MainWindow) -> No
     bridge.devices_changed.emit(DevicesChanged(("usb",), (), "usb", ""))
     assert badge_word(ready) == "No loudspeaker"
     bridge.devices_changed.emit(DevicesChanged(("usb",), ("pci",), "usb", "pci", {"pci": "Built-in"}))
-    bridge.device_noticed.emit(messages.DeviceNoticed("The loudspeaker Built-in is back."))
+    bridge.device_noticed.emit(DeviceNoticed("The loudspeaker Built-in is back."))
     assert badge_word(ready) == "Listening"
     assert ready.notice.text() == "The loudspeaker Built-in is back."
     assert ready.controls.output_box.itemText(0) == "Default loudspeaker: Built-in"
@@ -342,7 +359,7 @@ def test_the_volume_is_sent_and_kept(
     assert (slider.value(), slider.accessibleName()) == (100, "Volume of replies")
     qtbot.keyClick(slider, Qt.Key.Key_Left)
     qtbot.keyClick(ready, Qt.Key.Key_Down, Qt.KeyboardModifier.ControlModifier)
-    assert session.commands[-2:] == [messages.SetVolume(0.95), messages.SetVolume(0.9)]
+    assert session.commands[-2:] == [SetVolume(0.95), SetVolume(0.9)]
     assert "90 %" in slider.toolTip()
     ready.close()
     assert store.load().volume == 90
@@ -419,7 +436,7 @@ def test_language_is_switched_live(ready: MainWindow, session: ScriptedSession) 
 @pytest.mark.slow
 def test_changed_settings_reach_the_session_once(ready: MainWindow, session: ScriptedSession) -> None:
     ready.apply_preferences(Preferences(theme=ThemeChoice.DARK, language="en", endpointing_ms=900, seed=4))
-    assert session.commands == [messages.ApplySettings(ready.session_settings())]
+    assert session.commands == [ApplySettings(ready.session_settings())]
     assert ready.session_settings().turn_taking.end_ms == 900
     assert ready.session_settings().seed == 4
     ready.apply_preferences(ready.preferences)
@@ -433,8 +450,8 @@ def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, 
     ready._samples[:] = [question]
     ready.sample_row = SampleRow([question], ready.theme, ready._icons)
     ready._play_sample(question)
-    assert session.commands == [messages.PlaySample(path)]
-    session.feed(messages.SampleStarted(path, 1.2), messages.TurnOpened(1, "sample"))
+    assert session.commands == [PlaySample(path)]
+    session.feed(SampleStarted(path, 1.2), TurnOpened(1, "sample"))
     ready.bridge.poll()
     user, _ = ready.transcript.bubbles(1)
     assert user is not None
@@ -455,7 +472,7 @@ def test_new_conversation_empties_the_view(
     monkeypatch.setattr("app.gui.main_window.is_confirmed", lambda *_: True)
     ready.start_new_conversation()
     assert ready.transcript.turn_count == 0
-    assert session.commands == [messages.NewConversation()]
+    assert session.commands == [NewConversation()]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from app.gui.settings_dialog import SettingsDialog
 from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.gui.themes import ThemeChoice
 from app.gui.translation import Translation
-from app.session.messages import DevicesChanged
+from app.session.events import DevicesChanged
 from engine_runtime.bundle.released.assembly import assemble
 from engine_runtime.bundle.released.layout import find_released, locate
 from engine_runtime.types import Modality

@@ -9,8 +9,8 @@ from pytestqt.qtbot import QtBot
 from app.gui.main_window import MainWindow
 from app.gui.preferences import SENSITIVITY, Preferences
 from app.gui.settings_dialog import SettingsDialog
-from app.session import messages
-from app.session.messages import ErrorRaised, Levels, SoundChecked
+from app.session.commands import CheckLoudspeaker, CheckMicrophone
+from app.session.events import ErrorRaised, Levels, SoundChecked
 from tests.doubles.scripted_session import ScriptedSession
 
 
@@ -36,7 +36,7 @@ def test_the_buttons_ask_the_session(qtbot: QtBot, window: MainWindow, session: 
     page = dialog.sound_check
     page.microphone_button.click()
     page.loudspeaker_button.click()
-    assert session.commands[-2:] == [messages.CheckMicrophone(), messages.CheckLoudspeaker()]
+    assert session.commands[-2:] == [CheckMicrophone(), CheckLoudspeaker()]
     said = []
     for event in (SoundChecked("recording"), SoundChecked("done"), ErrorRaised("No microphone is open.", "")):
         session.feed(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytestqt.qtbot import QtBot
 
 from app.gui.speculation_line import SpeculationLine
-from app.session.messages import SpeculationMeasured
+from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 
 

@@ -14,7 +14,7 @@ from app.gui.icons import Icons
 from app.gui.themes import DARK, Theme
 from app.gui.transcript import MOST_TURNS, Transcript
 from app.gui.turn_times import TurnTimes
-from app.session.messages import (
+from app.session.events import (
     CancelReason,
     Levels,
     PlaybackFinished,

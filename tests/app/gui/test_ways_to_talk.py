@@ -13,8 +13,8 @@ from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.gui.shortcuts_dialog import ShortcutsDialog
-from app.session import messages
-from app.session.messages import HoldToTalk
+from app.session.commands import HoldToTalk
+from app.session.events import TurnCancelled, TurnOpened
 from app.session.session_settings import SessionSettings
 from app.settings import InputMode
 from tests.doubles.scripted_session import ScriptedSession, opening
@@ -109,8 +109,8 @@ def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) 
 
 
 def test_a_press_without_speech_is_answered_in_the_transcript(ready: MainWindow) -> None:
-    ready.bridge.turn_opened.emit(messages.TurnOpened(1, "voice"))
-    ready.bridge.turn_cancelled.emit(messages.TurnCancelled(1, "nothing_heard"))
+    ready.bridge.turn_opened.emit(TurnOpened(1, "voice"))
+    ready.bridge.turn_cancelled.emit(TurnCancelled(1, "nothing_heard"))
     user, reply = ready.transcript.bubbles(1)
     assert user.caption.text() == "You spoke · nothing was heard"
     assert reply is None

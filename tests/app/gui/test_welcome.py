@@ -10,8 +10,8 @@ from app.gui.icons import Icons
 from app.gui.main_window import MainWindow
 from app.gui.themes import Theme
 from app.gui.welcome import Welcome
-from app.session import messages
-from app.session.messages import EngineReady, SessionState, StateChanged
+from app.session.commands import AskText
+from app.session.events import EngineReady, SessionState, StateChanged
 from engine_runtime.bundle.card import ModelCard
 from tests.doubles.scripted_session import NANO, ScriptedSession
 
@@ -60,7 +60,7 @@ def test_an_example_is_asked_with_a_click(qtbot: QtBot, window: MainWindow, sess
     session.feed(StateChanged(SessionState.STOPPED))
     window.bridge.poll()
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    assert session.commands[-1] == messages.AskText("What is three plus four?")
+    assert session.commands[-1] == AskText("What is three plus four?")
 
 
 def test_a_chinese_window_says_that_nano_speaks_english_only(

@@ -8,8 +8,9 @@ from pytestqt.qtbot import QtBot
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.gui.window_modes import NARROWEST
-from app.session import messages
-from app.session.messages import (
+from app.session.commands import CancelTurn, Mute
+from app.session.events import (
+    Event,
     Levels,
     ReplyCut,
     ReplyTextDelta,
@@ -74,7 +75,7 @@ def test_the_compact_window_takes_the_place_of_the_large_one(window: MainWindow)
 def test_the_compact_window_shows_the_last_exchange(window: MainWindow, session: ScriptedSession) -> None:
     compact = window.modes.compact
 
-    def after(*events: messages.Event) -> tuple[str, str]:
+    def after(*events: Event) -> tuple[str, str]:
         session.feed(*events)
         window.bridge.poll()
         return compact.question.text(), compact.reply.text()
@@ -98,7 +99,7 @@ def test_the_compact_window_mutes_and_stops(window: MainWindow, session: Scripte
     assert compact.input_meter.level_dbfs == -20.0
     assert not compact.stop_button.isEnabled()
     compact.mute_button.click()
-    assert session.commands[-1] == messages.Mute(True)
+    assert session.commands[-1] == Mute(True)
     assert window.controls.mute_button.isChecked()
     assert "Muted" in compact.badge.accessibleName()
     window.controls.mute_button.click()
@@ -106,4 +107,4 @@ def test_the_compact_window_mutes_and_stops(window: MainWindow, session: Scripte
     session.feed(StateChanged(SessionState.SPEAKING))
     window.bridge.poll()
     compact.stop_button.click()
-    assert session.commands[-1] == messages.CancelTurn()
+    assert session.commands[-1] == CancelTurn()

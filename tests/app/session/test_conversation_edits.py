@@ -9,18 +9,22 @@ import numpy as np
 import pytest
 import soundfile
 
-from app.session import messages
-from app.session.conversation_folder import list_conversations, read_history
-from app.session.messages import (
+from app.session.commands import (
     AskText,
     ContinueConversation,
-    ConversationContinued,
     DeleteTurn,
-    ErrorRaised,
     NewConversation,
-    PlaybackFinished,
-    ReplyFinished,
     RetryTurn,
+)
+from app.session.conversation_folder import list_conversations, read_history
+from app.session.events import (
+    ConversationContinued,
+    ErrorRaised,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyCut,
+    ReplyFinished,
+    TurnCancelled,
     TurnOpened,
     TurnsRemoved,
 )
@@ -59,11 +63,11 @@ def test_a_deleted_turn_leaves_history_and_transcript() -> None:
 def test_deleting_the_reply_that_is_spoken_stops_it() -> None:
     with running(ScriptedEngine(Script(chunk_s=5.0))) as driver:
         driver.session.send(AskText("one"))
-        driver.await_event(messages.PlaybackStarted)
+        driver.await_event(PlaybackStarted)
         driver.session.send(DeleteTurn(1))
         driver.await_event(TurnsRemoved)
         driver.until(lambda: not driver.engine.exchanges)
-        assert driver.of(messages.TurnCancelled)
+        assert driver.of(TurnCancelled)
 
 
 def test_a_question_is_asked_again_in_its_place() -> None:
@@ -137,10 +141,10 @@ def test_what_was_heard_of_the_last_reply_is_kept_when_the_program_ends(tmp_path
     kept = SessionSettings(recording=Recording(tmp_path))
     with running(ScriptedEngine(Script(chunk_s=20.0)), kept) as driver:
         driver.session.send(AskText("one"))
-        driver.await_event(messages.PlaybackStarted)
+        driver.await_event(PlaybackStarted)
     (found,) = list_conversations(tmp_path)
     entries = [known.event for known in read_transcript(found.folder)]
-    assert any(isinstance(event, messages.ReplyCut) and event.reason == "stopped" for event in entries)
+    assert any(isinstance(event, ReplyCut) and event.reason == "stopped" for event in entries)
 
 
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.audio.echo_cancellation import EchoMeasurement
+from app.session.commands import AskText, PlaySample
 from app.session.event_log import EventLog
-from app.session.messages import (
-    AskText,
+from app.session.events import (
     Counters,
     DevicesChanged,
     EchoMeasured,
@@ -19,7 +19,6 @@ from app.session.messages import (
     Event,
     Levels,
     PlaybackFinished,
-    PlaySample,
     ReplyCut,
     ReplyFinished,
     SampleStarted,

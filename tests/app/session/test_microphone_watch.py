@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.session.messages import DeviceNoticed, ErrorRaised, Start, TurnCommitted
+from app.session.commands import Start
+from app.session.events import DeviceNoticed, ErrorRaised, TurnCommitted
 from app.session.microphone_watch import MicrophoneWatch
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.doubles.scripted_microphone import ScriptedMicrophone

@@ -16,9 +16,22 @@ import soundfile
 
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
-from app.session import messages
+from app.session.commands import (
+    ApplySettings,
+    AskText,
+    NewConversation,
+    PlaySample,
+    Start,
+)
 from app.session.conversation_folder import list_conversations, read_events
-from app.session.messages import RecordingStopped, ReplyFinished, SampleFinished, TurnCommitted
+from app.session.events import (
+    ErrorRaised,
+    PlaybackFinished,
+    RecordingStopped,
+    ReplyFinished,
+    SampleFinished,
+    TurnCommitted,
+)
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality, Pcm
@@ -41,7 +54,7 @@ def question(tmp_path: Path) -> tuple[Path, Pcm]:
 
 
 def ask(driver: Driver, path: Path) -> None:
-    driver.session.send(messages.PlaySample(path))
+    driver.session.send(PlaySample(path))
     driver.await_event(SampleFinished)
 
 
@@ -76,7 +89,7 @@ def test_both_sides_are_sample_exact_on_one_line(tmp_path: Path, question: tuple
 
 def test_nothing_is_kept_by_default(tmp_path: Path) -> None:
     with running(ScriptedEngine(), SessionSettings()) as driver:
-        driver.session.send(messages.AskText("a secret"))
+        driver.session.send(AskText("a secret"))
         driver.await_event(ReplyFinished)
     assert SessionSettings().recording is None
     assert list(tmp_path.iterdir()) == []
@@ -84,8 +97,8 @@ def test_nothing_is_kept_by_default(tmp_path: Path) -> None:
 
 def test_the_folder_says_what_was_said_and_is_private(tmp_path: Path) -> None:
     with running(ScriptedEngine(), settings(tmp_path / "kept", seed=7)) as driver:
-        driver.session.send(messages.AskText("what is two plus three"))
-        driver.await_event(messages.PlaybackFinished)
+        driver.session.send(AskText("what is two plus three"))
+        driver.await_event(PlaybackFinished)
     (found,) = list_conversations(tmp_path / "kept")
     assert (found.turns, found.first_words) == (1, "what is two plus three")
     assert (found.bundle, found.is_ended, found.has_sound) == ("scripted", False, True)
@@ -111,8 +124,8 @@ def test_the_folder_says_what_was_said_and_is_private(tmp_path: Path) -> None:
 def test_texts_can_be_kept_without_sound(tmp_path: Path) -> None:
     recording = Recording(tmp_path, with_sound=False)
     with running(ScriptedEngine(), SessionSettings(recording=recording)) as driver:
-        driver.session.send(messages.AskText("hello"))
-        driver.await_event(messages.PlaybackFinished)
+        driver.session.send(AskText("hello"))
+        driver.await_event(PlaybackFinished)
     (found,) = list_conversations(tmp_path)
     assert not found.has_sound
     assert not (found.folder / "conversation.wav").exists()
@@ -122,11 +135,11 @@ def test_texts_can_be_kept_without_sound(tmp_path: Path) -> None:
 def test_each_conversation_has_a_folder_and_one_without_a_turn_leaves_none(tmp_path: Path) -> None:
     with running(ScriptedEngine(), settings(tmp_path, reply=Modality.TEXT)) as driver:
         for count in (1, 2):
-            driver.session.send(messages.AskText(f"question {count}"))
+            driver.session.send(AskText(f"question {count}"))
             driver.await_event(ReplyFinished, count)
-            driver.session.send(messages.NewConversation())
-        driver.session.send(messages.Start())
-        driver.await_event(messages.ErrorRaised)  # there is no microphone
+            driver.session.send(NewConversation())
+        driver.session.send(Start())
+        driver.await_event(ErrorRaised)  # there is no microphone
     found = list_conversations(tmp_path)
     assert sorted(summary.first_words for summary in found) == ["question 1", "question 2"]
     assert all(summary.is_ended for summary in found)
@@ -162,15 +175,15 @@ def test_trouble_is_said_once_and_the_conversation_goes_on(
     if trouble == "no folder":
         root.write_text("a file is in the way")
     with running(ScriptedEngine(), settings(root)) as driver:
-        driver.session.send(messages.AskText("first"))
-        driver.await_event(messages.PlaybackFinished)
+        driver.session.send(AskText("first"))
+        driver.await_event(PlaybackFinished)
         if trouble == "full":
             _fill_disk(monkeypatch)
         elif trouble == "deleted":
             shutil.rmtree(root)
         for count in (2, 3):
-            driver.session.send(messages.AskText(f"question {count}"))
-            driver.await_event(messages.PlaybackFinished, count)
+            driver.session.send(AskText(f"question {count}"))
+            driver.await_event(PlaybackFinished, count)
         assert len(driver.of(TurnCommitted)) == 3
         (problem,) = driver.of(RecordingStopped)
     monkeypatch.undo()
@@ -197,9 +210,9 @@ def _fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recording_can_be_switched_on_and_off_during_a_conversation(tmp_path: Path) -> None:
     with running(ScriptedEngine(Script(chunks=1)), SessionSettings()) as driver:
         for count, wanted in enumerate((None, Recording(tmp_path), None), 1):
-            driver.session.send(messages.ApplySettings(SessionSettings(recording=wanted)))
-            driver.session.send(messages.AskText(f"question {count}"))
-            driver.await_event(messages.PlaybackFinished, count)
+            driver.session.send(ApplySettings(SessionSettings(recording=wanted)))
+            driver.session.send(AskText(f"question {count}"))
+            driver.await_event(PlaybackFinished, count)
     (found,) = list_conversations(tmp_path)
     assert (found.turns, found.first_words) == (1, "question 2")
     assert "question 3" not in (found.folder / "events.jsonl").read_text()

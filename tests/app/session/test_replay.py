@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from app.audio.wav import read_wav, write_wav
+from app.session.commands import AskText, Start
+from app.session.events import (
+    PlaybackFinished,
+    SampleFinished,
+    SessionState,
+    StateChanged,
+)
 from app.session.headless import run_file
-from app.session.messages import AskText, PlaybackFinished, SampleFinished, SessionState, Start, StateChanged
 from app.session.recorded_microphone import RecordedMicrophone
 from app.session.recording import Recording
 from app.session.replay import ReplayError, replay

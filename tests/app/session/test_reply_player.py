@@ -7,7 +7,7 @@ import numpy as np
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.conversation import ConversationRecord
 from app.session.engine_jobs import Loaded
-from app.session.messages import (
+from app.session.events import (
     Event,
     PlaybackFinished,
     PlaybackStarted,

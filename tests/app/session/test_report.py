@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.audio.echo_cancellation import EchoMeasurement
-from app.session.messages import (
+from app.session.events import (
     Counters,
     EchoMeasured,
     EngineReady,

@@ -10,33 +10,35 @@ import numpy as np
 import pytest
 
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
-from app.session.messages import (
+from app.session.commands import (
     ApplySettings,
     AskText,
     CancelTurn,
+    NewConversation,
+    PlayAgain,
+    PlaySample,
+    SetReply,
+    SetVolume,
+    Start,
+    Stop,
+)
+from app.session.events import (
     Counters,
     DevicesChanged,
     EngineReady,
     ErrorRaised,
     Levels,
-    NewConversation,
-    PlayAgain,
     PlaybackFinished,
     PlaybackLevel,
     PlaybackStarted,
-    PlaySample,
     ReplyFinished,
     ReplyTextDelta,
     SampleFinished,
     SampleProgress,
     SampleStarted,
     SessionState,
-    SetReply,
-    SetVolume,
     SpeculationMeasured,
-    Start,
     StateChanged,
-    Stop,
     Timing,
     TurnCancelled,
     TurnCommitted,

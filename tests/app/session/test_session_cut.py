@@ -13,23 +13,25 @@ import pytest
 
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
 from app.session.clocks import VirtualClock
-from app.session.messages import (
+from app.session.commands import (
     AskText,
     CancelTurn,
     Command,
-    DeviceNoticed,
-    ErrorRaised,
     NewConversation,
     PlayAgain,
-    PlaybackFinished,
-    PlaybackStarted,
     PlaySample,
-    ReplyCut,
-    ReplyFinished,
-    ReplyTextDelta,
     SetReply,
     Start,
     Stop,
+)
+from app.session.events import (
+    DeviceNoticed,
+    ErrorRaised,
+    PlaybackFinished,
+    PlaybackStarted,
+    ReplyCut,
+    ReplyFinished,
+    ReplyTextDelta,
     Timing,
     TurnCancelled,
     TurnOpened,

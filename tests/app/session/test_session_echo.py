@@ -19,13 +19,12 @@ from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
 from app.duplex.room import RATE, EchoRoom
 from app.session.clocks import VirtualClock
-from app.session.messages import (
-    ApplySettings,
+from app.session.commands import ApplySettings, Start
+from app.session.events import (
     EchoMeasured,
     ErrorRaised,
     PlaybackFinished,
     PlaybackStarted,
-    Start,
     Timing,
     TurnCancelled,
     TurnOpened,

@@ -10,12 +10,10 @@ import pytest
 
 from app.audio.wav_streams import WavMicrophone
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.messages import (
-    ApplySettings,
-    PlaySample,
+from app.session.commands import ApplySettings, PlaySample, Start
+from app.session.events import (
     ReplyFinished,
     SampleFinished,
-    Start,
     Timing,
     TurnCommitted,
     TurnExtended,

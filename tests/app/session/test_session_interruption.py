@@ -11,20 +11,22 @@ import pytest
 from app.audio.echo_cancellation import AudioProcessing
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.messages import (
+from app.session.commands import (
     AskText,
     CancelTurn,
     Command,
-    Counters,
-    ErrorRaised,
     Mute,
     NewConversation,
+    Start,
+    Stop,
+)
+from app.session.events import (
+    Counters,
+    ErrorRaised,
     PlaybackFinished,
     ReplyCut,
     SessionState,
-    Start,
     StateChanged,
-    Stop,
     Timing,
     TurnCancelled,
     TurnCommitted,

@@ -14,15 +14,14 @@ import pytest
 from app.audio.echo_cancellation import AudioProcessing
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.messages import (
+from app.session.commands import Start, Stop
+from app.session.events import (
     Counters,
     ErrorRaised,
     ReplyCut,
     ReplyFinished,
     SessionState,
-    Start,
     StateChanged,
-    Stop,
     TurnCommitted,
 )
 from app.session.session_settings import SessionSettings

@@ -9,16 +9,18 @@ import pytest
 
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.messages import (
-    ErrorRaised,
+from app.session.commands import (
     HoldToTalk,
     Mute,
+    PlaySample,
+    Start,
+)
+from app.session.events import (
+    ErrorRaised,
     PlaybackFinished,
     PlaybackStarted,
-    PlaySample,
     ReplyCut,
     SampleFinished,
-    Start,
     Timing,
     TurnCancelled,
     TurnCommitted,

@@ -12,8 +12,13 @@ import pytest
 
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
-from app.session.messages import (
+from app.session.commands import (
     AskText,
+    SetDevices,
+    Start,
+    Stop,
+)
+from app.session.events import (
     Counters,
     DeviceNoticed,
     DevicesChanged,
@@ -23,10 +28,7 @@ from app.session.messages import (
     PlaybackStarted,
     ReplyCut,
     SessionState,
-    SetDevices,
-    Start,
     StateChanged,
-    Stop,
     Timing,
     TurnCancelled,
     TurnCommitted,

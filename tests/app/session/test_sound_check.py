@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
-from app.session import messages
-from app.session.messages import (
-    CancelTurn,
+from app.session.commands import CancelTurn, CheckLoudspeaker, CheckMicrophone, Start
+from app.session.events import (
     ErrorRaised,
     SessionState,
     SoundChecked,
-    Start,
     StateChanged,
     TurnOpened,
 )
@@ -34,7 +32,7 @@ def test_the_chime_has_no_click() -> None:
 def test_the_loudspeaker_is_heard_while_the_devices_are_closed() -> None:
     heard: list[Pcm] = []
     with running(ScriptedEngine(), speaker=WavSpeaker(24_000, heard.append)) as driver:
-        driver.session.send(messages.CheckLoudspeaker())
+        driver.session.send(CheckLoudspeaker())
         driver.await_event(SoundChecked, 2)
     assert [event.phase for event in driver.of(SoundChecked)] == ["playing", "done"]
     played = np.concatenate(heard)
@@ -47,9 +45,9 @@ def test_what_the_microphone_heard_is_played_and_starts_no_turn(tmp_path: Path) 
     recording = write_question(tmp_path / "voice.wav", silence(0.2), speech(3.5), silence(4.0))
     microphone = WavMicrophone(recording)
     with running(ScriptedEngine(), speaker=WavSpeaker(16_000, heard.append), microphone=microphone) as driver:
-        driver.session.send(messages.CheckMicrophone())
+        driver.session.send(CheckMicrophone())
         driver.session.send(Start())
-        driver.session.send(messages.CheckMicrophone())
+        driver.session.send(CheckMicrophone())
         driver.await_event(SoundChecked, 3)
     assert driver.of(ErrorRaised)[0].message.startswith("The microphone is closed")
     assert [event.phase for event in driver.of(SoundChecked)] == ["recording", "playing", "done"]
@@ -61,7 +59,7 @@ def test_what_the_microphone_heard_is_played_and_starts_no_turn(tmp_path: Path) 
 
 def test_a_check_is_stopped_as_a_reply_is() -> None:
     with running(ScriptedEngine()) as driver:
-        driver.session.send(messages.CheckLoudspeaker())
+        driver.session.send(CheckLoudspeaker())
         driver.session.send(CancelTurn())
         driver.await_event(SoundChecked, 2)
         driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)

@@ -11,26 +11,28 @@ import numpy as np
 import pytest
 
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
-from app.session.headless import run_file
-from app.session.messages import (
+from app.session.commands import (
     CancelTurn,
+    PlaySample,
+    Start,
+    Stop,
+)
+from app.session.events import (
     Event,
     PlaybackFinished,
     PlaybackStarted,
-    PlaySample,
     ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
     SampleFinished,
     SpeculationMeasured,
-    Start,
-    Stop,
     Timing,
     TurnCancelled,
     TurnCommitted,
     TurnExtended,
     TurnOpened,
 )
+from app.session.headless import run_file
 from app.session.reply_run import HELD_S
 from app.session.session_settings import SessionSettings
 from engine_runtime.bundle.bundle import Bundle

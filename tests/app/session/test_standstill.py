@@ -12,15 +12,14 @@ import pytest
 
 from app.audio.wav_streams import WavSpeaker
 from app.session.clocks import RealClock, VirtualClock
-from app.session.messages import (
+from app.session.commands import PlaySample, Start
+from app.session.events import (
     ErrorRaised,
     PlaybackFinished,
     PlaybackStarted,
-    PlaySample,
     ReplyCut,
     SampleFinished,
     SessionState,
-    Start,
     StateChanged,
     Timing,
     TurnCancelled,
