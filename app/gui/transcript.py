@@ -15,10 +15,12 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
-from app.gui.bubbles import Bubble, ReplyBubble, UserBubble
+from app.gui.bubble import Bubble
 from app.gui.icons import Icons
+from app.gui.reply_bubble import ReplyBubble
 from app.gui.themes import Theme
 from app.gui.turn_times import TurnTimes
+from app.gui.user_bubble import UserBubble
 from app.gui.welcome import Welcome
 from app.session.events import (
     Levels,

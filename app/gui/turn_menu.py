@@ -9,7 +9,8 @@ from PySide6.QtCore import QObject, QPoint, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QMenu, QWidget
 
-from app.gui.bubbles import ReplyBubble, UserBubble
+from app.gui.reply_bubble import ReplyBubble
+from app.gui.user_bubble import UserBubble
 
 
 class TurnMenu(QObject):

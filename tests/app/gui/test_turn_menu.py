@@ -5,10 +5,10 @@ from __future__ import annotations
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
-from app.gui.bubbles import UserBubble
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.turn_menu import TurnMenu
+from app.gui.user_bubble import UserBubble
 
 
 def test_a_turn_that_is_being_spoken_offers_nothing(qtbot: QtBot, theme: Theme, icons: Icons) -> None:
