@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QDesktopServices, QShowEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QMessageBox, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMessageBox, QPushButton, QWidget
 
 from app import paths
 from app.gui.error_texts import in_words
-from app.gui.preferences import Keep
-from app.gui.settings_page import SettingsPage
+from app.gui.preferences import Keep, Preferences
+from app.gui.settings_page import SettingsPage, choice_box, choose
 from app.session.conversation_folder import delete_all, list_conversations, size_bytes
 from engine_runtime.errors import MossVoiceError
 
 
-class KeepingPage(QWidget):
+class KeepingPage(SettingsPage):
     """What of conversations stays on the disk."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.keep_box = QComboBox()
+        self.keep_box = choice_box(
+            (
+                (self.tr("no"), "nothing"),
+                (self.tr("texts, decisions and timings"), "text"),
+                (self.tr("all, with the sound"), "sound"),
+            )
+        )
         self.folder, self.total = QLabel(), QLabel()
         self.open_button, self.delete_button = QPushButton(), QPushButton()
         buttons = QWidget()
@@ -28,7 +35,7 @@ class KeepingPage(QWidget):
         row.addWidget(self.open_button)
         row.addWidget(self.delete_button)
         row.addStretch(1)
-        page = SettingsPage(
+        super().__init__(
             (
                 self.tr("&Keep conversations"),
                 self.keep_box,
@@ -42,15 +49,6 @@ class KeepingPage(QWidget):
             (self.tr("Size"), self.total, ""),
             ("", buttons, ""),
         )
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(page)
-        for value, name in (
-            ("nothing", self.tr("no")),
-            ("text", self.tr("texts, decisions and timings")),
-            ("sound", self.tr("all, with the sound")),
-        ):
-            self.keep_box.addItem(name, value)
         self.folder.setText(str(paths.conversations_dir()))
         self.folder.setWordWrap(True)
         self.open_button.setText(self.tr("Open the folder"))
@@ -65,9 +63,13 @@ class KeepingPage(QWidget):
         chosen: Keep = self.keep_box.currentData()
         return chosen
 
-    def show_choice(self, keep: Keep) -> None:
+    def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
-        self.keep_box.setCurrentIndex(self.keep_box.findData(keep))
+        choose(self.keep_box, preferences.keep)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(preferences, keep=self.keep)
 
     def show_size(self) -> None:
         """Show how many conversations there are, and how large they are."""

@@ -1,9 +1,16 @@
-"""One page of the settings dialog: rows of a name and a field, with a description below the field."""
+"""One page of the settings dialog: rows of a name and a field, with a description below the field.
+
+In: preferences. Out: the same, with what was changed on the page. GUI thread.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
+from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QWidget
+
+from app.gui.preferences import Preferences
 
 
 class SettingsPage(QWidget):
@@ -32,3 +39,34 @@ class SettingsPage(QWidget):
                 field.setAccessibleDescription(hint)
                 grid.addWidget(note, row + 1, 1)
         grid.setRowStretch(grid.rowCount(), 1)
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        raise NotImplementedError
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        raise NotImplementedError
+
+
+def choice_box(choices: Iterable[tuple[str, object]]) -> QComboBox:
+    """A box of choices, each with its name and its value."""
+    box = QComboBox()
+    for name, value in choices:
+        box.addItem(name, value)
+    return box
+
+
+def choose(box: QComboBox, value: object) -> None:
+    """Select a value; one that is not offered selects the first."""
+    box.setCurrentIndex(max(0, box.findData(value)))
+
+
+def spin_box(low: int, high: int, *, step: int = 1, suffix: str = "", special: str = "") -> QSpinBox:
+    """A field for a number; `special` is what it shows in place of the lowest one."""
+    box = QSpinBox()
+    box.setRange(low, high)
+    box.setSingleStep(step)
+    box.setSuffix(suffix)
+    box.setSpecialValueText(special)
+    return box

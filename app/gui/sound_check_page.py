@@ -6,14 +6,16 @@ sensitivity. GUI thread.
 
 from __future__ import annotations
 
+import dataclasses
+
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPalette
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.error_texts import in_words
-from app.gui.preferences import SENSITIVITY, Sensitivity
-from app.gui.settings_page import SettingsPage
+from app.gui.preferences import SENSITIVITY, Preferences, Sensitivity
+from app.gui.settings_page import SettingsPage, choice_box, choose
 from app.session.commands import CheckLoudspeaker, CheckMicrophone
 from app.session.events import ErrorRaised, Levels, SoundChecked
 
@@ -64,7 +66,10 @@ class SoundCheckPage(SettingsPage):
     """Without a bridge nothing is tested."""
 
     def __init__(self, bridge: SessionBridge | None) -> None:
-        self.sensitivity_box, self.bar, self.status = QComboBox(), ProbabilityBar(), QLabel()
+        self.sensitivity_box = choice_box(
+            ((self.tr("Low"), "low"), (self.tr("Normal"), "normal"), (self.tr("High"), "high"))
+        )
+        self.bar, self.status = ProbabilityBar(), QLabel()
         self.microphone_button, self.loudspeaker_button = QPushButton(), QPushButton()
         tests = QWidget()
         row = QHBoxLayout(tests)
@@ -92,12 +97,6 @@ class SoundCheckPage(SettingsPage):
         )
         self.microphone_button.setText(self.tr("Test microphone"))
         self.loudspeaker_button.setText(self.tr("Test loudspeaker"))
-        for name, sensitivity in (
-            (self.tr("Low"), "low"),
-            (self.tr("Normal"), "normal"),
-            (self.tr("High"), "high"),
-        ):
-            self.sensitivity_box.addItem(name, sensitivity)
         self.sensitivity_box.currentIndexChanged.connect(self._show_threshold)
         self._show_threshold()
         self._follow(bridge)
@@ -108,9 +107,13 @@ class SoundCheckPage(SettingsPage):
         chosen: Sensitivity = self.sensitivity_box.currentData()
         return chosen
 
-    def show_choice(self, sensitivity: Sensitivity) -> None:
-        """Show a choice."""
-        self.sensitivity_box.setCurrentIndex(self.sensitivity_box.findData(sensitivity))
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        choose(self.sensitivity_box, preferences.sensitivity)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(preferences, sensitivity=self.sensitivity)
 
     def _follow(self, bridge: SessionBridge | None) -> None:
         for button in (self.microphone_button, self.loudspeaker_button):

@@ -1,16 +1,19 @@
 """The page of the settings dialog about ways to talk: voice activity, push-to-talk, its keys.
 
-In: an input mode and the text of a key combination. Out: the same, edited; a combination that cannot be used
-is refused with the reason. GUI thread.
+In: preferences. Out: the edited preferences; a key combination that cannot be used is refused with the
+reason. GUI thread.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QComboBox, QKeySequenceEdit, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QKeySequenceEdit, QLabel, QVBoxLayout, QWidget
 
 from app.gui.key_combination import combination
-from app.gui.settings_page import SettingsPage
+from app.gui.preferences import Preferences
+from app.gui.settings_page import SettingsPage, choice_box, choose
 from app.settings import InputMode
 
 
@@ -18,7 +21,14 @@ class TalkPage(SettingsPage):
     """`window` is the one whose shortcuts cannot be used."""
 
     def __init__(self, window: QWidget | None) -> None:
-        self.mode_box, self.keys, self.refusal = QComboBox(), QKeySequenceEdit(), QLabel()
+        self.mode_box = choice_box(
+            (
+                (self.tr("Voice activity"), "voice"),
+                (self.tr("Push-to-talk"), "push"),
+                (self.tr("Both"), "both"),
+            )
+        )
+        self.keys, self.refusal = QKeySequenceEdit(), QLabel()
         self.keys.setMaximumSequenceLength(1)
         self.keys.setClearButtonEnabled(True)
         self.refusal.setProperty("role", "small")
@@ -49,12 +59,6 @@ class TalkPage(SettingsPage):
             ),
         )
         self.keys.setAccessibleName(self.tr("Hotkey of push-to-talk"))
-        for name, mode in (
-            (self.tr("Voice activity"), "voice"),
-            (self.tr("Push-to-talk"), "push"),
-            (self.tr("Both"), "both"),
-        ):
-            self.mode_box.addItem(name, mode)
         self._shortcuts = [shortcut.key() for shortcut in window.findChildren(QShortcut)] if window else []
         self.keys.keySequenceChanged.connect(self._check)
 
@@ -69,10 +73,14 @@ class TalkPage(SettingsPage):
         """The combination as portable text, "" for none."""
         return self.keys.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
 
-    def show_choices(self, input_mode: InputMode, hotkey: str) -> None:
+    def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
-        self.mode_box.setCurrentIndex(max(0, self.mode_box.findData(input_mode)))
-        self.keys.setKeySequence(QKeySequence.fromString(hotkey))
+        choose(self.mode_box, preferences.input_mode)
+        self.keys.setKeySequence(QKeySequence.fromString(preferences.hotkey))
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(preferences, input_mode=self.input_mode, hotkey=self.hotkey)
 
     def _check(self, keys: QKeySequence) -> None:
         """Keep no combination that cannot be used."""

@@ -1064,17 +1064,40 @@
 <context>
     <name>SettingsDialog</name>
     <message>
-        <source>Early re&amp;plies</source>
-        <translation>提前回复(&amp;P)</translation>
-    </message>
-    <message>
-        <source>Makes the reply at your first pause and holds it until your turn is sure, so that it sounds at once. Costs computing time where you go on. Automatic turns it off while the engine does not keep up.</source>
-        <translation>在您第一次停顿时就生成回复并保留，直到确定您已说完，因此能立即出声。若您继续说话，会多耗一些算力。自动：引擎跟不上时关闭。</translation>
-    </message>
-    <message>
         <source>Settings</source>
         <translation>设置</translation>
     </message>
+    <message>
+        <source>Sound</source>
+        <translation>声音</translation>
+    </message>
+    <message>
+        <source>Conversation</source>
+        <translation>对话</translation>
+    </message>
+    <message>
+        <source>Sound check</source>
+        <translation>声音测试</translation>
+    </message>
+    <message>
+        <source>Talking</source>
+        <translation>说话</translation>
+    </message>
+    <message>
+        <source>Privacy</source>
+        <translation>隐私</translation>
+    </message>
+    <message>
+        <source>Model</source>
+        <translation>模型</translation>
+    </message>
+    <message>
+        <source>Appearance</source>
+        <translation>外观</translation>
+    </message>
+</context>
+<context>
+    <name>SoundPage</name>
     <message>
         <source>Default microphone</source>
         <translation>默认麦克风</translation>
@@ -1082,38 +1105,6 @@
     <message>
         <source>Default loudspeaker</source>
         <translation>默认扬声器</translation>
-    </message>
-    <message>
-        <source> ms</source>
-        <translation> 毫秒</translation>
-    </message>
-    <message>
-        <source>As soon as I speak</source>
-        <translation>我一开口就停止</translation>
-    </message>
-    <message>
-        <source>After half a second of speech</source>
-        <translation>我说满半秒后</translation>
-    </message>
-    <message>
-        <source>After a second of speech</source>
-        <translation>我说满一秒后</translation>
-    </message>
-    <message>
-        <source>Never</source>
-        <translation>从不</translation>
-    </message>
-    <message>
-        <source>Reduce steady noise</source>
-        <translation>降低持续的噪声</translation>
-    </message>
-    <message>
-        <source>Bring speech to one level</source>
-        <translation>使语音音量一致</translation>
-    </message>
-    <message>
-        <source>as the bundle says</source>
-        <translation>按模型包设定</translation>
     </message>
     <message>
         <source>%1 ms</source>
@@ -1132,40 +1123,12 @@
         <translation>关</translation>
     </message>
     <message>
-        <source>Speech</source>
-        <translation>语音</translation>
+        <source>Reduce steady noise</source>
+        <translation>降低持续的噪声</translation>
     </message>
     <message>
-        <source>Text</source>
-        <translation>文字</translation>
-    </message>
-    <message>
-        <source>Patient</source>
-        <translation>耐心</translation>
-    </message>
-    <message>
-        <source>Balanced</source>
-        <translation>均衡</translation>
-    </message>
-    <message>
-        <source>Eager</source>
-        <translation>积极</translation>
-    </message>
-    <message>
-        <source>Silence alone</source>
-        <translation>仅看静音</translation>
-    </message>
-    <message>
-        <source>As the desktop</source>
-        <translation>跟随桌面</translation>
-    </message>
-    <message>
-        <source>Light</source>
-        <translation>浅色</translation>
-    </message>
-    <message>
-        <source>Dark</source>
-        <translation>深色</translation>
+        <source>Bring speech to one level</source>
+        <translation>使语音音量一致</translation>
     </message>
     <message>
         <source>&amp;Microphone</source>
@@ -1207,21 +1170,44 @@
         <source>For a microphone that is too quiet or far away.</source>
         <translation>适用于音量过低或距离较远的麦克风。</translation>
     </message>
+</context>
+<context>
+    <name>ConversationPage</name>
     <message>
-        <source>Sound</source>
-        <translation>声音</translation>
+        <source> ms</source>
+        <translation> 毫秒</translation>
+    </message>
+    <message>
+        <source>as the bundle says</source>
+        <translation>按模型包设定</translation>
     </message>
     <message>
         <source>End of t&amp;urn</source>
         <translation>说完检测(&amp;U)</translation>
     </message>
     <message>
+        <source>Early re&amp;plies</source>
+        <translation>提前回复(&amp;P)</translation>
+    </message>
+    <message>
+        <source>Makes the reply at your first pause and holds it until your turn is sure, so that it sounds at once. Costs computing time where you go on. Automatic turns it off while the engine does not keep up.</source>
+        <translation>在您第一次停顿时就生成回复并保留，直到确定您已说完，因此能立即出声。若您继续说话，会多耗一些算力。自动：引擎跟不上时关闭。</translation>
+    </message>
+    <message>
         <source>&amp;Endpointing</source>
         <translation>端点检测(&amp;E)</translation>
     </message>
     <message>
+        <source>Silence that ends your turn where it is unclear whether you have finished, or where silence alone decides.</source>
+        <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
+    </message>
+    <message>
         <source>Barge-in</source>
         <translation>打断</translation>
+    </message>
+    <message>
+        <source>When my voice stops a reply. After half a second, a short &quot;mm-hm&quot; or a cough does not. With open loudspeakers this needs echo cancellation.</source>
+        <translation>我的声音何时打断回复。选“半秒后”时，简短的“嗯”或咳嗽不会打断。使用外放扬声器时需要回声消除。</translation>
     </message>
     <message>
         <source>&amp;Reply as</source>
@@ -1236,8 +1222,91 @@
         <translation>相同的对话得到相同的回复。</translation>
     </message>
     <message>
-        <source>Conversation</source>
-        <translation>对话</translation>
+        <source>Patient</source>
+        <translation>耐心</translation>
+    </message>
+    <message>
+        <source>Balanced</source>
+        <translation>均衡</translation>
+    </message>
+    <message>
+        <source>Eager</source>
+        <translation>积极</translation>
+    </message>
+    <message>
+        <source>Silence alone</source>
+        <translation>仅看静音</translation>
+    </message>
+    <message>
+        <source>Automatic</source>
+        <translation>自动</translation>
+    </message>
+    <message>
+        <source>On</source>
+        <translation>开</translation>
+    </message>
+    <message>
+        <source>Off</source>
+        <translation>关</translation>
+    </message>
+    <message>
+        <source>As soon as I speak</source>
+        <translation>我一开口就停止</translation>
+    </message>
+    <message>
+        <source>After half a second of speech</source>
+        <translation>我说满半秒后</translation>
+    </message>
+    <message>
+        <source>After a second of speech</source>
+        <translation>我说满一秒后</translation>
+    </message>
+    <message>
+        <source>Never</source>
+        <translation>从不</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>Text</source>
+        <translation>文字</translation>
+    </message>
+    <message>
+        <source>Smart Turn is not installed, so silence alone ends your turn. moss-voice doctor says how to install it.</source>
+        <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
+    </message>
+    <message>
+        <source>A question that sounds finished is answered after a quarter of a second; a pause in mid-sentence is waited for. Eager answers sooner, patient cuts you off less often.</source>
+        <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
+    </message>
+</context>
+<context>
+    <name>ModelPage</name>
+    <message>
+        <source>Folder of the model bundle</source>
+        <translation>模型包文件夹</translation>
+    </message>
+    <message>
+        <source>The bundle that came with the program</source>
+        <translation>程序自带的模型包</translation>
+    </message>
+    <message>
+        <source>Recording of the voice to speak with</source>
+        <translation>用来说话的声音的录音</translation>
+    </message>
+    <message>
+        <source>The voice of the bundle</source>
+        <translation>模型包自带的声音</translation>
+    </message>
+    <message>
+        <source>as the bundle says</source>
+        <translation>按模型包设定</translation>
+    </message>
+    <message>
+        <source>Encode my speech once more when my turn ends</source>
+        <translation>我说完后重新编码我的语音</translation>
     </message>
     <message>
         <source>Model &amp;bundle</source>
@@ -1276,18 +1345,6 @@
         <translation>半精度可节省显存。</translation>
     </message>
     <message>
-        <source>Encode my speech once more when my turn ends</source>
-        <translation>我说完后重新编码我的语音</translation>
-    </message>
-    <message>
-        <source>Silence that ends your turn where it is unclear whether you have finished, or where silence alone decides.</source>
-        <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
-    </message>
-    <message>
-        <source>When my voice stops a reply. After half a second, a short &quot;mm-hm&quot; or a cough does not. With open loudspeakers this needs echo cancellation.</source>
-        <translation>我的声音何时打断回复。选“半秒后”时，简短的“嗯”或咳嗽不会打断。使用外放扬声器时需要回声消除。</translation>
-    </message>
-    <message>
         <source>E&amp;xact encoding</source>
         <translation>精确编码(&amp;X)</translation>
     </message>
@@ -1300,56 +1357,31 @@
         <translation>以上设置在下次启动时生效。</translation>
     </message>
     <message>
-        <source>Model</source>
-        <translation>模型</translation>
-    </message>
-    <message>
-        <source>&amp;Theme</source>
-        <translation>主题(&amp;T)</translation>
-    </message>
-    <message>
-        <source>L&amp;anguage</source>
-        <translation>语言(&amp;A)</translation>
-    </message>
-    <message>
-        <source>Appearance</source>
-        <translation>外观</translation>
-    </message>
-    <message>
-        <source>Smart Turn is not installed, so silence alone ends your turn. moss-voice doctor says how to install it.</source>
-        <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
-    </message>
-    <message>
-        <source>A question that sounds finished is answered after a quarter of a second; a pause in mid-sentence is waited for. Eager answers sooner, patient cuts you off less often.</source>
-        <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
-    </message>
-    <message>
-        <source>%1 s of its speech are used.</source>
-        <translation>使用其中 %1 秒语音。</translation>
-    </message>
-    <message>
-        <source>The bundle that came with the program</source>
-        <translation>程序自带的模型包</translation>
-    </message>
-    <message>
-        <source>Folder of the model bundle</source>
-        <translation>模型包文件夹</translation>
-    </message>
-    <message>
-        <source>Recording of the voice to speak with</source>
-        <translation>用来说话的声音的录音</translation>
-    </message>
-    <message>
-        <source>The voice of the bundle</source>
-        <translation>模型包自带的声音</translation>
-    </message>
-    <message>
         <source>Recordings (*.wav)</source>
         <translation>录音 (*.wav)</translation>
     </message>
     <message>
         <source>This folder holds no bundle.toml. Choose another one.</source>
         <translation>该文件夹中没有 bundle.toml，请另选。</translation>
+    </message>
+    <message>
+        <source>%1 s of its speech are used.</source>
+        <translation>使用其中 %1 秒语音。</translation>
+    </message>
+</context>
+<context>
+    <name>AppearancePage</name>
+    <message>
+        <source>As the desktop</source>
+        <translation>跟随桌面</translation>
+    </message>
+    <message>
+        <source>Light</source>
+        <translation>浅色</translation>
+    </message>
+    <message>
+        <source>Dark</source>
+        <translation>深色</translation>
     </message>
     <message>
         <source>Keep running in the tray when the window is closed</source>
@@ -1360,16 +1392,12 @@
         <translation>启动时最小化（有托盘时进入托盘）</translation>
     </message>
     <message>
-        <source>Talking</source>
-        <translation>说话</translation>
+        <source>&amp;Theme</source>
+        <translation>主题(&amp;T)</translation>
     </message>
     <message>
-        <source>Sound check</source>
-        <translation>声音测试</translation>
-    </message>
-    <message>
-        <source>Privacy</source>
-        <translation>隐私</translation>
+        <source>L&amp;anguage</source>
+        <translation>语言(&amp;A)</translation>
     </message>
 </context>
 <context>

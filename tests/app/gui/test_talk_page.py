@@ -7,6 +7,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
+from app.gui.preferences import Preferences
 from app.gui.talk_page import TalkPage
 
 
@@ -21,18 +22,19 @@ def page(qtbot: QtBot) -> TalkPage:
 
 
 def test_what_is_shown_is_returned(page: TalkPage) -> None:
-    page.show_choices("both", "Ctrl+Alt+Space")
-    assert (page.input_mode, page.hotkey) == ("both", "Ctrl+Alt+Space")
+    chosen = Preferences(input_mode="both", hotkey="Ctrl+Alt+Space")
+    page.show_preferences(chosen)
+    assert page.edited(Preferences()) == chosen
     assert not page.refusal.isVisibleTo(page)
-    page.show_choices("voice", "")
-    assert (page.input_mode, page.hotkey) == ("voice", "")
+    page.show_preferences(Preferences())
+    assert page.edited(chosen) == Preferences()
 
 
 @pytest.mark.parametrize(
     ("keys", "reason"), [("A", "would type or edit"), ("Space", "would type"), ("Ctrl+M", "something else")]
 )
 def test_a_combination_that_cannot_be_used_is_refused(page: TalkPage, keys: str, reason: str) -> None:
-    page.show_choices("push", "F9")
+    page.show_preferences(Preferences(input_mode="push", hotkey="F9"))
     page.keys.setKeySequence(QKeySequence(keys))
     assert page.hotkey == ""
     assert page.refusal.isVisibleTo(page)

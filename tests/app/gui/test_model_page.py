@@ -1,0 +1,125 @@
+"""The settings page of the model: a bundle or a voice that would not load is refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PySide6.QtWidgets import QApplication, QFileDialog
+from pytestqt.qtbot import QtBot
+
+from app import paths
+from app.audio.wav import WavWriter
+from app.gui.model_page import ModelPage
+from app.gui.preferences import Preferences
+from app.gui.translation import Translation
+from engine_runtime.bundle.released.assembly import assemble
+from engine_runtime.bundle.released.layout import find_released, locate
+
+
+def make(qtbot: QtBot, **preferences: str) -> ModelPage:
+    page = ModelPage()
+    qtbot.addWidget(page)
+    page.show_preferences(Preferences(**preferences))
+    return page
+
+
+def test_no_number_of_steps_stands_for_that_of_the_bundle(qtbot: QtBot) -> None:
+    page = make(qtbot)
+    assert page.flow_steps.text() == "as the bundle says"
+    assert page.edited(Preferences(flow_steps=4)) == Preferences()
+
+
+def test_exact_encoding_is_explained_in_both_languages(qtbot: QtBot, qapp: QApplication) -> None:
+    translator = Translation(qapp, paths.assets_dir() / "translations")
+    for language, text, hint in (
+        ("en", "Encode my speech once more when my turn ends", "replies start a little later"),
+        ("zh_CN", "我说完后重新编码我的语音", "回答稍晚"),
+    ):
+        translator.use(language)
+        try:
+            box = make(qtbot).exact_encoding
+        finally:
+            translator.remove()
+        assert box.text() == text
+        assert hint in box.accessibleDescription()
+
+
+def test_a_folder_without_a_bundle_is_refused(qtbot: QtBot, tmp_path: Path) -> None:
+    page = make(qtbot, bundle=str(tmp_path))
+    assert not page.is_usable
+    assert "bundle.toml" in page.bundle.note.text()
+    (tmp_path / "bundle.toml").write_text("")
+    with qtbot.waitSignal(page.files_checked):
+        page.bundle.path = f"{tmp_path}/"
+    assert page.is_usable
+    assert page.bundle.note.text() == ""
+
+
+@pytest.fixture
+def voiced(released_folder: Path, tmp_path: Path) -> Path:
+    """A bundle that can take on a voice: speech from 3.2 s on, in steps of 0.4 s."""
+    assemble(find_released(*locate(released_folder)), tmp_path / "voiced")
+    return tmp_path / "voiced"
+
+
+def recording(file: Path, seconds: float, level: float = 0.1) -> str:
+    with WavWriter(file, 16000) as writer:
+        writer.write(np.random.default_rng(0).normal(0, level, round(16000 * seconds)).astype(np.float32))
+    return str(file)
+
+
+@pytest.mark.slow
+def test_a_voice_is_chosen_and_shown(
+    qtbot: QtBot, voiced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = make(qtbot, bundle=str(voiced))
+    file = recording(tmp_path / "me.wav", 4.7)
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (file, ""))
+    page.voice.button.click()
+    assert page.edited(Preferences()).voice == file
+    assert page.voice.note.text() == "4.4 s of its speech are used."
+    assert page.is_usable
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # cancelled
+    page.voice.button.click()
+    assert page.edited(Preferences()).voice == file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "level", "reason"),
+    [
+        (2.0, 0.1, "holds 2.0 s of speech, and at least 3.2 s are needed. Choose a longer one."),
+        (4.0, 0.0, "The recording of the voice is silent. Record it again, or choose another one."),
+    ],
+)
+def test_an_unusable_recording_is_refused(
+    qtbot: QtBot, voiced: Path, tmp_path: Path, seconds: float, level: float, reason: str
+) -> None:
+    page = make(qtbot, bundle=str(voiced))
+    page.voice.path = recording(tmp_path / "me.wav", seconds, level)
+    assert page.voice.note.text().endswith(reason)
+    assert not page.is_usable
+    page.voice.path = ""
+    assert page.is_usable
+    page.voice.path = str(tmp_path / "nowhere.wav")
+    assert "There is no file" in page.voice.note.text()
+    assert not page.is_usable
+
+
+def test_a_bundle_with_one_voice_takes_no_other(qtbot: QtBot, random_bundle: Path, tmp_path: Path) -> None:
+    page = make(qtbot, bundle=str(random_bundle))
+    page.voice.path = recording(tmp_path / "me.wav", 4.0)
+    assert "has no speaker encoder" in page.voice.note.text()
+    assert not page.is_usable
+
+
+@pytest.mark.parametrize("name", ["~nosuch/x", "~nosuch", "x" * 5000, "a\0b"])
+def test_names_that_nothing_has_are_refused_in_words(qtbot: QtBot, name: str) -> None:
+    page = make(qtbot, bundle=name)
+    assert "no bundle.toml" in page.bundle.note.text()
+    assert not page.is_usable
+    page.bundle.path, page.voice.path = "", name
+    assert page.voice.note.text()
+    assert not page.is_usable
