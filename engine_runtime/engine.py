@@ -1,10 +1,10 @@
 """Engine: a loaded bundle that serves conversations.
 
-    engine = Engine.load(Bundle.open(folder))
-    conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, turn_id=1)
-    turn.push(pcm)                                   # while the user speaks: encoded and prefilled at once
-    for event in turn.commit(Modality.SPEECH): ...   # text, audio, done
+    with Engine.load(Bundle.open(folder)) as engine:
+        conversation = engine.new_conversation()
+        turn = engine.open_turn(conversation, turn_id=1)
+        turn.push(pcm)  # while the user speaks: encoded and prefilled at once
+        for event in turn.commit(Modality.SPEECH): ...  # text, audio, done
 
 It owns the loaded stages, the shared KV pool, and the lock under which all conversations run. It starts no
 thread; durations go to `timing`. One thread uses it (`Turn.cancel` may be called from any).
@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -79,6 +80,12 @@ class Engine:
             lambda: load_stages(bundle, chosen, voice=voice, progress=progress), bundle.lm, chosen
         )
         return cls(stages, timing)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def bundle(self) -> Bundle:

@@ -138,13 +138,16 @@ def _record(
     codes = arguments.reply_codes if settings.engine.random_weights is not None else None
     scenarios = list(_round(arguments, 0))
     held_s, limit_s = 0.0, arguments.minutes * 60
-    with progress_bar("duplex", limit_s or len(scenarios)) as progress:
+    with (
+        engine_factory(settings, codes)() as engine,
+        progress_bar("duplex", limit_s or len(scenarios)) as progress,
+    ):
         rounds = chain.from_iterable(_round(arguments, place) for place in count(1)) if limit_s else ()
         for finished, scenario in enumerate(chain(scenarios, rounds), 1):
             with NullSinks() if arguments.duplex_realtime else nullcontext() as sinks:
                 recording = simulate(
                     scenario,
-                    engine_factory(settings, codes),
+                    engine,
                     session_settings,
                     VirtualClock() if sinks is None else RealClock(),
                     end_of_turn=load_turn_end_detector,

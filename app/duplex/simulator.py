@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from app.duplex.user import Ear, SimulatedUser
 from app.session.clocks import Clock
 from app.session.commands import NewConversation, Start, Stop
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_worker import EngineFactory
 from app.session.events import (
     Counters,
     EngineReady,
@@ -99,31 +99,29 @@ class DuplexRecord:
 
 def simulate(
     scenario: Scenario | RecordedScenario,
-    engine_factory: EngineFactory,
+    engine: Engine,
     settings: SessionSettings,
     clock: Clock,
     *,
     end_of_turn: DetectorFactory | None = None,
     sinks: NullSinks | None = None,
 ) -> DuplexRecord:
-    """Hold the conversation. With `sinks` the session uses its sound devices, and the clock has to be the
-    real one. SimulationError if the engine cannot be loaded or the session ends early."""
-    return _Simulation(scenario, engine_factory, settings, clock, end_of_turn, sinks).run()
+    """Hold the conversation. The engine stays open. With `sinks` the session uses its sound devices, and the
+    clock has to be the real one. SimulationError if the engine fails to warm up or the session ends early."""
+    return _Simulation(scenario, engine, settings, clock, end_of_turn, sinks).run()
 
 
 class _Simulation:
     def __init__(
         self,
         scenario: Scenario | RecordedScenario,
-        engine_factory: EngineFactory,
+        engine: Engine,
         settings: SessionSettings,
         clock: Clock,
         end_of_turn: DetectorFactory | None,
         sinks: NullSinks | None,
     ) -> None:
-        self._clock, self._sinks = clock, sinks
-        self._load = engine_factory
-        self._engine: Engine | None = None
+        self._engine, self._clock, self._sinks = engine, clock, sinks
         self._ear = Ear()
         conditions = scenario.room
         self._room = EchoRoom(
@@ -137,7 +135,7 @@ class _Simulation:
         self._user = SimulatedUser(scenario, self._ear, self._room.speak)
         self._room.on_round = self._user.advance
         self._session = Session(
-            self._load_engine,
+            lambda: nullcontext(engine),
             replace(settings, hear_samples=False),
             self._room if sinks is None else None,
             self._room.speaker if sinks is None else None,
@@ -167,10 +165,6 @@ class _Simulation:
             self._collect()
         return self._complete()
 
-    def _load_engine(self) -> Engine:
-        self._engine = self._load()
-        return self._engine
-
     def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if not self._session.is_running:
@@ -189,9 +183,9 @@ class _Simulation:
 
     def _blocks_in_use(self) -> int:
         give_up_s = time.monotonic() + _FREE_LIMIT_S
-        while self._engine is not None and self._engine.stats.used and time.monotonic() < give_up_s:
+        while self._engine.stats.used and time.monotonic() < give_up_s:
             time.sleep(_POLL_S)
-        return self._engine.stats.used if self._engine is not None else 0
+        return self._engine.stats.used
 
     def _collect(self) -> None:
         found = self._found

@@ -54,6 +54,10 @@ class EngineHistory:
         else:
             self._restore(job)
 
+    def close(self) -> None:
+        """End the conversation."""
+        self._engine.end_conversation(self.conversation)
+
     def note_question(self, turn: Turn) -> None:
         """The turn was committed."""
         self._questions[turn.turn_id] = turn.question

@@ -11,6 +11,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -49,8 +50,9 @@ if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
 
 _log = logging.getLogger(__name__)
 
-EngineFactory = Callable[[], "Engine"]
-"""Loads the engine. Called once, in the engine thread; may raise a MossVoiceError."""
+EngineFactory = Callable[[], AbstractContextManager["Engine"]]
+"""Loads the engine. Called once, in the engine thread; may raise a MossVoiceError. The context is left when
+the session ends: an `Engine` closes itself then, `nullcontext(engine)` leaves it to its owner."""
 
 
 class EngineWorker:
@@ -103,11 +105,17 @@ class EngineWorker:
 
     def run(self) -> None:
         """Body of the engine thread: load, work, close."""
-        engine = self._load()
-        history = EngineHistory(engine, self.results.put) if engine is not None else None
-        if history is not None:
-            history.publish()
-        self._pending.end()
+        with ExitStack() as stack:
+            engine = self._load(stack)
+            history = EngineHistory(engine, self.results.put) if engine is not None else None
+            if history is not None:
+                history.publish()
+                stack.callback(history.close)
+            self._pending.end()
+            self._work(engine, history)
+            self._turn = self._run = None
+
+    def _work(self, engine: Engine | None, history: EngineHistory | None) -> None:
         while True:
             job = self._jobs.get()
             try:
@@ -131,15 +139,11 @@ class EngineWorker:
                 )
             finally:
                 self._pending.end()
-        if engine is not None:
-            self._turn = None
-            engine.close()
-            gc.unfreeze()
 
-    def _load(self) -> Engine | None:
+    def _load(self, stack: ExitStack) -> Engine | None:
         started_s = time.perf_counter()
         try:
-            engine = self._factory()
+            engine = stack.enter_context(self._factory())
             engine.warm_up()
         except MossVoiceError as error:
             self.results.put(LoadFailed(error.what_is_wrong, error.what_to_do))
@@ -156,6 +160,7 @@ class EngineWorker:
         # What was loaded stays. Without this, a collection walks all of it while the audio callbacks wait.
         gc.collect()
         gc.freeze()
+        stack.callback(gc.unfreeze)
         self._on_engine(engine)
         self.results.put(
             Loaded(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -183,8 +184,16 @@ class ScriptedEngine:
         self.calls: list[tuple[object, ...]] = []
         self.turns: list[ScriptedTurn] = []
         self.conversations = 0
+        self.ended: list[object] = []
+        """Conversations, in the order in which they were ended."""
         self.exchanges: list[Exchange] = []
         self.is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def new_conversation(self) -> object:
         self.conversations += 1
@@ -206,7 +215,7 @@ class ScriptedEngine:
         self.exchanges = [known for known in self.exchanges if known.turn_id not in turn_ids]
 
     def end_conversation(self, conversation: object) -> None:
-        self.calls.append(("end", conversation))
+        self.ended.append(conversation)
 
     def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
         self.calls.append(("open", turn_id, reply, conversation))

@@ -393,6 +393,13 @@ def test_nothing_said_or_typed_is_an_error(engine: Engine, typed: str) -> None:
     assert conversation.exchanges == []
 
 
+def test_an_engine_is_closed_after_its_context(bundle: Bundle) -> None:
+    with Engine.load(bundle) as engine:
+        conversation = engine.new_conversation()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.open_turn(conversation, 1)
+
+
 def test_a_closed_engine_says_so(bundle: Bundle) -> None:
     engine = Engine.load(bundle)
     turn = engine.open_turn(engine.new_conversation(), 1)

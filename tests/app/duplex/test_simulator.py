@@ -30,11 +30,13 @@ def hold(engine: ScriptedEngine, counts: Counts, *, blocks: int = 0) -> DuplexRe
     (scenario,) = draw_scenarios(clips, ["interruptions"], 3, counts={"interruptions": counts}, users=1)
     # To the echo monitor, the engine's tone is in whatever is said.
     settings = SessionSettings(audio_processing=AudioProcessing("off"))
-    return simulate(scenario, lambda: engine, settings, clock)  # type: ignore[arg-type, return-value]
+    return simulate(scenario, engine, settings, clock)  # type: ignore[arg-type]
 
 
 def test_both_channels_are_recorded_and_agree_with_the_annotations() -> None:
-    found = hold(ScriptedEngine(Script(chunks=10)), Counts(turns=1, interruptions=1))
+    engine = ScriptedEngine(Script(chunks=10))
+    found = hold(engine, Counts(turns=1, interruptions=1))
+    assert not engine.is_closed
     assert [segment.kind for segment in found.segments].count("interruption") == 1
     assert len(found.user) == len(found.assistant)
     for segment in found.segments:
@@ -57,12 +59,12 @@ def test_lost_blocks_are_reported() -> None:
     assert hold(ScriptedEngine(), Counts(turns=0), blocks=3).blocks_lost == 3
 
 
-def test_an_engine_that_cannot_be_loaded_is_an_error() -> None:
+def test_an_engine_that_cannot_be_warmed_up_is_an_error() -> None:
     engine = ScriptedEngine()
 
     def fail() -> None:
-        raise MossVoiceError("There is no engine. Install one.")
+        raise MossVoiceError("The GPU is full. Free some memory.")
 
     engine.warm_up = fail  # type: ignore[method-assign]
-    with pytest.raises(SimulationError, match="There is no engine"):
+    with pytest.raises(SimulationError, match="The GPU is full"):
         hold(engine, Counts(turns=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from queue import Empty
 
 import pytest
@@ -69,8 +70,18 @@ def test_a_turn_from_speech_to_reply() -> None:
     replies = [result for result in results if isinstance(result, ReplyResult)]
     assert {reply.scope for reply in replies} == {scope}
     assert isinstance(replies[-1].event, ReplyDone)
+    assert rig.engine.ended == [1]
     assert rig.engine.is_closed
     assert rig.pending.idle.is_set()
+
+
+def test_an_engine_of_somebody_else_stays_open_without_a_conversation() -> None:
+    engine = ScriptedEngine()
+    worker = EngineWorker(lambda: nullcontext(engine), lambda loaded: None, PendingWork())  # type: ignore[arg-type, return-value]
+    worker.submit(Close())
+    worker.run()
+    assert engine.ended == [1]
+    assert not engine.is_closed
 
 
 @pytest.mark.slow

@@ -496,7 +496,7 @@ def test_a_new_conversation_forgets() -> None:
         driver.session.send(AskText("two"))
         driver.await_event(PlaybackFinished, 2)
     assert [call[3] for call in driver.engine.calls if call[0] == "open"] == [1, 2]
-    assert ("end", 1) in driver.engine.calls
+    assert driver.engine.ended[0] == 1
     assert driver.of(TurnOpened)[-1].turn_id == 2
 
 
