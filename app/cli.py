@@ -19,7 +19,7 @@ from typing import NoReturn, TypeGuard
 
 from app import paths, process
 from app.commands import bench, console, demo, doctor, fetch, inspect, replay, talk, trt, verify, window
-from app.commands.engine_options import add_engine_options, add_input_mode_option, add_turn_options
+from app.commands.engine_options import add_engine_options, add_microphone_options, add_turn_options
 from app.logging_setup import set_up_logging
 from app.progress import note
 from app.version import program_version
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--verbose", action="store_true", help="print log records and tracebacks")
     add_engine_options(parser, of_subcommand=False)
     add_turn_options(parser, of_subcommand=False)
-    add_input_mode_option(parser, of_subcommand=False)
+    add_microphone_options(parser, of_subcommand=False)
     window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")

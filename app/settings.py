@@ -19,6 +19,8 @@ SpeculationMode = Literal["auto", "on", "off"]
 
 InputMode = Literal["voice", "push", "both"]
 """What opens a turn: voice activity, the button of push-to-talk, or both."""
+EchoLibrary = Literal["pywebrtc", "livekit"]
+"""What cancels the echo: the package pywebrtc-audio, or the audio processing of livekit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,5 @@ class StartSettings:
     """What opens a turn, or None for what the user chose in the window."""
     speculate: SpeculationMode | None = None
     """Whether replies are made speculatively, or None for what the user chose in the window."""
+    echo_library: EchoLibrary | None = None
+    """What cancels the echo, or None for what the user chose in the window."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.audio.echo_libraries import is_installed
 from tests.doubles.hub_server import HubServer, repositories_in
 from tests.tools.observer import Observation, Observed, calls_of, network_calls, why_not, written_paths
 
@@ -24,6 +25,13 @@ COMMANDS: dict[str, tuple[str | Path, ...]] = {
     "doctor": ("-m", "app", "doctor", "--report", "out/report.txt"),
     "window": ("-m", "tests.tools.driven_window"),
 }
+LIVEKIT = """
+import numpy
+from app.audio.echo_libraries import make_processor
+processor = make_processor("livekit", echo_cancellation=True, noise_suppression=True, gain_control=True)
+pcm = numpy.random.default_rng(0).standard_normal(32_000).astype("float32") / 10
+print(len(processor.process(pcm, pcm)))
+"""
 CHOSEN_FOLDERS = ("out", "tmp")
 OWN_FOLDERS = (
     "home/.cache/moss-voice",
@@ -110,6 +118,16 @@ def test_nothing_is_written_elsewhere(
     folder, observation = folders[name], observations[name]
     assert not _elsewhere(observation, folder)
     assert folder / OWN_FOLDERS[-1] / "log" / "moss-voice.log" in observation.written
+
+
+@pytest.mark.slow
+@needs_strace
+@pytest.mark.skipif(not is_installed("livekit"), reason="livekit is not installed")
+def test_livekit_cancels_an_echo_without_network_and_files(tmp_path: Path) -> None:
+    observation = _observed(("-c", LIVEKIT), tmp_path).finish(TIMEOUT_S)
+    assert (observation.status, observation.output.split()) == (0, ["32000"])
+    assert not observation.network, "\n".join(observation.network)
+    assert not observation.written
 
 
 @pytest.mark.slow

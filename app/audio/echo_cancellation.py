@@ -5,22 +5,23 @@ up to 100 ms later where the reference of the same moment is not known yet. Take
 
 Automatic echo cancellation passes the captured samples through unchanged once nothing of what is played comes
 back, as with headphones. The canceller runs on beside them, so that it is of use at once when an echo begins.
-Without the package pywebrtc-audio nothing is processed, which is reported once. Dialog thread.
+Without the package of the chosen library nothing is processed, which is reported once. Dialog thread.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from app.audio.echo_libraries import DEFAULT_LIBRARY, PACKAGES, FrameProcessor, make_processor
 from app.audio.echo_monitor import EchoMonitor
 from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ, PlaybackReference, ReceivedAt
 from app.audio.streams import AudioOutput
+from app.settings import EchoLibrary
 from engine_runtime.types import Pcm
 
 EchoMode = Literal["auto", "on", "off"]
@@ -34,7 +35,6 @@ _CHECK_FRAMES = 3
 """How often an echo is looked for: in time to hold back an interruption."""
 _NO_CLOCK_FRAMES = 300
 _SMOOTHING = 0.02
-_PACKAGE = "pywebrtc_audio"
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +48,12 @@ class AudioProcessing:
     """Reduce steady noise by 12 dB."""
     gain_control: bool = False
     """Bring speech to one level."""
+    library: EchoLibrary | None = None
+    """What does all this; None for the default."""
+
+    def __post_init__(self) -> None:
+        if self.library not in (*get_args(EchoLibrary), None):
+            raise ValueError(f"library must be one of {get_args(EchoLibrary)}, got {self.library!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +85,8 @@ class CaptureProcessor:
         self._output = output
         self._sample_rate = sample_rate
         self._options = options
-        self._canceller: Any = None
-        self._plain: Any = None
+        self._canceller: FrameProcessor | None = None
+        self._plain: FrameProcessor | None = None
         """Noise suppression and gain control alone, while there is no echo to cancel."""
         self._restart()
 
@@ -119,20 +125,21 @@ class CaptureProcessor:
 
     def process(self, pcm: Pcm, received_at: ReceivedAt) -> Pcm:
         """Process the next captured samples [n]; returns those whose reference is known, in order."""
-        if self._canceller is None and self._plain is None:
+        canceller = self._canceller
+        if canceller is None and self._plain is None:
             return pcm
         began_ns = time.perf_counter_ns()
         self._near = np.concatenate([self._near, pcm])
         frames = len(self._near) // FRAME_SAMPLES
-        far = None if self._canceller is None else self._next_reference(frames, received_at)
+        far = None if canceller is None else self._next_reference(frames, received_at)
         size = frames * FRAME_SAMPLES if far is None else len(far)
         if not size:
             return pcm[:0]
         near, self._near = self._near[:size], self._near[size:]
         self._frames += size // FRAME_SAMPLES
-        processed = near if far is None else self._cancel(near, far)
+        processed = near if canceller is None or far is None else self._cancel(canceller, near, far)
         if self._plain is not None and self._passes_through:
-            processed = np.asarray(self._plain.process(near), dtype=np.float32)
+            processed = self._plain.process(near)
         spent_ms = (time.perf_counter_ns() - began_ns) / 1e6 * FRAME_SAMPLES / size
         self._frame_ms += _SMOOTHING * (spent_ms - self._frame_ms)
         return processed
@@ -159,35 +166,33 @@ class CaptureProcessor:
         suppresses = options.noise_suppression or options.gain_control
         if options.echo_cancellation == "off" and not suppresses:
             return
-        self.problem = self._obstacle()
-        if self.problem:
-            self._state = "unavailable"
-            return
-        if suppresses:
-            self._plain = self._make(echo_cancellation=False)
-        if options.echo_cancellation != "off":
-            self._canceller = self._make(echo_cancellation=True)
-            self._state = "cancelling"
-
-    def _obstacle(self) -> str:
-        """The reason why processing is not possible, "" if it is."""
         if self._sample_rate != RATE_HZ:
-            return (
+            self._pass_through(
                 f"Echo cancellation needs sound at {RATE_HZ:,} Hz; it is captured at {self._sample_rate:,}."
             )
+            return
+        library = options.library or DEFAULT_LIBRARY
         try:
-            importlib.import_module(_PACKAGE)
+            if suppresses:
+                self._plain = self._make(library, echo_cancellation=False)
+            if options.echo_cancellation != "off":
+                self._canceller = self._make(library, echo_cancellation=True)
+                self._state = "cancelling"
         except ImportError as error:  # missing, or damaged
             _log.warning("no echo cancellation: %s", error)
-            return "Echo cancellation needs the package pywebrtc-audio, which is not installed."
-        return ""
+            package = PACKAGES[library]
+            self._pass_through(f"Echo cancellation needs the package {package}, which is not installed.")
 
-    def _make(self, *, echo_cancellation: bool) -> Any:
-        return importlib.import_module(_PACKAGE).AudioProcessor(
-            sample_rate=RATE_HZ,
+    def _pass_through(self, problem: str) -> None:
+        self.problem = problem
+        self._state = "unavailable"
+
+    def _make(self, library: EchoLibrary, *, echo_cancellation: bool) -> FrameProcessor:
+        return make_processor(
+            library,
             echo_cancellation=echo_cancellation,
             noise_suppression=self._options.noise_suppression,
-            auto_gain_control=self._options.gain_control,
+            gain_control=self._options.gain_control,
         )
 
     def _next_reference(self, frames: int, received_at: ReceivedAt) -> Pcm:
@@ -205,11 +210,11 @@ class CaptureProcessor:
         reference.restart(self._frames + frames)
         return np.zeros(frames * FRAME_SAMPLES, dtype=np.float32)
 
-    def _cancel(self, near: Pcm, far: Pcm) -> Pcm:
+    def _cancel(self, canceller: FrameProcessor, near: Pcm, far: Pcm) -> Pcm:
         """Run the canceller and follow the echo; the result is its output, or `near` while that is passed
         through."""
         monitor = self._monitor
-        cleaned = np.asarray(self._canceller.process(near, far), dtype=np.float32)
+        cleaned = canceller.process(near, far)
         monitor.add(near, far, cleaned)
         if monitor.is_audible:
             self._audible_samples += len(near)

@@ -13,7 +13,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.engine_options import start_settings
+from app.commands.engine_options import add_echo_library_option, start_settings
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.duplex.groups import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
@@ -49,6 +49,7 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _FORMAT
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     group = parser.add_argument_group("full duplex")
+    add_echo_library_option(group)
     group.add_argument(
         "--duplex",
         action="store_true",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from app.commands.engine_options import (
     add_engine_options,
-    add_input_mode_option,
+    add_microphone_options,
     add_reply_option,
     add_turn_options,
     start_settings,
@@ -88,7 +88,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_engine_options(parser)
     add_turn_options(parser)
-    add_input_mode_option(parser)
+    add_microphone_options(parser)
     parser.add_argument(
         "--seconds",
         type=number(0.1, _LONGEST_S),

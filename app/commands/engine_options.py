@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.commands.option_types import LARGEST_SEED, integer, number
-from app.settings import Eagerness, InputMode, SpeculationMode, StartSettings
+from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
     MOST_FLOW_STEPS,
     Backend,
@@ -172,7 +172,7 @@ def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True
     )
 
 
-def add_input_mode_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+def add_microphone_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
     """Add what conversations on a microphone have besides; as in `add_engine_options`."""
     parser.add_argument(
         "--input-mode",
@@ -180,6 +180,18 @@ def add_input_mode_option(parser: argparse.ArgumentParser, of_subcommand: bool =
         choices=get_args(InputMode),
         help="what opens a turn: voice activity, push-to-talk, or both (default: the window's setting, else "
         "voice)",
+    )
+    add_echo_library_option(parser, of_subcommand)
+
+
+def add_echo_library_option(parser: argparse._ActionsContainer, of_subcommand: bool = True) -> None:
+    """Add what cancels the echo; as in `add_engine_options`."""
+    parser.add_argument(
+        "--echo-library",
+        default=argparse.SUPPRESS if of_subcommand else None,
+        choices=get_args(EchoLibrary),
+        help="what cancels the echo of the loudspeaker: the package pywebrtc-audio, or that of LiveKit "
+        "(default: the window's setting, else pywebrtc)",
     )
 
 
@@ -229,4 +241,5 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         eagerness=arguments.eagerness,
         input_mode=arguments.input_mode,
         speculate=arguments.speculate,
+        echo_library=arguments.echo_library,
     )

@@ -47,9 +47,7 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Check that it runs."),
     QT_TRANSLATE_NOOP("Errors", "The sound system does not respond and cannot be closed."),
     QT_TRANSLATE_NOOP("Errors", "Restart this program to use sound again."),
-    QT_TRANSLATE_NOOP(
-        "Errors", "Echo cancellation needs the package pywebrtc-audio, which is not installed."
-    ),
+    QT_TRANSLATE_NOOP("Errors", "Echo cancellation needs the package %1, which is not installed."),
     QT_TRANSLATE_NOOP("Errors", "Echo cancellation needs sound at %1 Hz; it is captured at %2."),
     QT_TRANSLATE_NOOP(
         "Errors", "The loudspeaker does not say when it plays, so its echo cannot be cancelled."

@@ -18,12 +18,13 @@ from PySide6.QtCore import QByteArray, QSettings
 
 from app import paths
 from app.audio.echo_cancellation import AudioProcessing, EchoMode
+from app.audio.echo_libraries import DEFAULT_LIBRARY
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.key_combination import combination
 from app.gui.themes import ThemeChoice
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
-from app.settings import Eagerness, InputMode, SpeculationMode, StartSettings
+from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
 
@@ -81,6 +82,7 @@ class Preferences:
     interruption: Interruption = "at_once"
     sensitivity: Sensitivity = "normal"
     echo_cancellation: EchoMode = "auto"
+    echo_library: EchoLibrary = DEFAULT_LIBRARY
     noise_suppression: bool = False
     gain_control: bool = False
     seed: int | None = None
@@ -114,7 +116,10 @@ class Preferences:
             seed=self.seed if base.seed is None else base.seed,
             speculate=base.speculate or self.speculate,
             audio_processing=AudioProcessing(
-                self.echo_cancellation, self.noise_suppression, self.gain_control
+                self.echo_cancellation,
+                self.noise_suppression,
+                self.gain_control,
+                base.audio_processing.library or self.echo_library,
             ),
             turn_taking=dataclasses.replace(
                 turns,
@@ -179,6 +184,7 @@ class PreferenceStore:
             echo_cancellation=_known(
                 get_args(EchoMode), self._text("echo_cancellation"), default.echo_cancellation
             ),
+            echo_library=_known(get_args(EchoLibrary), self._text("echo_library"), default.echo_library),
             noise_suppression=self._text("noise_suppression") == "true",
             gain_control=self._text("gain_control") == "true",
             seed=self._number("seed", 0, LARGEST_SEED),

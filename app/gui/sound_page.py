@@ -9,6 +9,7 @@ import dataclasses
 
 from PySide6.QtWidgets import QCheckBox
 
+from app.audio.echo_libraries import PACKAGES, is_installed
 from app.gui.device_box import DeviceBox
 from app.gui.preferences import LATENCIES_MS, Preferences
 from app.gui.settings_page import SettingsPage, choice_box, choose
@@ -28,6 +29,13 @@ class SoundPage(SettingsPage):
         )
         self.echo_box = choice_box(
             ((self.tr("Automatic"), "auto"), (self.tr("On"), "on"), (self.tr("Off"), "off"))
+        )
+        self.echo_library_box = choice_box(
+            (
+                package if is_installed(library) else self.tr("%1 (not installed)").replace("%1", package),
+                library,
+            )
+            for library, package in PACKAGES.items()
         )
         self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
         self.gain_control = QCheckBox(self.tr("Bring speech to one level"))
@@ -49,6 +57,11 @@ class SoundPage(SettingsPage):
                 ),
             ),
             (
+                self.tr("Echo &canceller"),
+                self.echo_library_box,
+                self.tr("Both are WebRTC's; livekit takes more computing time and memory."),
+            ),
+            (
                 self.tr("&Noise suppression"),
                 self.noise_suppression,
                 self.tr("For fans and traffic, about 12 dB. The voice changes a little."),
@@ -67,6 +80,7 @@ class SoundPage(SettingsPage):
         self.output_box.show_devices(known.outputs, known.descriptions, preferences.output_device)
         choose(self.latency_box, preferences.latency_ms)
         choose(self.echo_box, preferences.echo_cancellation)
+        choose(self.echo_library_box, preferences.echo_library)
         self.noise_suppression.setChecked(preferences.noise_suppression)
         self.gain_control.setChecked(preferences.gain_control)
 
@@ -78,6 +92,7 @@ class SoundPage(SettingsPage):
             output_device=str(self.output_box.currentData()),
             latency_ms=int(self.latency_box.currentData()),
             echo_cancellation=self.echo_box.currentData(),
+            echo_library=self.echo_library_box.currentData(),
             noise_suppression=self.noise_suppression.isChecked(),
             gain_control=self.gain_control.isChecked(),
         )

@@ -61,6 +61,7 @@ class SessionSettings:
             output_device=output_device,
             seed=start.seed,
             turn_taking=TurnTakingSettings(eagerness=start.eagerness, input_mode=start.input_mode),
+            audio_processing=AudioProcessing(library=start.echo_library),
             speculate=start.speculate,
         )
 

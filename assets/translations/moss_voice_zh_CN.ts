@@ -439,8 +439,8 @@
         <translation>请重新启动本程序以恢复声音。</translation>
     </message>
     <message>
-        <source>Echo cancellation needs the package pywebrtc-audio, which is not installed.</source>
-        <translation>回声消除需要 pywebrtc-audio 软件包，但它没有安装。</translation>
+        <source>Echo cancellation needs the package %1, which is not installed.</source>
+        <translation>回声消除需要 %1 软件包，但它没有安装。</translation>
     </message>
     <message>
         <source>Echo cancellation needs sound at %1 Hz; it is captured at %2.</source>
@@ -1145,6 +1145,18 @@
     <message>
         <source>Lower is faster; raise it if the sound stutters.</source>
         <translation>越小越快；声音卡顿时请调大。</translation>
+    </message>
+    <message>
+        <source>Echo &amp;canceller</source>
+        <translation>回声消除器(&amp;C)</translation>
+    </message>
+    <message>
+        <source>Both are WebRTC&apos;s; livekit takes more computing time and memory.</source>
+        <translation>两者都来自 WebRTC；livekit 占用更多计算时间和内存。</translation>
+    </message>
+    <message>
+        <source>%1 (not installed)</source>
+        <translation>%1（未安装）</translation>
     </message>
     <message>
         <source>&amp;Echo cancellation</source>

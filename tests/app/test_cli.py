@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from app import cli, paths
+from app.audio.echo_cancellation import AudioProcessing
 from app.cli import build_parser, main
 from app.commands.engine_options import start_settings
 from app.commands.window import find_display
+from app.session.session_settings import SessionSettings
 from engine_runtime.errors import BundleError
 from engine_runtime.options import EngineOptions
 
@@ -122,6 +124,14 @@ def test_eagerness_is_read_from_either_place() -> None:
 def test_the_input_mode_is_read_for_the_window() -> None:
     assert start_settings(build_parser().parse_args(["--input-mode", "push"])).input_mode == "push"
     assert start_settings(build_parser().parse_args([])).input_mode is None
+
+
+@pytest.mark.parametrize("words", ["", "console", "bench --duplex"])
+def test_the_echo_library_is_read_where_a_microphone_is(words: str) -> None:
+    given = start_settings(build_parser().parse_args([*words.split(), "--echo-library", "livekit"]))
+    assert SessionSettings.of(given).audio_processing.library == "livekit"
+    default = start_settings(build_parser().parse_args(words.split()))
+    assert SessionSettings.of(default).audio_processing == AudioProcessing()
 
 
 def test_how_the_engine_runs_is_read_from_the_command_line() -> None:

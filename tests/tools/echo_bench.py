@@ -1,27 +1,34 @@
 """What echo cancellation removes and what it costs. Run by hand, not by pytest:
 
-    python -m tests.tools.echo_bench
+    python -m tests.tools.echo_bench [--library livekit]
 
-The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
+The first line is the start of the library: the time until its first processor, the memory that it adds, its
+threads. The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
 microphone's clock; then what was measured of it, the echo return loss enhancement from the third second on,
-the share of frames that the VAD takes for speech before and after, and the time for 10 ms of sound. The last
-rows: no echo; the option off; with noise suppression and gain control.
+the share of frames that the VAD takes for speech before and after, and the CPU time for 10 ms of sound. The
+last rows: no echo; the option off; with noise suppression and gain control.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
+import psutil
 
 from app.audio.echo_cancellation import AudioProcessing
+from app.audio.echo_libraries import DEFAULT_LIBRARY, make_processor
 from app.audio.levels import dbfs, rms
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
 from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
+from app.settings import EchoLibrary
 from engine_runtime.types import Pcm
 from tests.tools.echo_scene import Scene
 
@@ -33,18 +40,35 @@ _HEADER = (
 
 def main() -> None:
     """Print one row per room."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", choices=get_args(EchoLibrary), default=DEFAULT_LIBRARY)
+    library = parser.parse_args().library
+    _measure_start(library)
     replies = np.concatenate([_spoken(file) for file in sorted(_SAMPLES.glob("*.wav"))])
     sys.stdout.write(_HEADER + "\n")
+    automatic = AudioProcessing(library=library)
     for loss_db in (6, 12, 20):
         for delay_ms in (50, 100, 250):
             for skew_ppm in (0, 300):
-                _measure(EchoRoom(loss_db, delay_ms, skew_ppm), AudioProcessing(), replies, loss_db, skew_ppm)
+                _measure(EchoRoom(loss_db, delay_ms, skew_ppm), automatic, replies, loss_db, skew_ppm)
     headphones = EchoRoom(12, 100)
     headphones.echo_gain = 0.0
-    _measure(headphones, AudioProcessing(), replies, float("inf"), 0)
-    _measure(EchoRoom(12, 100), AudioProcessing("off"), replies, 12, 0)
-    options = AudioProcessing(noise_suppression=True, gain_control=True)
+    _measure(headphones, automatic, replies, float("inf"), 0)
+    _measure(EchoRoom(12, 100), replace(automatic, echo_cancellation="off"), replies, 12, 0)
+    options = replace(automatic, noise_suppression=True, gain_control=True)
     _measure(EchoRoom(12, 100), options, replies, 12, 0)
+
+
+def _measure_start(library: EchoLibrary) -> None:
+    process = psutil.Process()
+    memory, threads, began = process.memory_info().rss, process.num_threads(), time.perf_counter()
+    make_processor(library, echo_cancellation=True, noise_suppression=False, gain_control=False)
+    seconds = time.perf_counter() - began
+    memory = process.memory_info().rss - memory
+    sys.stdout.write(
+        f"{library}: started in {seconds * 1e3:.0f} ms, {memory / 1e6:.1f} MB of memory, "
+        f"{process.num_threads() - threads} threads\n"
+    )
 
 
 def _spoken(file: Path) -> Pcm:
@@ -59,9 +83,9 @@ def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: fl
     process = scene.processor.process
 
     def timed(*arguments: object) -> Pcm:
-        began = time.perf_counter()
+        began = time.process_time()
         processed = process(*arguments)  # type: ignore[arg-type]
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
         return processed
 
     scene.processor.process = timed  # type: ignore[method-assign]

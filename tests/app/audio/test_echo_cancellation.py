@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.audio import echo_cancellation
+from app.audio import echo_libraries
 from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor, EchoMode
 from app.audio.levels import dbfs, rms
 from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ
 from app.audio.resample import Resampler
 from app.audio.wav_streams import WavSpeaker
 from app.duplex.room import SPEAKER_RATE, EchoRoom
+from app.settings import EchoLibrary
 from engine_runtime.types import Pcm
 from tests.tools.echo_scene import Scene
 
@@ -116,18 +117,24 @@ def test_options_count_from_the_next_frame() -> None:
     assert dbfs(rms(captured)) - dbfs(rms(processed)) > 15
 
 
+@pytest.mark.parametrize(("library", "name"), [("pywebrtc", "pywebrtc-audio"), ("livekit", "livekit")])
 @pytest.mark.parametrize("mode", ["auto", "on"])
 @pytest.mark.parametrize("package", ["no_such_package", "damaged_package"])
 def test_without_the_package_the_capture_is_passed_on(
-    mode: EchoMode, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    library: EchoLibrary,
+    name: str,
+    mode: EchoMode,
+    package: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "damaged_package.py").write_text("raise ImportError('libstdc++.so.6: version not found')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(echo_cancellation, "_PACKAGE", package)
-    scene = Scene(EchoRoom(6, 100), AudioProcessing(mode))
+    monkeypatch.setitem(echo_libraries._MODULES, library, package)
+    scene = Scene(EchoRoom(6, 100), AudioProcessing(mode, library=library))
     captured, processed = scene.run(1.0, syllables(1.0, SPEAKER_RATE))
     assert np.array_equal(captured, processed)
-    assert "pywebrtc-audio" in scene.processor.problem
+    assert f"needs the package {name}, which" in scene.processor.problem
     assert scene.processor.measurement.state == "unavailable"
 
 

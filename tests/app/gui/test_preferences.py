@@ -34,6 +34,7 @@ EVERYTHING = Preferences(
     hotkey="Ctrl+Alt+Space",
     interruption="never",
     echo_cancellation="off",
+    echo_library="livekit",
     noise_suppression=True,
     gain_control=True,
     seed=0,
@@ -174,7 +175,9 @@ def test_session_settings_follow_the_preferences() -> None:
     assert settings.turn_taking.eagerness == "eager"
     assert settings.turn_taking.input_mode == "both"
     assert not settings.turn_taking.barge_in
-    assert settings.audio_processing == AudioProcessing("off", noise_suppression=True, gain_control=True)
+    assert settings.audio_processing == AudioProcessing(
+        "off", noise_suppression=True, gain_control=True, library="livekit"
+    )
     assert settings.seed == 0
 
 
@@ -186,7 +189,9 @@ def test_an_interruption_may_need_more_speech(interruption: Interruption, needed
 
 def test_defaults_change_nothing() -> None:
     turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS, input_mode="voice")
-    assert Preferences().session_settings() == SessionSettings(turn_taking=turns, speculate="auto")
+    processing = AudioProcessing(library="pywebrtc")
+    expected = SessionSettings(turn_taking=turns, speculate="auto", audio_processing=processing)
+    assert Preferences().session_settings() == expected
 
 
 @pytest.mark.parametrize("endpointing_ms", [200, 260, 2000])
@@ -200,6 +205,8 @@ def test_the_command_line_wins() -> None:
     turns = TurnTakingSettings(eagerness="patient", input_mode="push")
     chosen = EVERYTHING.session_settings(SessionSettings(turn_taking=turns)).turn_taking
     assert (chosen.eagerness, chosen.input_mode) == ("patient", "push")
+    base = SessionSettings(audio_processing=AudioProcessing(library="pywebrtc"))
+    assert EVERYTHING.session_settings(base).audio_processing.library == "pywebrtc"
     given = StartSettings(
         bundle=Path("given"),
         engine=EngineOptions(

@@ -41,6 +41,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         hotkey="Ctrl+Alt+Space",
         interruption="half_second",
         echo_cancellation="on",
+        echo_library="livekit",
         noise_suppression=True,
         gain_control=True,
         seed=0,

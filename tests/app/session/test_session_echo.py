@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.audio import echo_cancellation
+from app.audio import echo_libraries
 from app.audio.devices import DeviceList
 from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.audio.resample import Resampler
@@ -186,7 +186,7 @@ def test_headphones_that_are_pulled_out_start_no_loop(loss_db: float) -> None:
 
 
 def test_the_obstacle_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(echo_cancellation, "_PACKAGE", "no_such_package")
+    monkeypatch.setitem(echo_libraries._MODULES, "pywebrtc", "no_such_package")
     room = EchoRoom(60, 100)
     with talking(room) as driver:
         ask(driver, room, lambda: replies_heard(driver) == 1)
