@@ -28,6 +28,7 @@ from engine_runtime.types import (
     ReplyDone,
     ReplyEvent,
     ReplyText,
+    SamplingParams,
 )
 
 
@@ -77,11 +78,12 @@ class Reply:
     timing: TimingBus
     turn_id: int
     modality: Modality
-    generation: Generation
+    params: SamplingParams
     prompt: list[Row]
     sequence: Sequence
     limit: int
     committed_ns: int
+    generation: Generation = field(init=False)
     rows: ReplyRows = field(init=False)
     given: ReplyPosition = field(default_factory=ReplyPosition)
     """Position up to which the reply was delivered."""
@@ -98,10 +100,21 @@ class Reply:
     _chunk_index: int = 0
 
     def __post_init__(self) -> None:
-        special = self.stages.bundle.lm.special_ids
-        self.rows = ReplyRows(self.modality, special, self.stages.samples_per_code)
+        stages, lm = self.stages, self.stages.bundle.lm
+        self.generation = Generation(
+            self.prompt,
+            self.params,
+            lm.special_ids,
+            text_vocab=stages.lm_config.text_vocab,
+            audio_vocab=stages.lm_config.audio_vocab,
+            want_subtitles=lm.subtitles,
+            skip_unused_tails=True,
+            samples_on_device=stages.lm.executor.can_sample,
+            device=str(stages.lm.executor.device),
+        )
+        self.rows = ReplyRows(self.modality, lm.special_ids, stages.samples_per_code)
         self._clock = _Clock(self.committed_ns)
-        self._text = IncrementalText(self.stages.tokenizer)
+        self._text = IncrementalText(stages.tokenizer)
 
     def advance(self) -> list[ReplyEvent]:
         """Generate the next row or, after the last, wait for pending speech; returns the events that became

@@ -1,9 +1,8 @@
 """Turn: one user turn and its reply, from the first speech to the last sample.
 
 In: PCM (or typed text) as it arrives, then a commit. Out: reply events. While the user speaks, new codes are
-prefilled at once, so that only the few closing rows of the turn remain at the commit. Codes may change while
-the user speaks (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the commit:
-rows are prefilled again from the first difference.
+prefilled at once, so that only the few closing rows of the turn remain at the commit. Codes may change until
+then (user_input.py); rows are prefilled again from the first difference.
 
 States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Used
 by the engine thread; `cancel` and `truncate` are safe from any thread and take effect after the current
@@ -24,21 +23,18 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-import numpy as np
 import torch
 
-from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation.context_window import reply_reserve
 from engine_runtime.conversation.history import Conversation, Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
-from engine_runtime.errors import AudioInputError
-from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import CancelScope, Codes, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.types import CancelScope, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
 
 
 class _State(Enum):
@@ -69,16 +65,7 @@ class Turn:
         self._commit = CancelScope()
         """Scope of the latest commit. `reopen` cancels it and the events end; `cancel` does not, because a
         cancelled reply still ends with a ReplyDone."""
-        self._stream: SpeechTokenizerStream | None = None
-        self._codes: list[int] = []
-        self._speech_maximum: float | None = None
-        options, tokenizer = stages.options, stages.speech_tokenizer
-        self._spoken: list[Pcm] | None = [] if options.exact_encoding and tokenizer.is_revised else None
-        """All of the user's speech if it is encoded again at the commit."""
-        self._user_turn: list[Row] = []
-        """All rows of the user's turn, set at the commit."""
-        self._text: str | None = None
-        self._asked_again: Question | None = None
+        self._input = UserInput(stages, timing, turn_id)
         self._reply: Reply | None = None
         self._rows: ReplyRows | None = None
         """The rows of the reply, kept after it ended; None until it begins."""
@@ -89,7 +76,7 @@ class Turn:
         self._exchange: Exchange | None = None
         conversation.modality = reply
         with self._step():
-            self._stream = stages.streams.acquire(conversation.expected_maximum)
+            self._input.open(conversation.expected_maximum)
             self._prefill_open_turn()
 
     @property
@@ -112,17 +99,13 @@ class Turn:
             if self._is_cancelled():
                 return 0
             self._require(_State.LISTENING, "take speech")
-            if self._text is not None:
+            if self._input.has_text:
                 raise RuntimeError("a typed question cannot take speech; open another turn")
             with self._step():
-                codes = self._encode(pcm)
-                if self._spoken is not None:
-                    self._spoken.append(pcm.copy())
-                if codes.size:
-                    self._codes = self._stream_of_turn().codes
+                if num_new := self._input.push(pcm):
                     self._prefill_open_turn()
             self._is_cancelled()
-            return int(codes.size)
+            return num_new
 
     def push_text(self, text: str) -> None:
         """Use a typed question instead of speech. Errors as in `push`."""
@@ -130,12 +113,10 @@ class Turn:
             if self._is_cancelled():
                 return
             self._require(_State.LISTENING, "take text")
-            if self._codes:
+            if self._input.has_speech:
                 raise RuntimeError("this turn already has speech; open another one for a typed question")
             with self._step():
-                if not text.strip():
-                    raise AudioInputError("The question is empty. Say or type something.")
-                self._text = text
+                self._input.type(text)
                 self._prefill_open_turn()
             self._is_cancelled()
 
@@ -147,7 +128,7 @@ class Turn:
                 return 0
             self._require(_State.LISTENING, "take a question")
             with self._step():
-                self._asked_again = question
+                self._input.ask_again(question)
                 self._prefill_open_turn()
             pad = self._stages.bundle.lm.special_ids.modality_pad
             return sum(row.text == pad for row in question.user)
@@ -155,7 +136,7 @@ class Turn:
     @property
     def question(self) -> Question:
         """The user's turn, complete after the commit."""
-        return Question(tuple(self._user_turn), self._speech_maximum)
+        return self._input.question
 
     def commit(
         self,
@@ -183,7 +164,7 @@ class Turn:
                 self._require(_State.LISTENING, "be committed")
                 timing.emit("commit", self.turn_id, committed_ns, 0)
                 with self._step():
-                    self._user_turn = self._close_user_turn()
+                    self._input.end()
                 self._state = _State.REPLYING
                 self._commit = CancelScope(scope)
                 self._reply = self._rows = None
@@ -207,7 +188,7 @@ class Turn:
             self._stop_reply()
             self._reply = self._rows = self._exchange = None
             self._state = _State.LISTENING
-            rows = [*conversation.history(), *self._open_rows()]
+            rows = [*conversation.history(), *self._input.rows()]
             self._stages.sequences.roll_back(conversation.sequence, rows)
 
     def cancel(self) -> None:
@@ -277,89 +258,28 @@ class Turn:
         """Close the user's turn and create its reply, whose first step prefills the closing rows."""
         conversation, stages = self._conversation, self._stages
         conversation.modality = modality
-        lm, config = stages.bundle.lm, stages.lm_config
-        current = [*self._user_turn, *stages.prompt.open_reply(modality)]
+        current = [*self.question.user, *stages.prompt.open_reply(modality)]
         reserve = reply_reserve(params.max_new, conversation.limit)
         prompt = conversation.plan(current, reserve)
-        generation = Generation(
-            prompt,
-            params,
-            lm.special_ids,
-            text_vocab=config.text_vocab,
-            audio_vocab=config.audio_vocab,
-            want_subtitles=lm.subtitles,
-            skip_unused_tails=True,
-            samples_on_device=stages.lm.executor.can_sample,
-            device=str(stages.lm.executor.device),
-        )
         return Reply(
             stages=stages,
             timing=timing,
             turn_id=self.turn_id,
             modality=modality,
-            generation=generation,
+            params=params,
             prompt=prompt,
             sequence=conversation.sequence,
             limit=conversation.limit,
             committed_ns=committed_ns,
         )
 
-    def _encode(self, pcm: Pcm | None) -> Codes:
-        """New codes of more speech or, for None, of the end of speech."""
-        stream = self._stream_of_turn()
-        with self._timing.span("encode", self.turn_id) as attributes:
-            codes = stream.tail() if pcm is None else stream.push(pcm)
-            attributes["codes"] = codes.size
-        return codes
-
-    def _stream_of_turn(self) -> SpeechTokenizerStream:
-        if self._stream is None:
-            raise RuntimeError(f"the encoder stream of turn {self.turn_id} was released")
-        return self._stream
-
     def _prefill_open_turn(self) -> None:
         """Prefill the user's turn so far."""
         conversation = self._conversation
-        rows = conversation.plan(self._open_rows(), self._default_reserve(conversation.modality))
+        rows = conversation.plan(self._input.rows(), self._default_reserve(conversation.modality))
         prefill(
             self._stages, conversation.sequence, rows, BOTH_TAILS, self._timing, self.turn_id, phase="listen"
         )
-
-    def _open_rows(self) -> list[Row]:
-        """Rows of the user's turn so far."""
-        prompt = self._stages.prompt
-        if self._asked_again is not None:
-            return list(self._asked_again.user)
-        if self._text is not None:
-            return prompt.user_text(self._text)
-        return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
-
-    def _close_user_turn(self) -> list[Row]:
-        """Rows of the complete user turn. Raises AudioInputError if it is empty."""
-        prompt = self._stages.prompt
-        if self._asked_again is not None:
-            self._speech_maximum = self._asked_again.speech_maximum
-            return list(self._asked_again.user)
-        if self._text is not None:
-            return [*prompt.user_text(self._text), *prompt.end_turn()]
-        codes = self._all_codes()
-        if not codes:
-            raise AudioInputError("This turn is empty. Say or type something.")
-        self._speech_maximum = self._stream_of_turn().maximum
-        rows = [*prompt.open_user_speech(), *prompt.code_rows(codes)]
-        return [*rows, *prompt.end_speech(), *prompt.end_turn()]
-
-    def _all_codes(self) -> list[int]:
-        """Codes of the complete user turn. The stream is not changed, so that speech can continue after a
-        `reopen`."""
-        if not self._spoken:
-            return [*self._codes, *self._encode(None).tolist()]
-        with self._timing.span("encode", self.turn_id, exact=1) as attributes:
-            codes: list[int] = self._stages.speech_tokenizer.encode(np.concatenate(self._spoken)).tolist()
-            attributes["codes"] = len(codes)
-            changed = (new != old for new, old in zip(codes, self._codes, strict=False))
-            attributes["changed_codes"] = sum(changed)
-        return codes
 
     def _default_reserve(self, modality: Modality) -> int:
         """Rows to reserve while listening: the end of the turn, and the reply."""
@@ -415,7 +335,7 @@ class Turn:
         if self._conversation.is_resting:  # otherwise a later turn aligns the cache
             conversation = self._conversation
             self._stages.sequences.roll_back(conversation.sequence, conversation.history())
-        self._release_stream()
+        self._input.release()
 
     def _stop_reply(self) -> None:
         # NOTE: turn and reply form a reference cycle; without this only the garbage collector frees the
@@ -426,14 +346,7 @@ class Turn:
     def close(self) -> None:
         """End the turn in any state, since another one begins; it cannot be reopened."""
         self.cancel()
-        self._release_stream()
-
-    def _release_stream(self) -> None:
-        """Release the encoder stream for another turn."""
-        self._spoken = None
-        if self._stream is not None:
-            stream, self._stream = self._stream, None
-            self._stages.streams.release(stream)
+        self._input.release()
 
     def _cancelled_done(self, modality: Modality) -> ReplyDone:
         if self._reply is None:

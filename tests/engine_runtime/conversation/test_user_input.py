@@ -171,7 +171,7 @@ def test_the_user_continues_after_the_commit(exact: Engine, seconds: float) -> N
 
 def started_with(turn: Turn) -> float:
     """Where the ceiling of a turn's stream starts."""
-    return turn._stream_of_turn()._mel._rule.value
+    return turn._input.stream._mel._rule.value
 
 
 def test_a_turn_starts_from_the_maximum_of_the_one_before(streamed: Engine) -> None:

@@ -1,0 +1,129 @@
+"""User input: what the user says or types in a turn, as rows of the chat layout.
+
+In: PCM as it arrives, a typed text, or the question of an earlier turn. Out: the rows so far and, at the end,
+the complete question. Codes may change while the user speaks (codec/speech_tokenizer/speech_tokenizer.py),
+and with `exact_encoding` again at the end. Engine thread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
+from engine_runtime.conversation.history import Question
+from engine_runtime.errors import AudioInputError
+from engine_runtime.lm.generation import Row
+from engine_runtime.loading import Stages
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import Codes, Pcm
+
+
+class UserInput:
+    """The user's part of a turn. `open` comes first; `release` returns its encoder stream.
+
+    Attributes:
+        question: the complete turn, set by `end`.
+    """
+
+    def __init__(self, stages: Stages, timing: TimingBus, turn_id: int) -> None:
+        self.question = Question(())
+        self._stages, self._timing, self._turn_id = stages, timing, turn_id
+        self._stream: SpeechTokenizerStream | None = None
+        self._codes: list[int] = []
+        is_encoded_again = stages.options.exact_encoding and stages.speech_tokenizer.is_revised
+        self._spoken: list[Pcm] | None = [] if is_encoded_again else None
+        """All of the user's speech if it is encoded again at the end."""
+        self._text: str | None = None
+        self._asked_again: Question | None = None
+
+    def open(self, expected_maximum: float | None) -> None:
+        """Acquire an encoder stream; `expected_maximum` as in `Conversation`."""
+        self._stream = self._stages.streams.acquire(expected_maximum)
+
+    @property
+    def stream(self) -> SpeechTokenizerStream:
+        """The encoder stream. Raises RuntimeError after `release`."""
+        if self._stream is None:
+            raise RuntimeError(f"the encoder stream of turn {self._turn_id} was released")
+        return self._stream
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the question was typed."""
+        return self._text is not None
+
+    @property
+    def has_speech(self) -> bool:
+        """Whether speech has become codes."""
+        return bool(self._codes)
+
+    def push(self, pcm: Pcm) -> int:
+        """Encode more speech [n] at the engine's input rate; returns the number of new codes."""
+        num_new = self._encode(pcm).size
+        if self._spoken is not None:
+            self._spoken.append(pcm.copy())
+        if num_new:
+            self._codes = self.stream.codes
+        return num_new
+
+    def type(self, text: str) -> None:
+        """Use a typed question instead of speech. Raises AudioInputError if it is empty."""
+        if not text.strip():
+            raise AudioInputError("The question is empty. Say or type something.")
+        self._text = text
+
+    def ask_again(self, question: Question) -> None:
+        """Use the question of an earlier turn instead of speech."""
+        self._asked_again = question
+
+    def rows(self) -> list[Row]:
+        """Rows of the turn so far."""
+        prompt = self._stages.prompt
+        if self._asked_again is not None:
+            return list(self._asked_again.user)
+        if self._text is not None:
+            return prompt.user_text(self._text)
+        return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
+
+    def end(self) -> None:
+        """Complete the question. Raises AudioInputError if it is empty.
+
+        The stream is not changed, so that speech can continue and the turn end again.
+        """
+        if self._asked_again is not None:
+            self.question = self._asked_again
+            return
+        prompt = self._stages.prompt
+        if self._text is not None:
+            self.question = Question((*prompt.user_text(self._text), *prompt.end_turn()))
+            return
+        codes = self._all_codes()
+        if not codes:
+            raise AudioInputError("This turn is empty. Say or type something.")
+        speech = (*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech())
+        self.question = Question((*speech, *prompt.end_turn()), self.stream.maximum)
+
+    def release(self) -> None:
+        """Release the encoder stream for another turn."""
+        self._spoken = None
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            self._stages.streams.release(stream)
+
+    def _encode(self, pcm: Pcm | None) -> Codes:
+        """New codes of more speech or, for None, of the end of speech."""
+        stream = self.stream
+        with self._timing.span("encode", self._turn_id) as attributes:
+            codes = stream.tail() if pcm is None else stream.push(pcm)
+            attributes["codes"] = codes.size
+        return codes
+
+    def _all_codes(self) -> list[int]:
+        if not self._spoken:
+            return [*self._codes, *self._encode(None).tolist()]
+        with self._timing.span("encode", self._turn_id, exact=1) as attributes:
+            codes: list[int] = self._stages.speech_tokenizer.encode(np.concatenate(self._spoken)).tolist()
+            attributes["codes"] = len(codes)
+            changed = (new != old for new, old in zip(codes, self._codes, strict=False))
+            attributes["changed_codes"] = sum(changed)
+        return codes
