@@ -1,8 +1,8 @@
 """moss-voice console: talk through microphone and loudspeaker in a terminal, without a window.
 
 Decisions and replies are lines on stdout; on a terminal a line below them shows the level of the microphone.
-With push-to-talk Enter is the button. Ctrl-C ends the conversation, `--seconds` does so by itself. Main
-thread, beside the threads of the session.
+With push-to-talk Enter is the button. Without a microphone it waits for one. Ctrl-C ends the conversation,
+`--seconds` does so by itself. Main thread, beside the threads of the session.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from app.audio.devices import portaudio
 from app.commands.engine_options import (
     add_engine_options,
     add_microphone_options,
@@ -29,6 +30,7 @@ from app.process import Stopped
 from app.session.commands import Start
 from app.session.events import (
     DeviceNoticed,
+    DevicesChanged,
     EngineReady,
     ErrorRaised,
     Event,
@@ -56,6 +58,8 @@ _STOP_S, _STOP_AT_ONCE_S = 5.0, 1.0
 """Time limits for the threads to end: usually, and after Ctrl-C."""
 _INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended; here it is the usual end."""
+_LISTENING = "listening; Ctrl-C ends the conversation"
+_WAITING = "waiting for a microphone; Ctrl-C ends the conversation"
 _LONGEST_S = 7 * 24 * 3600
 _METER_CELLS, _METER_FLOOR_DBFS = 24, -60.0
 _STATES = {
@@ -76,7 +80,7 @@ _REASONS = {
 
 
 class ConsoleError(MossVoiceError):
-    """The conversation could not begin, or broke off."""
+    """There is no engine to talk to, or the conversation broke off."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -93,7 +97,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--seconds",
         type=number(0.1, _LONGEST_S),
         metavar="N",
-        help="end after so many seconds of listening (default: until Ctrl-C)",
+        help="end so many seconds after the model is ready (default: until Ctrl-C)",
     )
     parser.add_argument("--input", metavar="NAME", help="microphone (default: that of the system)")
     parser.add_argument("--output", metavar="NAME", help="loudspeaker (default: that of the system)")
@@ -105,7 +109,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Hold the conversation until it is ended."""
+    """Hold the conversation until it is ended. AudioDeviceError if no device could ever be opened."""
+    portaudio()
     settings = start_settings(arguments)
     from app.main import engine_factory, load_turn_end_detector
     from app.session.session import Session
@@ -139,7 +144,10 @@ class Terminal:
     shows_level: bool = field(default_factory=lambda: sys.stdout.isatty())
     _state: str = ""
     _reply: str = ""
-    _has_listened: bool = False
+    _is_ready: bool = False
+    _has_microphone: bool = False
+    _said: str = ""
+    """Whether the user can talk: `_LISTENING`, or `_WAITING` before."""
     _width: int = 0
 
     def show(self, event: Event) -> None:
@@ -170,9 +178,12 @@ class Terminal:
         match event:
             case EngineReady(bundle, load_s):
                 return f"{bundle} is ready after {load_s:.1f} s"
-            case StateChanged(SessionState.LISTENING) if not self._has_listened:
-                self._has_listened = True
-                return "listening; Ctrl-C ends the conversation"
+            case StateChanged(SessionState.LISTENING):
+                self._is_ready = True
+                return self._readiness()
+            case DevicesChanged(input=microphone):
+                self._has_microphone = bool(microphone)
+                return self._readiness()
             case TurnCommitted(turn_id, seconds, _):
                 self._reply = ""
                 return f"{turn_id}. you      {seconds:.1f} s"
@@ -195,6 +206,14 @@ class Terminal:
             case ErrorRaised(message, what_to_do, _, _):
                 return f"{message} {what_to_do}".strip()
         return None
+
+    def _readiness(self) -> str | None:
+        """Whether the user can talk, once."""
+        line = _LISTENING if self._has_microphone else _WAITING
+        if not self._is_ready or self._said in (line, _LISTENING):
+            return None
+        self._said = line
+        return line
 
     def _draw_level(self, dbfs: float) -> None:
         share = min(max(1 - dbfs / _METER_FLOOR_DBFS, 0.0), 1.0)
@@ -229,8 +248,7 @@ def converse(
     """Listen until Ctrl-C or for `seconds`, and show what happens; returns the report. `button` is that of
     push-to-talk.
 
-    Raises ConsoleError if the engine or the devices cannot be used; later errors are shown, and the
-    conversation continues.
+    Raises ConsoleError if there is no engine; other errors are shown, and the conversation continues.
     """
     report = ConversationReport()
     listening_since: float | None = None
@@ -248,7 +266,7 @@ def converse(
                 report.add(event)
                 if button is not None:
                     button.follow(event)
-                if isinstance(event, ErrorRaised) and (event.is_fatal or listening_since is None):
+                if isinstance(event, ErrorRaised) and event.is_fatal:
                     raise ConsoleError(f"{event.message} {event.what_to_do}".strip())
                 if listening_since is None and event == StateChanged(SessionState.LISTENING):
                     listening_since = time.monotonic()

@@ -13,11 +13,12 @@ _SCRIPT = """\
 load-module module-native-protocol-unix auth-anonymous=1 socket={socket}
 load-module module-null-sink sink_name=speaker rate=48000 channels=2 norewinds=1
 load-module module-null-sink sink_name=question rate=48000 channels=1 norewinds=1
-load-module module-remap-source source_name=microphone master=question.monitor
+load-module module-remap-source {microphone}
 set-default-sink speaker
 set-default-source microphone
 """
 
+_MICROPHONE = ("source_name=microphone", "master=question.monitor")
 _ONE_CLOCK_SCRIPT = """\
 load-module module-native-protocol-unix auth-anonymous=1 socket={socket}
 load-module module-null-sink sink_name=both rate=48000 channels=2 channel_map=aux0,aux1 norewinds=1
@@ -53,7 +54,7 @@ class PulseServer:
     def start(self) -> None:
         """Start the daemon and wait until it answers."""
         script = self.folder / "start.pa"
-        script.write_text(self._script.format(socket=self.socket))
+        script.write_text(self._script.format(socket=self.socket, microphone=" ".join(_MICROPHONE)))
         self._daemon = subprocess.Popen(
             ["pulseaudio", "--daemonize=no", "-n", "-F", str(script), "--exit-idle-time=-1", "--realtime=no",
              "--high-priority=no", "--use-pid-file=no"],
@@ -109,6 +110,14 @@ class PulseServer:
         subprocess.run(
             ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=5
         )
+
+    def remove_microphone(self) -> None:
+        """Unplug it."""
+        self._pactl("unload-module", "module-remap-source").check_returncode()
+
+    def add_microphone(self) -> None:
+        """Plug it in again."""
+        self._pactl("load-module", "module-remap-source", *_MICROPHONE).check_returncode()
 
     def add_sink(self, name: str, description: str) -> str:
         """Plug in another loudspeaker; returns what `remove_sink` takes."""

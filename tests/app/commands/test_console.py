@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import build_parser
 from app.commands import console
 from app.commands.console import ConsoleError, Terminal, converse
 from app.commands.enter_key import EnterKey
 from app.process import Stopped
 from app.session.commands import HoldToTalk, Start
 from app.session.events import (
+    DevicesChanged,
     ErrorRaised,
     Event,
     Levels,
@@ -32,6 +34,7 @@ from app.session.events import (
     TurnCommitted,
     TurnOpened,
 )
+from engine_runtime.errors import AudioDeviceError
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.pulse_server import PulseServer
@@ -146,10 +149,40 @@ def test_enter_is_the_button_of_push_to_talk() -> None:
     assert lines[-2:] == ["Enter begins your next turn", "1. nothing was heard"]
 
 
-def test_without_a_microphone_it_ends_with_the_reason() -> None:
-    missing = ErrorRaised("No microphone was found.", "Connect one.")
-    with pytest.raises(ConsoleError, match=r"^No microphone was found\. Connect one\.$"):
-        printed([StateChanged(SessionState.LOADING)], [missing])
+def test_without_a_microphone_it_says_so_once_and_waits_for_one() -> None:
+    missing = ErrorRaised("No microphone was found.", "Connect one.", is_about_sound=True)
+    loading, (_, ready, _, listening) = StateChanged(SessionState.LOADING), opening()
+    nothing = DevicesChanged((), ("speaker",), "", "speaker")
+    other_loudspeaker = DevicesChanged((), ("speaker", "USB"), "", "USB")
+    microphone = DevicesChanged(("built-in",), ("speaker", "USB"), "built-in", "USB")
+    lines = printed(
+        [loading, missing, nothing], [ready, listening], [other_loudspeaker], [microphone, nothing], turn()
+    )
+    assert lines[:5] == [
+        "No microphone was found. Connect one.",
+        "nano is ready after 2.4 s",
+        "waiting for a microphone; Ctrl-C ends the conversation",
+        "listening; Ctrl-C ends the conversation",
+        "1. pause    0.93 finished (likely)",
+    ]
+
+
+def test_the_end_comes_without_a_microphone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    session = LiveScript([StateChanged(SessionState.LISTENING)], *[[]] * 20)
+    converse(session, 5.0, Terminal(lambda line: None, shows_level=False))
+    assert session.is_stopped
+    assert session._polls
+
+
+def test_without_portaudio_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise AudioDeviceError("Sound cannot be used: the PortAudio library is missing. Install it.")
+
+    monkeypatch.setattr(console, "portaudio", missing)
+    with pytest.raises(AudioDeviceError, match="PortAudio"):
+        console.run(build_parser().parse_args(["console"]))
 
 
 def test_a_later_error_is_shown_and_the_conversation_continues() -> None:
@@ -208,6 +241,27 @@ def test_a_question_through_the_sound_server_is_answered(
     assert "Traceback" not in errors
     document = json.loads(output.splitlines()[-1])
     assert [turn["reply"]["modality"] for turn in document["turns"]] == ["speech"]
+
+
+@pytest.mark.slow
+@pytest.mark.pulse
+def test_a_microphone_that_comes_later_is_used(
+    pulse_server: PulseServer, random_bundle: Path, repository: Path
+) -> None:
+    pulse_server.remove_microphone()
+    command = [sys.executable, "-m", "app", "console", "--bundle", str(random_bundle)]
+    environment = os.environ | pulse_server.environment | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "waiting for a microphone" in _line_with(process.stdout.readline, "waiting")
+        pulse_server.add_microphone()
+        assert "listening" in _line_with(process.stdout.readline, "listening")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
 
 
 def _line_with(read: Callable[[], str], words: str) -> str:
