@@ -34,7 +34,7 @@ FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 """Requirements without a wheel on PyPI."""
 # As in bootstrap.py, and for its reason.
 WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
-WORKERS = ("-n", "logical", "--maxprocesses", "4")  # as in bootstrap.py
+PYTEST_OPTIONS = ("-n", "logical", "--maxprocesses", "4", "--reruns", "1")  # as in bootstrap.py
 OWN_EXTRA = "trt"
 """The extra that requires TensorRT-LLM itself."""
 CANNOT = 3
@@ -140,7 +140,7 @@ def install(python: str) -> None:
 def run_tests(pytest_arguments: Sequence[str]) -> int:
     """Every test on the CPU, with the versions that TensorRT-LLM asks for."""
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [str(VENV / "bin" / "python"), "-m", "pytest", *WORKERS, *pytest_arguments]
+    command = [str(VENV / "bin" / "python"), "-m", "pytest", *PYTEST_OPTIONS, *pytest_arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from tests.factories.engine_folder import EngineWorld
 
+# A background job of a shell ignores Ctrl-C, and so would the programs that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before Qt or torch is imported by any test module.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny networks: more threads only wait for each other

@@ -1,12 +1,14 @@
-"""Exported files of the stored tiny networks, made once per run."""
+"""Exported files of the stored tiny networks, made once for all processes of a run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -28,12 +30,15 @@ PACKETS = (5, 10)
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """The file of a graph, exported once for each name of a network."""
-    folder = tmp_path_factory.mktemp("onnx")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "onnx"
+    folder.mkdir(exist_ok=True)
 
     def export(name: str, graph: Graph) -> Path:
         file = folder / f"{name}.onnx"
-        if not file.is_file():
-            export_onnx(graph, file)
+        with FileLock(f"{file}.lock"):
+            if not file.is_file():
+                export_onnx(graph, file)
         return file
 
     return export

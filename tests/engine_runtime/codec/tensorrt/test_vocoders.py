@@ -63,14 +63,14 @@ def test_bigvgan_sounds_the_same(small: Vocoder, exported: Exported) -> None:
     assert calls == {"vocoder_start": 1, "vocoder": 3}
 
 
-def test_a_window_of_the_stored_wave(bigvgan: Vocoder, exported: Exported) -> None:
+def test_a_window_of_the_stored_wave(bigvgan: Vocoder) -> None:
+    """The module that is exported, in torch: exporting a BigVGAN of full depth takes minutes."""
     windows, tensors = bigvgan.network, stored_bigvgan()[1]
     assert isinstance(windows, BigVGANWindows)
     _, graph = bigvgan_graphs(windows, 80, (14, 14), [12], bigvgan.like)
     window = tensors["mel"][None, :, 4:44]
-    (samples,) = OnnxRunner(graph, exported("bigvgan_tiny", graph))(window)
     with torch.no_grad():
-        torch.testing.assert_close(samples, graph.module(window)[0], atol=2e-5, rtol=0)
+        (samples,) = graph.module(window)
     # the stored wave was made with all of the context, this window with half of it
     wave = tensors["wave"][18 * 480 : 30 * 480]
     assert (samples - wave).abs().max() <= 0.05 * wave.abs().max()
