@@ -41,7 +41,7 @@ WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14
 TENSORRT_RTX = "tensorrt-rtx==1.7.1.116"
 
 # One process for each core, with a torch of its own: above four, memory is what runs short. What fails is run
-# once more, and the report names it: tests with threads and sound streams compete with the others for the cores.
+# once more, and the report names it: tests with threads and sound streams compete with others for the cores.
 PYTEST_OPTIONS = ("-n", "logical", "--maxprocesses", "4", "--reruns", "1")
 
 # The shipped bundle's codec for an RTX 4090: exported, compared with torch, built, its tensors checked.
