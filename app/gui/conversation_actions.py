@@ -1,4 +1,4 @@
-"""What the user does with turns and conversations: ask again, delete, save, continue, list, play back.
+"""What the user does with turns and conversations: start, ask again, delete, save, continue, list, play back.
 
 In: menus and dialogs. Out: commands to the session, files. GUI thread.
 """
@@ -18,6 +18,7 @@ from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.history_dialog import HistoryDialog
 from app.gui.icons import Icons
+from app.gui.question import is_confirmed
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
 from app.gui.turn_menu import TurnMenu
@@ -56,6 +57,18 @@ class ConversationActions(QObject):
         transcript.menu_wanted.connect(self._show_menu)
         transcript.play_again.connect(self._play_again)
         bridge.conversation_continued.connect(self._show_continued)
+
+    def start_new(self) -> None:
+        """Forget the conversation, after a question if there is one; the figures stay."""
+        if self._transcript.turn_count and not is_confirmed(
+            self._window,
+            self.tr("Start a new conversation?"),
+            self.tr("The assistant forgets this one."),
+            self.tr("New conversation"),
+        ):
+            return
+        self._bridge.send(NewConversation())
+        self._transcript.clear()
 
     def continue_latest(self) -> None:
         """Continue the conversation that was held when the program ended, if there is one."""

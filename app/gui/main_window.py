@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QDialog, QMainWindow
+from PySide6.QtWidgets import QDialog, QMainWindow
 
 from app import paths
-from app.gui import themes
+from app.gui.applied_preferences import AppliedPreferences
 from app.gui.background import Background
 from app.gui.bridge import SessionBridge
 from app.gui.compact_window import CompactWindow
@@ -27,18 +27,17 @@ from app.gui.error_texts import in_words
 from app.gui.export import Export
 from app.gui.header_bar import HeaderBar
 from app.gui.help_menu import HelpMenu
-from app.gui.icons import Icons
 from app.gui.latency_view import LatencyView
+from app.gui.look import Look
 from app.gui.notice_line import NoticeLine
-from app.gui.preferences import Interruption, Preferences, PreferenceStore
-from app.gui.question import is_confirmed
+from app.gui.preferences import PreferenceStore
 from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
+from app.gui.session_errors import SessionErrors
 from app.gui.settings_dialog import SettingsDialog
 from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.gui.themes import ThemeChoice
 from app.gui.transcript import Transcript
-from app.gui.translation import Translation
 from app.gui.ways_to_talk import WaysToTalk
 from app.gui.window_layout import beside, conversation_column, stacked
 from app.gui.window_modes import WindowModes
@@ -46,26 +45,19 @@ from app.session.commands import (
     ApplySettings,
     AskText,
     CancelTurn,
-    NewConversation,
     PlaySample,
     RescanDevices,
-    SetDevices,
-    SetReply,
-    SetVolume,
     Start,
     Stop,
 )
 from app.session.events import (
     DevicesChanged,
-    ErrorRaised,
-    RecordingStopped,
     SampleFinished,
     SampleStarted,
     SessionState,
 )
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
-from engine_runtime.types import Modality
 
 if TYPE_CHECKING:
     from app.session.session import Session
@@ -90,122 +82,85 @@ class MainWindow(QMainWindow):
         store: PreferenceStore | None = None,
     ) -> None:
         super().__init__()
-        application = QApplication.instance()
-        assert isinstance(application, QApplication)
-        self._application = application
-        self._base_settings = SessionSettings() if settings is None else settings
-        self._store = PreferenceStore() if store is None else store
-        self.preferences = self._store.load()
-        assets = paths.assets_dir()
-        self._icons = Icons(assets / "icons")
-        self.translation = Translation(application, assets / "translations")
-        self.translation.use(self.preferences.language)
-        self.theme = themes.resolve(self.preferences.theme)
-        themes.apply_font(application)
-        themes.apply(application, self.theme, self._icons.folder)
         self.bridge = SessionBridge(session, self)
+        base = SessionSettings() if settings is None else settings
+        store = PreferenceStore() if store is None else store
+        self.applied = AppliedPreferences(self, self.bridge, store, base)
+        preferences = self.applied.current
+        self.look = Look(self, preferences)
+        theme, icons = self.look.theme, self.look.icons
         self._devices: DevicesChanged | None = None
-        self._samples = load_samples(assets / "samples")
-        self.header = HeaderBar(self.theme, self._icons)
-        self.banner = ErrorBanner(self.theme, self._icons)
+        self.header = HeaderBar(theme, icons)
+        self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
-        self._sound_error = ""
-        """The error of a device that the banner shows; it ends when the device is back."""
-        self.transcript = Transcript(self.theme, self._icons)
-        self.sample_row = SampleRow(self._samples, self.theme, self._icons)
-        self.composer = Composer(self.theme, self._icons)
-        self.latency = LatencyView(self.theme)
-        self.controls = ControlBar(self.theme, self._icons)
+        self.transcript = Transcript(theme, icons)
+        self.sample_row = SampleRow(load_samples(paths.assets_dir() / "samples"), theme, icons)
+        self.composer = Composer(theme, icons)
+        self.latency = LatencyView(theme)
+        self.controls = ControlBar(theme, icons)
         self.export = Export(self, self.latency, self.banner, self.notice)
         self.help = HelpMenu(self.banner, self.notice, self)
         self.latency.cleared.connect(self.export.clear)
         self.latency.cleared.connect(self.controls.counters.clear)
-        self.controls.show_reply(self.preferences.reply)
-        self.controls.volume.show_volume(self.preferences.volume)
+        self.controls.show_reply(preferences.reply)
+        self.controls.volume.show_volume(preferences.volume)
         self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
-        self.background = Background(self, self.controls, self.header.badge, self._icons)
+        self.background = Background(self, self.controls, self.header.badge, icons)
         self.conversations = ConversationActions(self, self.bridge, self.transcript, self.banner)
         self._lay_out()
-        compact = CompactWindow(self.bridge, self.controls, self.header.badge, self.theme, self._icons)
+        compact = CompactWindow(self.bridge, self.controls, self.header.badge, theme, icons)
         self.ways.push.add(compact, compact.talk_button)
         self.modes = WindowModes(self, self.splitter, self.latency, compact)
         self.header.help_button.setMenu(self.help)
+        self.errors = SessionErrors(self, self.bridge, self.banner)
+        for part in (
+            self.header,
+            self.banner,
+            self.transcript,
+            self.sample_row,
+            self.composer,
+            self.latency,
+            self.controls,
+            compact,
+        ):
+            self.look.theme_changed.connect(part.set_theme)
         self._connect_session()
         self._connect_controls()
         self._shortcuts = self._add_shortcuts()
         self._show_state(SessionState.LOADING)
         self._retranslate()
-        self.restoreGeometry(self._store.kept_bytes("geometry"))
-        self.modes.restore(self._store.kept_bytes("splitter"), shows_panel=self.preferences.latency_panel)
+        self.restoreGeometry(store.kept_bytes("geometry"))
+        self.modes.restore(store.kept_bytes("splitter"), shows_panel=preferences.latency_panel)
         self._use_ways()
-        application.styleHints().colorSchemeChanged.connect(self._follow_system)
 
     def begin(self) -> None:
         """Start the session and poll it."""
         self.bridge.session.start()
-        self.bridge.send(ApplySettings(self.session_settings()))
-        if self.preferences.keep != "nothing":
+        self.bridge.send(ApplySettings(self.applied.session_settings()))
+        if self.applied.current.keep != "nothing":
             self.conversations.continue_latest()
         self.bridge.start()
 
-    def session_settings(self) -> SessionSettings:
-        """The settings that the preferences ask for."""
-        return self.preferences.session_settings(self._base_settings)
-
-    def apply_preferences(self, preferences: Preferences) -> None:
-        """Apply new preferences: save and show them, and send the settings to the session."""
-        before = self.session_settings()
-        if preferences.seed != self.preferences.seed:
-            # Chosen later than the one of the command line.
-            self._base_settings = dataclasses.replace(self._base_settings, seed=None)
-        self.preferences = preferences
-        if not self._store.save(preferences):
-            self.banner.show_error(
-                self.tr("The settings could not be saved."),
-                self.tr("They apply until the program ends. Check that %1 can be written.").replace(
-                    "%1", str(self._store.file)
-                ),
-            )
-        self.controls.show_reply(preferences.reply)
-        if self.session_settings() != before:
-            self.bridge.send(ApplySettings(self.session_settings()))
-        self._use_ways()
-        self._use_theme()
-        self._use_language()
-        self._show_devices()
-
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
-        dialog = SettingsDialog(self.preferences, self._devices, self, self.bridge)
+        dialog = SettingsDialog(self.applied.current, self._devices, self, self.bridge)
         if dialog.exec() == QDialog.DialogCode.Accepted:
-            self.apply_preferences(dialog.preferences())
+            self.applied.apply(dialog.preferences())
         dialog.deleteLater()
 
     def toggle_theme(self) -> None:
         """Switch between light and dark."""
-        choice = ThemeChoice.LIGHT if self.theme.is_dark else ThemeChoice.DARK
-        self.apply_preferences(dataclasses.replace(self.preferences, theme=choice))
+        choice = ThemeChoice.LIGHT if self.look.theme.is_dark else ThemeChoice.DARK
+        self.applied.apply(dataclasses.replace(self.applied.current, theme=choice))
 
     def toggle_language(self) -> None:
         """Switch between English and Chinese."""
-        language = "en" if self.translation.language.startswith("zh") else "zh_CN"
-        self.apply_preferences(dataclasses.replace(self.preferences, language=language))
-
-    def start_new_conversation(self) -> None:
-        """Forget the conversation, after a question if there is one; the figures stay."""
-        if self.transcript.turn_count and not is_confirmed(
-            self,
-            self.tr("Start a new conversation?"),
-            self.tr("The assistant forgets this one."),
-            self.tr("New conversation"),
-        ):
-            return
-        self.bridge.send(NewConversation())
-        self.transcript.clear()
+        language = "en" if self.look.translation.language.startswith("zh") else "zh_CN"
+        self.applied.apply(dataclasses.replace(self.applied.current, language=language))
 
     def ask(self, text: str) -> None:
         """Ask a typed question. One that is too long stays in the field, with an explanation."""
-        most = self._base_settings.max_text_chars
+        most = self.applied.session_settings().max_text_chars
         if len(text) > most:
             self.composer.edit.setPlainText(text)
             self.banner.show_error(
@@ -219,20 +174,19 @@ class MainWindow(QMainWindow):
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Hide in the tray, or save the geometry and stop the session."""
-        if self.background.keeps_running(closes_to_tray=self.preferences.closes_to_tray):
+        if self.background.keeps_running(closes_to_tray=self.applied.current.closes_to_tray):
             event.ignore()
             return
         self.ways.push.close()
         self.background.close()
-        self._store.keep_bytes("geometry", self.saveGeometry())
-        self._store.keep_bytes("splitter", self.modes.handle)
-        self.preferences = dataclasses.replace(self.preferences, latency_panel=self.modes.shows_panel)
-        self._store.save(self.preferences)
+        self.applied.store.keep_bytes("geometry", self.saveGeometry())
+        self.applied.store.keep_bytes("splitter", self.modes.handle)
+        self.applied.close(latency_panel=self.modes.shows_panel)
         self.modes.close()
         self.bridge.stop()
         if not self.bridge.session.stop():
             _log.warning("the session did not end in time")
-        self.translation.remove()
+        self.look.translation.remove()
         super().closeEvent(event)
         self.closed.emit()
 
@@ -258,9 +212,8 @@ class MainWindow(QMainWindow):
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
         bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
-        bridge.error_raised.connect(self._show_error)
-        bridge.recording_stopped.connect(self._show_error)
-        bridge.lost.connect(self._show_loss)
+        bridge.error_raised.connect(self._show_present_state)
+        bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
         bridge.timings.connect(self._take_timings)
 
     def _show_state(self, state: SessionState) -> None:
@@ -281,23 +234,19 @@ class MainWindow(QMainWindow):
 
     def _take_devices(self, event: DevicesChanged) -> None:
         self._devices = event
-        if event.input and event.output and self.banner.message == self._sound_error:
-            self.banner.dismiss()
         self._show_devices()
         self._show_input()
 
     def _show_devices(self) -> None:
         if self._devices is not None:
-            wanted = self.preferences
+            wanted = self.applied.current
             self.controls.show_devices(self._devices, wanted.input_device, wanted.output_device)
 
     def _show_input(self) -> None:
         self.ways.show_source(self._devices, has_sample=self.sample_row.running is not None)
 
     def _announce_sample(self, event: SampleStarted) -> None:
-        labels = {sample.path: sample.label(self.translation.language) for sample in self._samples}
-        label = labels.get(event.path, event.path.stem)
-        self.transcript.announce_sample(label, event.seconds)
+        self.transcript.announce_sample(self.sample_row.label(event.path), event.seconds)
         self.sample_row.show_running(event.path)
         self._show_input()
 
@@ -306,38 +255,28 @@ class MainWindow(QMainWindow):
         self.sample_row.show_running(None)
         self._show_input()
 
-    def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
-        is_about_sound = isinstance(event, ErrorRaised) and event.is_about_sound
-        remedy = self.tr("Look for devices again") if is_about_sound else ""
-        self.banner.show_error(in_words(event.message), in_words(event.what_to_do), remedy)
-        self._sound_error = self.banner.message if is_about_sound else ""
+    def _show_present_state(self) -> None:
         # A start that failed brings no new state: show the one that still holds.
         self.controls.show_state(self.header.badge.state)
-
-    def _show_loss(self, reason: str) -> None:
-        self.banner.show_error(
-            self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
-            self.tr("Close the window and start the program again. See the log file for details."),
-        )
-        self._show_state(SessionState.ERROR)
 
     # ---- from the user ----
 
     def _connect_controls(self) -> None:
-        send, controls, header = self.bridge.send, self.controls, self.header
+        send, controls, header, applied = self.bridge.send, self.controls, self.header, self.applied
         controls.started.connect(lambda: send(Start()))
         controls.stopped.connect(lambda: send(Stop()))
         controls.rescanned.connect(lambda: send(RescanDevices()))
-        controls.devices_chosen.connect(self._choose_devices)
-        controls.reply_chosen.connect(self._choose_reply)
-        controls.volume.valueChanged.connect(self._choose_volume)
+        controls.devices_chosen.connect(applied.choose_devices)
+        controls.reply_chosen.connect(applied.choose_reply)
+        controls.volume.valueChanged.connect(applied.choose_volume)
+        applied.changed.connect(self._follow_preferences)
+        applied.failed.connect(self.banner.show_error)
         self.composer.asked.connect(self.ask)
         self.transcript.welcome.asked.connect(self.ask)
         self.composer.stopped.connect(lambda: send(CancelTurn()))
-        self.banner.remedied.connect(lambda: send(RescanDevices()))
-        self.ways.interruption_chosen.connect(self._choose_interruption)
+        self.ways.interruption_chosen.connect(applied.choose_interruption)
         self.sample_row.chosen.connect(self._play_sample)
-        header.new_conversation.connect(self.start_new_conversation)
+        header.new_conversation.connect(self.conversations.start_new)
         header.history_wanted.connect(self._open_history)
         header.theme_toggled.connect(self.toggle_theme)
         header.language_toggled.connect(self.toggle_language)
@@ -350,28 +289,9 @@ class MainWindow(QMainWindow):
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)
 
-    def _choose_interruption(self, interruption: Interruption) -> None:
-        self.apply_preferences(dataclasses.replace(self.preferences, interruption=interruption))
-
     def _use_ways(self) -> None:
-        input_mode = self.session_settings().turn_taking.input_mode or "voice"
-        self.ways.apply(self.preferences, input_mode)
-
-    def _choose_devices(self, input_device: str, output_device: str) -> None:
-        self.preferences = dataclasses.replace(
-            self.preferences, input_device=input_device, output_device=output_device
-        )
-        self._store.save(self.preferences)
-        self.bridge.send(SetDevices(input_device or None, output_device or None))
-
-    def _choose_reply(self, modality: Modality) -> None:
-        self.preferences = dataclasses.replace(self.preferences, reply=modality)
-        self._store.save(self.preferences)
-        self.bridge.send(SetReply(modality))
-
-    def _choose_volume(self, percent: int) -> None:
-        self.preferences = dataclasses.replace(self.preferences, volume=percent)
-        self.bridge.send(SetVolume(percent / 100))
+        input_mode = self.applied.session_settings().turn_taking.input_mode or "voice"
+        self.ways.apply(self.applied.current, input_mode)
 
     def _play_sample(self, sample: SampleQuestion) -> None:
         self.bridge.send(PlaySample(sample.path))
@@ -385,7 +305,7 @@ class MainWindow(QMainWindow):
             "Ctrl+I": self.controls.interruption_button.toggle,
             "Esc": lambda: self.bridge.send(CancelTurn()),
             "Ctrl+L": self.composer.edit.setFocus,
-            "Ctrl+N": self.start_new_conversation,
+            "Ctrl+N": self.conversations.start_new,
             "Ctrl+H": self._open_history,
             "Ctrl+R": lambda: self.bridge.send(RescanDevices()),
             "Ctrl+E": self.export.save_csv,
@@ -403,7 +323,7 @@ class MainWindow(QMainWindow):
         return made
 
     def _open_history(self) -> None:
-        self.conversations.open_history(self.theme, self._icons)
+        self.conversations.open_history(self.look.theme, self.look.icons)
 
     def _show_shortcuts(self) -> None:
         dialog = ShortcutsDialog(list(self._shortcuts), self.ways.talk_keys, self)
@@ -412,39 +332,23 @@ class MainWindow(QMainWindow):
 
     # ---- looks ----
 
-    def _use_theme(self) -> None:
-        theme = themes.resolve(self.preferences.theme)
-        if theme is self.theme:
-            return
-        self.theme = theme
-        themes.apply(self._application, theme, self._icons.folder)
-        self.header.set_theme(theme)
-        self.banner.set_theme(theme)
-        self.transcript.set_theme(theme)
-        self.sample_row.set_theme(theme)
-        self.composer.set_theme(theme)
-        self.latency.set_theme(theme)
-        self.controls.set_theme(theme)
-        self.modes.compact.set_theme(theme)
-
-    def _follow_system(self) -> None:
-        if self.preferences.theme is ThemeChoice.SYSTEM:
-            self._use_theme()
-
-    def _use_language(self) -> None:
-        language = self.translation.use(self.preferences.language)
-        self.sample_row.set_language(language)
-        self.transcript.welcome.set_language(language)
+    def _follow_preferences(self) -> None:
+        preferences = self.applied.current
+        self.controls.show_reply(preferences.reply)
+        self._use_ways()
+        self.look.apply(preferences)
+        self._retranslate()
+        self._show_devices()
 
     def _retranslate(self) -> None:
         self.setWindowTitle("MOSS Voice")
-        self.sample_row.set_language(self.translation.language)
-        self.transcript.welcome.set_language(self.translation.language)
+        self.sample_row.set_language(self.look.translation.language)
+        self.transcript.welcome.set_language(self.look.translation.language)
         self.header.setAccessibleName(self.tr("Window"))
         self.controls.setAccessibleName(self.tr("Controls"))
 
     def _lay_out(self) -> None:
-        self.setWindowIcon(self._icons.icon("moss-voice", self.theme.accent))
+        self.setWindowIcon(self.look.icons.icon("moss-voice", self.look.theme.accent))
         below = (self.banner, self.notice, self.sample_row, self.composer)
         self.splitter = beside(conversation_column(self.transcript, below), self.latency)
         self.setCentralWidget(stacked(self.header, self.splitter, self.controls))

@@ -43,7 +43,7 @@ def run_gui(session: Session, settings: SessionSettings | None = None, *, is_min
     # A window that is hidden in the tray is not the last one closed, and Qt would take it for that.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
-    is_minimised = is_minimised or window.preferences.starts_minimised
+    is_minimised = is_minimised or window.applied.current.starts_minimised
     window.background.show_window(is_minimised=is_minimised)
     window.begin()
     # The timers of the window let Python handle signals promptly; Qt itself does not.

@@ -57,6 +57,11 @@ class SampleRow(QWidget):
                 button.style().unpolish(button)
                 button.style().polish(button)
 
+    def label(self, path: Path) -> str:
+        """What the sample of a file asks; the name of the file if it is none of these."""
+        labels = (sample.label(self.language) for sample in self._samples if sample.path == path)
+        return next(labels, path.stem)
+
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         for button in self.buttons:

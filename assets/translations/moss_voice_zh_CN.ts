@@ -911,18 +911,6 @@
 <context>
     <name>MainWindow</name>
     <message>
-        <source>Look for devices again</source>
-        <translation>重新查找设备</translation>
-    </message>
-    <message>
-        <source>The settings could not be saved.</source>
-        <translation>设置未能保存。</translation>
-    </message>
-    <message>
-        <source>They apply until the program ends. Check that %1 can be written.</source>
-        <translation>它们在程序结束前有效。请检查 %1 是否可写。</translation>
-    </message>
-    <message>
         <source>The question has %1 characters; at most %2 can be asked at once.</source>
         <translation>问题有 %1 个字符；一次最多可问 %2 个。</translation>
     </message>
@@ -931,32 +919,12 @@
         <translation>请缩短，或分几次提问。</translation>
     </message>
     <message>
-        <source>The session has ended unexpectedly: %1</source>
-        <translation>会话意外结束：%1</translation>
-    </message>
-    <message>
-        <source>Close the window and start the program again. See the log file for details.</source>
-        <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
-    </message>
-    <message>
         <source>Window</source>
         <translation>窗口</translation>
     </message>
     <message>
         <source>Controls</source>
         <translation>控制</translation>
-    </message>
-    <message>
-        <source>Start a new conversation?</source>
-        <translation>开始新对话？</translation>
-    </message>
-    <message>
-        <source>The assistant forgets this one.</source>
-        <translation>助手会忘记当前对话。</translation>
-    </message>
-    <message>
-        <source>New conversation</source>
-        <translation>新对话</translation>
     </message>
 </context>
 <context>
@@ -2018,6 +1986,18 @@
         <source>Recordings (*.wav)</source>
         <translation>录音 (*.wav)</translation>
     </message>
+    <message>
+        <source>Start a new conversation?</source>
+        <translation>开始新对话？</translation>
+    </message>
+    <message>
+        <source>The assistant forgets this one.</source>
+        <translation>助手会忘记当前对话。</translation>
+    </message>
+    <message>
+        <source>New conversation</source>
+        <translation>新对话</translation>
+    </message>
 </context>
 <context>
     <name>KeepingPage</name>
@@ -2155,6 +2135,32 @@
     <message>
         <source>Delete all …</source>
         <translation>全部删除……</translation>
+    </message>
+</context>
+<context>
+    <name>AppliedPreferences</name>
+    <message>
+        <source>They apply until the program ends. Check that %1 can be written.</source>
+        <translation>它们在程序结束前有效。请检查 %1 是否可写。</translation>
+    </message>
+    <message>
+        <source>The settings could not be saved.</source>
+        <translation>设置未能保存。</translation>
+    </message>
+</context>
+<context>
+    <name>SessionErrors</name>
+    <message>
+        <source>Look for devices again</source>
+        <translation>重新查找设备</translation>
+    </message>
+    <message>
+        <source>The session has ended unexpectedly: %1</source>
+        <translation>会话意外结束：%1</translation>
+    </message>
+    <message>
+        <source>Close the window and start the program again. See the log file for details.</source>
+        <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
     </message>
 </context>
 </TS>

@@ -18,6 +18,7 @@ from app.gui.preferences import Preferences, PreferenceStore
 from app.session.commands import (
     ContinueConversation,
     DeleteTurn,
+    NewConversation,
     PlayAgain,
     RetryTurn,
 )
@@ -55,6 +56,20 @@ def trigger(window: MainWindow, turn_id: int, words: str) -> None:
     assert action.isEnabled()
     action.trigger()
     menu.deleteLater()
+
+
+@pytest.mark.slow
+def test_a_new_conversation_empties_the_view_after_a_question(
+    window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_turn(window, session, 1, "one")
+    session.commands.clear()
+    monkeypatch.setattr("app.gui.conversation_actions.is_confirmed", lambda *_: False)
+    window.conversations.start_new()
+    assert (session.commands, window.transcript.turn_count) == ([], 1)
+    monkeypatch.setattr("app.gui.conversation_actions.is_confirmed", lambda *_: True)
+    window.conversations.start_new()
+    assert (session.commands, window.transcript.turn_count) == ([NewConversation()], 0)
 
 
 def test_texts_are_copied(window: MainWindow, session: ScriptedSession) -> None:

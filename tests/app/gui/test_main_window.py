@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.gui.main_window import MainWindow
-from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.preferences import PreferenceStore
 from app.gui.sample_questions import SampleQuestion
 from app.gui.sample_row import SampleRow
 from app.gui.themes import DARK, LIGHT, ThemeChoice
@@ -63,7 +63,7 @@ def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
 @pytest.mark.slow
 def test_the_session_is_started_with_the_preferences(window: MainWindow, session: ScriptedSession) -> None:
     assert session.is_started
-    assert session.commands == [ApplySettings(window.preferences.session_settings())]
+    assert session.commands == [ApplySettings(window.applied.current.session_settings())]
 
 
 @pytest.mark.slow
@@ -120,27 +120,6 @@ def test_the_button_of_the_composer_stops_a_reply(
     assert session.commands[2:] == [AskText("two plus three")]
     ready.bridge.state_changed.emit(StateChanged(SessionState.LISTENING))
     assert not button.isEnabled()
-
-
-def test_an_error_of_a_device_ends_when_the_device_is_back(
-    ready: MainWindow, session: ScriptedSession
-) -> None:
-    lost = ErrorRaised("The sound device pulse was lost.", "Check its cable.", is_about_sound=True)
-    gone = DevicesChanged((), (), "", "")
-    back = DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse")
-    bridge = ready.bridge
-    bridge.error_raised.emit(lost)
-    bridge.devices_changed.emit(gone)
-    assert ready.banner.message == "The sound device pulse was lost."
-    ready.banner.remedy_button.click()
-    assert session.commands == [RescanDevices()]
-    bridge.devices_changed.emit(back)
-    assert ready.banner.message == ""
-    bridge.error_raised.emit(lost)
-    bridge.error_raised.emit(ErrorRaised("The reply failed.", "Ask again."))
-    bridge.devices_changed.emit(back)
-    assert ready.banner.message == "The reply failed."
-    assert ready.banner.remedy_button.isHidden()
 
 
 @pytest.mark.slow
@@ -401,13 +380,13 @@ def test_the_echo_is_visible_with_its_definition(ready: MainWindow, session: Scr
 
 @pytest.mark.slow
 def test_theme_is_switched_and_kept(ready: MainWindow, store: PreferenceStore) -> None:
-    assert ready.theme is LIGHT
+    assert ready.look.theme is LIGHT
     ready.toggle_theme()
-    assert ready.theme is DARK
+    assert ready.look.theme is DARK
     assert store.load().theme is ThemeChoice.DARK
     assert ready.latency.plots["rtf"].plot.backgroundBrush().color().name() == DARK.surface
     ready.toggle_theme()
-    assert ready.theme is LIGHT
+    assert ready.look.theme is LIGHT
 
 
 @pytest.mark.slow
@@ -434,21 +413,10 @@ def test_language_is_switched_live(ready: MainWindow, session: ScriptedSession) 
 
 
 @pytest.mark.slow
-def test_changed_settings_reach_the_session_once(ready: MainWindow, session: ScriptedSession) -> None:
-    ready.apply_preferences(Preferences(theme=ThemeChoice.DARK, language="en", endpointing_ms=900, seed=4))
-    assert session.commands == [ApplySettings(ready.session_settings())]
-    assert ready.session_settings().turn_taking.end_ms == 900
-    assert ready.session_settings().seed == 4
-    ready.apply_preferences(ready.preferences)
-    assert len(session.commands) == 1
-
-
-@pytest.mark.slow
 def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, tmp_path: Path) -> None:
     path = tmp_path / "who.wav"
     question = SampleQuestion(path, "Who are you?", "你是谁？")
-    ready._samples[:] = [question]
-    ready.sample_row = SampleRow([question], ready.theme, ready._icons)
+    ready.sample_row = SampleRow([question], ready.look.theme, ready.look.icons)
     ready._play_sample(question)
     assert session.commands == [PlaySample(path)]
     session.feed(SampleStarted(path, 1.2), TurnOpened(1, "sample"))
@@ -456,23 +424,6 @@ def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, 
     user, _ = ready.transcript.bubbles(1)
     assert user is not None
     assert user.body.text() == "Who are you?"
-
-
-@pytest.mark.slow
-def test_new_conversation_empties_the_view(
-    ready: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for events in conversation(EXCHANGES[:2]):
-        session.feed(*events)
-    ready.bridge.poll()
-    monkeypatch.setattr("app.gui.main_window.is_confirmed", lambda *_: False)
-    ready.start_new_conversation()
-    assert session.commands == []
-    assert ready.transcript.turn_count > 0
-    monkeypatch.setattr("app.gui.main_window.is_confirmed", lambda *_: True)
-    ready.start_new_conversation()
-    assert ready.transcript.turn_count == 0
-    assert session.commands == [NewConversation()]
 
 
 @pytest.mark.slow

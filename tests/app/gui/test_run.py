@@ -68,7 +68,8 @@ def test_an_interrupt_ends_a_window_that_lives_in_the_tray(
     shown: list[bool] = []
 
     def close_and_end() -> None:
-        windows = [widget for widget in qapp.topLevelWidgets() if isinstance(widget, MainWindow)]
+        made = [widget for widget in qapp.topLevelWidgets() if isinstance(widget, MainWindow)]
+        windows = [window for window in made if window.bridge.session is session]
         shown.extend(widget.isVisible() for widget in windows)
         for widget in windows:
             widget.close()  # into the tray

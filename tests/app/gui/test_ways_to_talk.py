@@ -29,7 +29,7 @@ def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
 
 
 def choose(window: MainWindow, input_mode: InputMode, hotkey: str = "") -> None:
-    window.apply_preferences(dataclasses.replace(window.preferences, input_mode=input_mode, hotkey=hotkey))
+    window.applied.apply(dataclasses.replace(window.applied.current, input_mode=input_mode, hotkey=hotkey))
 
 
 def test_the_button_is_there_where_push_to_talk_is_chosen(ready: MainWindow) -> None:
@@ -66,7 +66,7 @@ def test_the_command_line_wins(qtbot: QtBot, session: ScriptedSession, store: Pr
     window = MainWindow(session, settings, store)
     window.show()
     assert window.controls.talk_button.isVisible()
-    assert window.preferences.input_mode == "voice"
+    assert window.applied.current.input_mode == "voice"
     window.close()
 
 
@@ -95,7 +95,7 @@ def test_a_hotkey_that_cannot_be_used_is_said_in_the_banner(ready: MainWindow) -
 
 
 def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) -> None:
-    ready.apply_preferences(dataclasses.replace(ready.preferences, interruption="half_second"))
+    ready.applied.apply(dataclasses.replace(ready.applied.current, interruption="half_second"))
     session.commands.clear()
     button = ready.controls.interruption_button
     button.click()
@@ -103,7 +103,7 @@ def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) 
     blocked, allowed = (command.settings.turn_taking for command in session.commands)  # type: ignore[union-attr]
     assert not blocked.barge_in
     assert (allowed.barge_in, allowed.barge_in_ms) == (True, 500)
-    ready.apply_preferences(dataclasses.replace(ready.preferences, interruption="never"))
+    ready.applied.apply(dataclasses.replace(ready.applied.current, interruption="never"))
     assert button.isChecked()
     assert button.accessibleName() == "Do not interrupt replies"
 

@@ -1,0 +1,47 @@
+"""What goes wrong in the session, shown in the banner.
+
+In: errors of the session, its loss, changes of the devices. Out: the banner; RescanDevices from its button.
+GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from app.gui.bridge import SessionBridge
+from app.gui.error_banner import ErrorBanner
+from app.gui.error_texts import in_words
+from app.session.commands import RescanDevices
+from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped
+
+
+class SessionErrors(QObject):
+    """An error of a device stays until it is dismissed or the device is back."""
+
+    def __init__(self, window: QWidget, bridge: SessionBridge, banner: ErrorBanner) -> None:
+        super().__init__(window)
+        self._banner = banner
+        self._device_error = ""
+        """The error of a device that the banner shows."""
+        bridge.error_raised.connect(self._show_error)
+        bridge.recording_stopped.connect(self._show_error)
+        bridge.lost.connect(self._show_loss)
+        bridge.devices_changed.connect(self._follow_devices)
+        banner.remedied.connect(lambda: bridge.send(RescanDevices()))
+
+    def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
+        is_about_sound = isinstance(event, ErrorRaised) and event.is_about_sound
+        remedy = self.tr("Look for devices again") if is_about_sound else ""
+        self._banner.show_error(in_words(event.message), in_words(event.what_to_do), remedy)
+        self._device_error = self._banner.message if is_about_sound else ""
+
+    def _show_loss(self, reason: str) -> None:
+        self._banner.show_error(
+            self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
+            self.tr("Close the window and start the program again. See the log file for details."),
+        )
+
+    def _follow_devices(self, event: DevicesChanged) -> None:
+        if event.input and event.output and self._banner.message == self._device_error:
+            self._banner.dismiss()
