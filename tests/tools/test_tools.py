@@ -24,10 +24,11 @@ def module(name: str, *arguments: str) -> str:
     )
 
 
-def test_redraw_bench_explains_itself() -> None:
-    ended = run(module("redraw_bench", "--help"))
+@pytest.mark.parametrize(("name", "word"), [("redraw_bench", "seconds"), ("screenshots", "folder")])
+def test_a_tool_explains_itself(name: str, word: str) -> None:
+    ended = run(module(name, "--help"))
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "seconds" in ended.stdout
+    assert word in ended.stdout
 
 
 @pytest.mark.slow
