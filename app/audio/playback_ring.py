@@ -15,7 +15,7 @@ import numpy as np
 from app.audio.ring import Ring
 from engine_runtime.types import Pcm
 
-FADE_S = 0.02
+FADE_S = 0.01
 """Fade of a reply that is discarded, paused or resumed. The onsets of speech, which sound like no click, take
 5 ms or longer."""
 

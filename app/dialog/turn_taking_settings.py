@@ -47,7 +47,7 @@ class TurnTakingSettings:
     """Probability needed while the assistant speaks."""
     barge_in_ms: int = 64
     """Speech needed, without a gap, to pause the reply. `interruption` tells what follows."""
-    barge_in_clear: float = 0.9
+    barge_in_clear: float = 0.75
     """Where two frames are enough, so is a single one with this probability."""
     interruption: InterruptionSettings = field(default_factory=InterruptionSettings)
     """When speech over a reply is a turn, and when the reply goes on."""

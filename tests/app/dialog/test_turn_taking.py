@@ -34,7 +34,7 @@ class Scene:
             self.events += self.machine.update(probability, start, self.now_ms)
         return self
 
-    def speak(self, ms: float, probability: float = 0.85) -> Scene:
+    def speak(self, ms: float, probability: float = 0.7) -> Scene:
         return self.frames(round(ms / FRAME_MS), probability)
 
     def quiet(self, ms: float) -> Scene:
@@ -135,7 +135,7 @@ def test_a_typed_question_can_be_interrupted_but_not_reopened() -> None:
 def test_the_end_of_a_reply_forgets_what_was_heard_under_it() -> None:
     scene = Scene().speak(640).quiet(704)
     scene.machine.reply_heard()
-    scene.speak(32)
+    scene.frames(1, DEFAULT.barge_in_threshold)
     scene.machine.end_turn()
     assert scene.frames(2, 0.9).quiet(320).actions == [A.OPEN, A.PAUSE, A.COMMIT]
 

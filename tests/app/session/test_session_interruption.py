@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.audio.echo_cancellation import AudioProcessing
+from app.audio.playback_ring import FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.commands import (
@@ -146,7 +147,7 @@ def test_an_interruption_cuts_the_reply_and_loses_nothing_that_was_said() -> Non
     # What was heard is what left the loudspeaker before the fade.
     record = loudspeaker.record
     sound = np.flatnonzero(record)
-    assert cut.heard_s == pytest.approx((sound[-1] + 1 - sound[0]) / SPEAKER_RATE - 0.02, abs=0.002)
+    assert cut.heard_s == pytest.approx((sound[-1] + 1 - sound[0]) / SPEAKER_RATE - FADE_S, abs=0.002)
     heard = np.concatenate(engine.turns[1].heard)
     onset = int(np.flatnonzero(np.abs(heard) > 0.01)[0] - np.flatnonzero(np.abs(said) > 0.01)[0])
     assert onset / RATE == pytest.approx(TURNS.pre_roll_ms / 1e3, abs=0.033)
@@ -196,7 +197,7 @@ def test_commands_while_a_reply_is_paused(name: str) -> None:
     record = loudspeaker.record[: round(until_s * SPEAKER_RATE)]
     sound = np.flatnonzero(record)
     assert sound[-1] / SPEAKER_RATE < OVER_S + 0.2
-    assert cut.heard_s == pytest.approx((sound[-1] + 1 - sound[0]) / SPEAKER_RATE - 0.02, abs=0.002)
+    assert cut.heard_s == pytest.approx((sound[-1] + 1 - sound[0]) / SPEAKER_RATE - FADE_S, abs=0.002)
 
 
 def test_muting_the_microphone_lets_the_reply_go_on() -> None:
