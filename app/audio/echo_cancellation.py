@@ -31,8 +31,9 @@ _LONGEST_WAIT_FRAMES = 10
 """A captured frame waits this long for the reference: late callbacks, and the resampling filter."""
 _QUIET_S = 2.0
 """Playback without an echo after which automatic cancellation passes the capture through."""
-_CHECK_FRAMES = 3
-"""How often an echo is looked for: in time to hold back an interruption."""
+_CHECK_FRAMES, _KNOWN_CHECK_FRAMES = 3, 8
+"""How often an echo is looked for: in time to hold back an interruption; less often once it is known, but
+often enough for the peaks that `EchoMonitor` wants."""
 _NO_CLOCK_FRAMES = 300
 _SMOOTHING = 0.02
 _log = logging.getLogger(__name__)
@@ -156,6 +157,8 @@ class CaptureProcessor:
         self._near = np.zeros(0, dtype=np.float32)
         self._frames = 0
         self._checked = 0
+        self._is_known = False
+        """Whether the latest comparison found an echo."""
         self._audible_samples = 0
         """Played samples that could be heard back since the last echo."""
         self._unclocked_frames = 0
@@ -218,9 +221,10 @@ class CaptureProcessor:
         monitor.add(near, far, cleaned)
         if monitor.is_audible:
             self._audible_samples += len(near)
-        if self._frames - self._checked >= _CHECK_FRAMES:
+        if self._frames - self._checked >= (_KNOWN_CHECK_FRAMES if self._is_known else _CHECK_FRAMES):
             self._checked = self._frames
-            if monitor.find_echo():
+            self._is_known = monitor.find_echo()
+            if self._is_known:
                 self._audible_samples = 0
             is_wanted = self._options.echo_cancellation == "on"
             has_echo = self._audible_samples <= _QUIET_S * RATE_HZ

@@ -18,10 +18,10 @@ from engine_runtime.types import Pcm
 
 _WINDOW = 4_096
 """Captured samples compared at a time, 256 ms."""
-_LONGEST_DELAY = 6_400
-"""400 ms: both devices, a wireless loudspeaker, the room."""
-_FFT = 10_500
-"""At least window and delay; has small prime factors."""
+_LONGEST_DELAY = 6_144
+"""384 ms: both devices, a wireless loudspeaker, the room."""
+_FFT = 10_240
+"""Window and longest delay. 2 ** 11 * 5, which takes half the time of 10,500 = 2 ** 2 * 3 * 5 ** 3 * 7."""
 _LOWEST_HZ, _HIGHEST_HZ = 300, 7_000
 _WHITENING_FLOOR = 0.1
 """Of the mean: bins without sound must not weigh as much as those with some."""
