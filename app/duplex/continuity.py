@@ -22,12 +22,23 @@ _ALIKE = 0.8
 _QUIET = 1e-3
 
 
-def shift_ms(channel: Pcm, paused_s: float, resumed_s: float, reply: Pcm) -> float | None:
-    """See the module. None where a side is too short, too quiet or not found in the reply."""
+def shift_ms(
+    channel: Pcm,
+    paused_s: float,
+    resumed_s: float,
+    reply: Pcm,
+    *,
+    since_s: float = 0.0,
+    until_s: float = np.inf,
+) -> float | None:
+    """See the module. None where a side is too short, too quiet or not found in the reply. The reply is
+    played without another pause from `since_s` to `until_s`."""
     before_end = round(paused_s * RATE)
     after_start = round(resumed_s * RATE) + _MARGIN
-    before = _place(reply, channel[max(before_end - _PIECE, 0) : before_end])
-    after = _place(reply, channel[after_start : after_start + _PIECE])
+    first = max(before_end - _PIECE, round(since_s * RATE))
+    end = int(min(after_start + _PIECE, until_s * RATE))
+    before = _place(reply, channel[first:before_end])
+    after = _place(reply, channel[after_start:end])
     if before is None or after is None:
         return None
     # From the start of one piece to that of the other, without the pause.

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
+from app.audio.playback_ring import FADE_S
 from app.duplex.continuity import TOLERANCE_MS, shift_ms
 from app.duplex.room import RATE
 from app.duplex.segments import Segment, UserSegment, find_segments, first_start
@@ -93,12 +95,22 @@ def resumed_s(recording: DuplexRecord) -> list[float]:
 def _shifts(recording: DuplexRecord) -> list[float]:
     """Of each resumed reply whose sound is known."""
     shifts = []
-    for event in recording.of("resume"):
-        pauses = [_at_s(other) for other in recording.of("interrupt") if other.turn_id == event.turn_id]
-        paused_s = max((at_s for at_s in pauses if at_s < _at_s(event)), default=None)
-        reply = recording.replies.get(event.turn_id)
-        if paused_s is not None and reply is not None:
-            shifts.append(shift_ms(recording.assistant, paused_s, _at_s(event), reply))
+    for turn_id, reply in recording.replies.items():
+        resumed = [_at_s(event) for event in recording.of("resume") if event.turn_id == turn_id]
+        stops = [
+            _at_s(event)
+            for event in recording.of("interrupt") + recording.of("cut")
+            if event.turn_id == turn_id
+        ]
+        for at_s in resumed:
+            paused_s = max((stop_s for stop_s in stops if stop_s < at_s), default=None)
+            if paused_s is None:
+                continue
+            since_s = max((other_s + FADE_S for other_s in resumed if other_s < paused_s), default=0.0)
+            until_s = min((stop_s for stop_s in stops if stop_s > at_s), default=inf)
+            shifts.append(
+                shift_ms(recording.assistant, paused_s, at_s, reply, since_s=since_s, until_s=until_s)
+            )
     return [shift for shift in shifts if shift is not None]
 
 
@@ -114,7 +126,7 @@ def _lags(recording: DuplexRecord, kind: str, limit_s: float) -> list[float]:
     sounds = find_segments(recording.assistant, RATE)
     times = [_at_s(event) for event in recording.of(kind)]
     lags = []
-    for at_s, next_s in pairwise([*times, float("inf")]):
+    for at_s, next_s in pairwise([*times, inf]):
         start_s = first_start(sounds, at_s - _ROUND_S, min(next_s, at_s + limit_s))
         if start_s is not None:
             lags.append(max(start_s - at_s, 0.0) * 1e3)

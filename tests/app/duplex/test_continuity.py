@@ -48,6 +48,20 @@ def test_a_pause_of_the_reply_itself_is_no_loss() -> None:
     assert shift_ms(record(made), PAUSED_S, RESUMED_S, made) == pytest.approx(0, abs=0.1)
 
 
+def test_a_second_pause_soon_after_is_not_taken_for_a_place_in_the_reply() -> None:
+    """The user goes on to speak: what is heard between both pauses resembles another place with a gap."""
+    made = reply()
+    again = made[RATE : RATE + RATE // 5]
+    made[RATE // 4 : RATE // 4 + len(again)] = again
+    made[RATE // 4 + len(again) : RATE // 4 + 3 * len(again)] = 0.0
+    channel = record(made)
+    paused_again_s = RESUMED_S + 0.24
+    channel[round(paused_again_s * RATE) :] = 0.0
+    assert shift_ms(channel, PAUSED_S, RESUMED_S, made) == pytest.approx(-750, abs=0.1)
+    assert shift_ms(channel, PAUSED_S, RESUMED_S, made, until_s=paused_again_s) is None
+    assert shift_ms(record(made), PAUSED_S, RESUMED_S, made, since_s=PAUSED_S - 0.1) is None
+
+
 def test_what_cannot_be_found_is_not_judged() -> None:
     made = reply()
     channel = record(made)
