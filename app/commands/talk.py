@@ -151,7 +151,7 @@ def speculation_line(stats: dict[str, Any]) -> str:
     return (
         f"speculative replies: {off}{stats['speculated']} made, {stats['confirmed']} confirmed, "
         f"{stats['rolled_back']} rolled back: {stats['engine_ms']:.0f} ms of the engine and "
-        f"{stats['audio_s']:.1f} s of speech thrown away, ready again within {stats['roll_back_ms']:.0f} ms"
+        f"{stats['audio_s']:.1f} s of speech discarded, ready again within {stats['roll_back_ms']:.0f} ms"
     )
 
 

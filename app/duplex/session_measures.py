@@ -43,7 +43,7 @@ DEFINITIONS = {
     "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",
     "answers to itself": "committed turns during which no user spoke",
     "interrupts": "replies paused because somebody spoke; resumes: gone on with; cuts: ended",
-    "speculative replies": "replies begun at a candidate pause; rolled back: those thrown away",
+    "speculative replies": "replies begun at a candidate pause; rolled back: those discarded",
     "under-runs": "gaps in the playback",
     "samples lost": "on capture",
     "KV blocks lost": "in use after the conversation was forgotten",

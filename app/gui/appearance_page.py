@@ -29,7 +29,7 @@ class AppearancePage(SettingsPage):
             ((self.tr("As the desktop"), "system"), ("English", "en"), ("简体中文", "zh_CN"))
         )
         self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
-        self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray where there is one"))
+        self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray if there is one"))
         super().__init__(
             (self.tr("&Theme"), self.theme_box, ""),
             (self.tr("L&anguage"), self.language_box, ""),

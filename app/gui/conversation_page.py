@@ -26,16 +26,16 @@ class ConversationPage(SettingsPage):
                 self.tr("Early re&plies"),
                 self.speculation_box,
                 self.tr(
-                    "Makes the reply at your first pause and holds it until your turn is sure, so that "
-                    "it sounds at once. Costs computing time where you go on. Automatic turns it off "
-                    "while the engine does not keep up."
+                    "Generates the reply at your first pause and holds it until the end of your turn "
+                    "is confirmed, so that it starts at once. If you continue, that work is lost. "
+                    "Automatic turns this off while the engine is too slow."
                 ),
             ),
             (
                 self.tr("&Endpointing"),
                 self.endpointing,
                 self.tr(
-                    "Silence that ends your turn where it is unclear whether you have finished, or where "
+                    "Silence that ends your turn if it is unclear whether you have finished, or if "
                     "silence alone decides."
                 ),
             ),
@@ -98,10 +98,10 @@ class ConversationPage(SettingsPage):
     def _eagerness_help(self) -> str:
         if installed_model() is None:
             return self.tr(
-                "Smart Turn is not installed, so silence alone ends your turn. moss-voice doctor says how to "
-                "install it."
+                "Smart Turn is not installed, so silence alone ends your turn. Run moss-voice "
+                "doctor to see how to install it."
             )
         return self.tr(
-            "A question that sounds finished is answered after a quarter of a second; a pause in "
-            "mid-sentence is waited for. Eager answers sooner, patient cuts you off less often."
+            "A question that sounds finished is answered after a quarter of a second; in "
+            "mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often."
         )

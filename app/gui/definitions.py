@@ -103,7 +103,7 @@ def rating_text(rating: Rating) -> str:
 
 def speculation_text() -> str:
     """What the lighter bars of a waterfall are."""
-    return translate("Definitions", "Lighter bars: done before it was sure that you had finished.")
+    return translate("Definitions", "Lighter bars: done before the end of your turn was confirmed.")
 
 
 def number(value: float, unit: str) -> str:
@@ -193,8 +193,8 @@ def _text(metric: Metric) -> str:
         ),
         Metric.CONFIRM_TO_SOUND: translate(
             "Definitions",
-            "Your turn is sure → first sample of the reply is handed to the device. A reply that was begun "
-            "before takes no time.",
+            "End of turn confirmed → first sample of the reply is handed to the device. A "
+            "reply that was ready takes no time.",
         ),
         Metric.ENDPOINTING: translate("Definitions", "Last sample of your speech → commit of the turn."),
         Metric.VOICE_TO_VOICE: translate(
@@ -212,7 +212,7 @@ def _text(metric: Metric) -> str:
         ),
         Metric.FIRST_CHUNK_RATIO: translate(
             "Definitions",
-            "TTFA / audio of the first chunk. Not a real-time factor: it holds the wait for that chunk.",
+            "TTFA / audio of the first chunk. Not a real-time factor: it includes the wait for that chunk.",
         ),
         Metric.PLAYBACK: translate("Definitions", "Generated reply audio that is not yet played."),
     }

@@ -77,7 +77,7 @@ def grab_of_desktop() -> GrabFactory:
             "This desktop runs on Wayland, which gives no program the keys of other windows. " + _IN_WINDOW
         )
     if sys.platform != "linux" or QGuiApplication.platformName() != "xcb":
-        raise HotkeyError("Hotkeys of the whole desktop are supported on X11 only. " + _IN_WINDOW)
+        raise HotkeyError("Global hotkeys are supported on X11 only. " + _IN_WINDOW)
     return X11Grab
 
 
@@ -93,8 +93,8 @@ class X11Grab:
             from Xlib import X, display, error
         except ImportError as failure:
             raise HotkeyError(
-                "A hotkey of the whole desktop needs the package python-xlib, which is not installed. "
-                "In the window the keys work without it; moss-voice[hotkey] brings it."
+                "A global hotkey needs the package python-xlib, which is not installed. "
+                "In the window the keys work without it; moss-voice[hotkey] installs it."
             ) from failure
         self._x = X
         self._on_press, self._on_release = on_press, on_release
@@ -119,7 +119,7 @@ class X11Grab:
         self._display.sync()
         if refused.get_error() is not None:
             self._display.close()  # with its grabs
-            raise HotkeyError(f"Another program has the hotkey {name}. Choose other keys in the settings.")
+            raise HotkeyError(f"Another program uses the hotkey {name}. Choose other keys in the settings.")
         self._notifier = QSocketNotifier(self._display.fileno(), QSocketNotifier.Type.Read)
         self._notifier.activated.connect(self._read)
 

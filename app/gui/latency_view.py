@@ -159,7 +159,7 @@ class LatencyView(QScrollArea):
         """Use the words of the current language."""
         self._title.setText(self.tr("Latency, live"))
         self.clear_button.setText(self.tr("Clear"))
-        self.clear_button.setToolTip(self.tr("Start figures, counters and exported timings over"))
+        self.clear_button.setToolTip(self.tr("Reset figures, counters and exported timings"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
         outside = " " + self.tr("Triangles at the upper edge are values off the scale.")
         spread = " " + self.tr("Bars reach from the smallest to the largest.") + outside

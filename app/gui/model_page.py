@@ -50,7 +50,7 @@ class ModelPage(SettingsPage):
         )
         self.schedule_box = choice_box((schedule, schedule) for schedule in get_args(FlowSchedule))
         self.codec_box = choice_box((("auto", None), *((dtype, dtype) for dtype in get_args(Dtype))))
-        self.exact_encoding = QCheckBox(self.tr("Encode my speech once more when my turn ends"))
+        self.exact_encoding = QCheckBox(self.tr("Encode my speech again at the end of my turn"))
         super().__init__(
             (self.tr("Model &bundle"), self.bundle, ""),
             (

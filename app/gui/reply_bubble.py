@@ -134,7 +134,7 @@ class ReplyBubble(Bubble):
         if self._is_playing:
             parts.append(self.tr("playing"))
         if self._finish == "length":
-            parts.append(self.tr("cut at its longest"))
+            parts.append(self.tr("cut off at the maximum length"))
         self.caption.setText(" · ".join(parts))
         self.again.setText(self.tr("Play again"))
         self.again.setIcon(self.look_icons.icon("replay", self.look_theme.accent))

@@ -81,17 +81,19 @@ class SoundCheckPage(SettingsPage):
             (
                 self.tr("Sensiti&vity"),
                 self.sensitivity_box,
-                self.tr("High hears soft voices, low ignores more of what is not meant for the assistant."),
+                self.tr(
+                    "High detects soft voices; low ignores more speech that is not meant for the assistant."
+                ),
             ),
             (
                 self.tr("Speech"),
                 self.bar,
-                self.tr("How surely the microphone hears speech now. Beyond the line it starts a turn."),
+                self.tr("Probability that the microphone hears speech. Above the line it starts a turn."),
             ),
             (
                 self.tr("Test"),
                 tests,
-                self.tr("The microphone is recorded for 3 seconds, which are played to you and discarded."),
+                self.tr("Records 3 seconds from the microphone, plays them back and discards them."),
             ),
             ("", self.status, ""),
         )

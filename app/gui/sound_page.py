@@ -38,7 +38,7 @@ class SoundPage(SettingsPage):
             for library, package in PACKAGES.items()
         )
         self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
-        self.gain_control = QCheckBox(self.tr("Bring speech to one level"))
+        self.gain_control = QCheckBox(self.tr("Adjust speech to a constant level"))
         super().__init__(
             (self.tr("&Microphone"), self.input_box, ""),
             (self.tr("&Loudspeaker"), self.output_box, ""),
@@ -51,9 +51,9 @@ class SoundPage(SettingsPage):
                 self.tr("&Echo cancellation"),
                 self.echo_box,
                 self.tr(
-                    "Takes the assistant's voice out of the microphone, so that a reply does not "
-                    "interrupt itself. Automatic turns it off while no echo is measured, as with "
-                    "headphones."
+                    "Removes the assistant's voice from the microphone, so that a reply does not "
+                    "interrupt itself. Automatic turns it off while no echo is measured, for example "
+                    "with headphones."
                 ),
             ),
             (

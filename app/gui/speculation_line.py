@@ -31,8 +31,7 @@ class SpeculationLine(QLabel):
         """Use the words of the current language."""
         stats = self._stats
         text = self.tr(
-            "Replies begun before your turn was sure: %1, of which %2 were used. Thrown away: %3 ms of the "
-            "engine, %4 s of speech."
+            "Speculative replies: %1, of which %2 were used. Discarded: %3 ms of engine time, %4 s of speech."
         )
         values = (stats.speculated, stats.confirmed, number(stats.engine_ms, "ms"), f"{stats.audio_s:.1f}")
         for place, value in enumerate(values, 1):
@@ -47,7 +46,7 @@ class SpeculationLine(QLabel):
         self.setVisible(bool(self.text()))
         self.setToolTip(
             self.tr(
-                "At the first pause the reply is made and held. It sounds when your turn is sure, and is "
-                "thrown away if you go on."
+                "The reply is generated at the first pause and held until the end of your turn is "
+                "confirmed. It is discarded if you continue."
             )
         )

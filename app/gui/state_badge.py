@@ -96,11 +96,11 @@ class StateBadge(QFrame):
             SessionState.ERROR: (self.tr("Not available"), self.tr("The model could not be loaded.")),
             "no_input": (
                 self.tr("No microphone"),
-                self.tr("Connect one, which is then used by itself, or type a question."),
+                self.tr("Connect one (it is used automatically), or type a question."),
             ),
             "no_output": (
                 self.tr("No loudspeaker"),
-                self.tr("Replies can only be read. Connect one, which is then used by itself."),
+                self.tr("Replies can only be read. Connect one; it is used automatically."),
             ),
             "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
             "push": (self.tr("Hold to talk"), self.tr("Hold the button below, or Space, while you speak.")),

@@ -53,8 +53,9 @@ class TalkPage(SettingsPage):
                 self.tr("&Hotkey"),
                 field,
                 self.tr(
-                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works "
-                    "in every window (package python-xlib), elsewhere in this one. No other key is looked at."
+                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 "
+                    "it works in every window (package python-xlib), elsewhere in this one. No other "
+                    "key is read."
                 ),
             ),
         )
@@ -88,9 +89,9 @@ class TalkPage(SettingsPage):
             return
         refusal = ""
         if combination(keys.toString()) is None:
-            refusal = self.tr("%1 would type or edit something. Take Ctrl, Alt or the Windows key to it.")
+            refusal = self.tr("%1 would type or edit something. Add Ctrl, Alt or the Windows key.")
         elif keys in self._shortcuts:
-            refusal = self.tr("%1 does something else in this window. Take other keys.")
+            refusal = self.tr("%1 is already used in this window. Choose other keys.")
         name = keys.toString(QKeySequence.SequenceFormat.NativeText)
         self.refusal.setText(refusal.replace("%1", name))
         self.refusal.setVisible(bool(refusal))

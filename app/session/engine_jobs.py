@@ -189,7 +189,7 @@ class ReplyMade:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The reply to the commit of `scope` was thrown away, and the engine was ready for more at `ready_ns`, by
+    """The reply to the commit of `scope` was discarded, and the engine was ready for more at `ready_ns`, by
     the clock of the timing bus. `work_ns` is the time that it had spent on the reply."""
 
     scope: CancelScope

@@ -1,7 +1,7 @@
 """A reply while it is made: its events on their way to the dialog thread.
 
 In: the events of `Turn.commit`. Out: results. Until it is confirmed, a speculative reply is made only as far
-as playback would buffer it, so that little work is thrown away. Engine thread.
+as playback would buffer it, so that little work is discarded. Engine thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A reply before the turn is sure: made at the candidate pause and held, then released or thrown away.
+"""A reply before the turn is sure: made at the candidate pause and held, then released or discarded.
 
 In: pauses, confirmations and roll backs of `TurnControl`, the events of the speculative reply. Out: jobs for
-the engine; the held events, once confirmed; what was thrown away, as SpeculationMeasured and as the timing
+the engine; the held events, once confirmed; what was discarded, as SpeculationMeasured and as the timing
 roll_back. Dialog thread.
 
 Until the turn is confirmed nobody else sees the reply: its events are held here, its durations in
@@ -63,7 +63,7 @@ class Speculation:
         self._policy = SpeculationPolicy()
         self._stats = SpeculationStats()
         self._held: HeldReply | None = None
-        self._thrown_away: list[HeldReply] = []
+        self._discarded: list[HeldReply] = []
         """Those that the engine has not rolled back yet."""
 
     @property
@@ -127,11 +127,11 @@ class Speculation:
         self._policy.note_turn()
 
     def note_roll_back(self, result: RolledBack, timing: TimingBus) -> None:
-        """The engine has thrown a reply away. One that was not speculative does not count."""
-        held = next((held for held in self._thrown_away if held.scope is result.scope), None)
+        """The engine has discarded a reply. One that was not speculative does not count."""
+        held = next((held for held in self._discarded if held.scope is result.scope), None)
         if held is None:
             return
-        self._thrown_away.remove(held)
+        self._discarded.remove(held)
         ready_ns = result.ready_ns - held.rolled_back_ns
         steps = held.timings.count("step")
         timing.emit(
@@ -156,7 +156,7 @@ class Speculation:
         held = self._take()
         held.scope.cancel()
         held.rolled_back_ns = time.perf_counter_ns()
-        self._thrown_away.append(held)
+        self._discarded.append(held)
         self._count(rolled_back=self._stats.rolled_back + 1)
         return held
 

@@ -26,7 +26,7 @@ _LATEST = 3
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """Speculative replies of the session so far, and what those cost that were thrown away."""
+    """Speculative replies of the session so far, and what those cost that were discarded."""
 
     off_reason: OffReason | None = None
     """Why nothing is speculated at present."""
@@ -34,11 +34,11 @@ class SpeculationStats:
     confirmed: int = 0
     rolled_back: int = 0
     engine_ms: float = 0.0
-    """Engine time spent on what was thrown away, in milliseconds."""
+    """Engine time spent on what was discarded, in milliseconds."""
     audio_s: float = 0.0
-    """Speech that was thrown away, in seconds."""
+    """Speech that was discarded, in seconds."""
     steps: int = 0
-    """Decode steps that were thrown away."""
+    """Decode steps that were discarded."""
     roll_back_ms: float = 0.0
     """The longest time until the engine was ready for more speech after a roll back."""
 

@@ -237,7 +237,7 @@
         <translation>确认到出声</translation>
     </message>
     <message>
-        <source>Your turn is sure → first sample of the reply is handed to the device. A reply that was begun before takes no time.</source>
+        <source>End of turn confirmed → first sample of the reply is handed to the device. A reply that was ready takes no time.</source>
         <translation>确定您已说完 → 回复的第一个采样交给设备。提前生成的回复无需等待。</translation>
     </message>
     <message>
@@ -309,7 +309,7 @@
         <translation>首块之后每块的耗时 / 该块音频时长。小于 1 时播放不会断流。</translation>
     </message>
     <message>
-        <source>TTFA / audio of the first chunk. Not a real-time factor: it holds the wait for that chunk.</source>
+        <source>TTFA / audio of the first chunk. Not a real-time factor: it includes the wait for that chunk.</source>
         <translation>TTFA / 首块音频时长。它包含等待首块的时间，不是实时率。</translation>
     </message>
     <message>
@@ -337,7 +337,7 @@
         <translation>开始播放 → 首个样本到达扬声器：等待设备的下一个数据块，加上设备延迟。</translation>
     </message>
     <message>
-        <source>Lighter bars: done before it was sure that you had finished.</source>
+        <source>Lighter bars: done before the end of your turn was confirmed.</source>
         <translation>浅色条：在确定您说完之前完成的工作。</translation>
     </message>
 </context>
@@ -571,11 +571,11 @@
         <translation>扬声器 %1 已恢复。</translation>
     </message>
     <message>
-        <source>A hotkey of the whole desktop needs the package python-xlib, which is not installed.</source>
+        <source>A global hotkey needs the package python-xlib, which is not installed.</source>
         <translation>全局热键需要 python-xlib 软件包，但尚未安装。</translation>
     </message>
     <message>
-        <source>Another program has the hotkey %1.</source>
+        <source>Another program uses the hotkey %1.</source>
         <translation>热键 %1 已被另一个程序占用。</translation>
     </message>
     <message>
@@ -583,7 +583,7 @@
         <translation>请在设置中选择其他按键。</translation>
     </message>
     <message>
-        <source>Hotkeys of the whole desktop are supported on X11 only.</source>
+        <source>Global hotkeys are supported on X11 only.</source>
         <translation>全局热键仅支持 X11。</translation>
     </message>
     <message>
@@ -591,7 +591,7 @@
         <translation>在窗口内，这些按键仍然可用。</translation>
     </message>
     <message>
-        <source>In the window the keys work without it; moss-voice[hotkey] brings it.</source>
+        <source>In the window the keys work without it; moss-voice[hotkey] installs it.</source>
         <translation>在窗口内，这些按键仍然可用；安装 moss-voice[hotkey] 即可获得它。</translation>
     </message>
     <message>
@@ -868,7 +868,7 @@
         <translation>&lt;b&gt;%1 ms&lt;/b&gt; %2，其中阶段之间 %3 ms</translation>
     </message>
     <message>
-        <source>Start figures, counters and exported timings over</source>
+        <source>Reset figures, counters and exported timings</source>
         <translation>统计、计数与待导出的计时全部重新开始</translation>
     </message>
     <message>
@@ -942,7 +942,7 @@
         <translation>播放中</translation>
     </message>
     <message>
-        <source>cut at its longest</source>
+        <source>cut off at the maximum length</source>
         <translation>已达最大长度</translation>
     </message>
     <message>
@@ -1095,7 +1095,7 @@
         <translation>降低持续的噪声</translation>
     </message>
     <message>
-        <source>Bring speech to one level</source>
+        <source>Adjust speech to a constant level</source>
         <translation>使语音音量一致</translation>
     </message>
     <message>
@@ -1131,7 +1131,7 @@
         <translation>回声消除(&amp;E)</translation>
     </message>
     <message>
-        <source>Takes the assistant&apos;s voice out of the microphone, so that a reply does not interrupt itself. Automatic turns it off while no echo is measured, as with headphones.</source>
+        <source>Removes the assistant&apos;s voice from the microphone, so that a reply does not interrupt itself. Automatic turns it off while no echo is measured, for example with headphones.</source>
         <translation>从麦克风中去除助手的声音，使回复不会打断自己。“自动”在测不到回声时（例如使用耳机）将其关闭。</translation>
     </message>
     <message>
@@ -1170,15 +1170,15 @@
         <translation>提前回复(&amp;P)</translation>
     </message>
     <message>
-        <source>Makes the reply at your first pause and holds it until your turn is sure, so that it sounds at once. Costs computing time where you go on. Automatic turns it off while the engine does not keep up.</source>
-        <translation>在您第一次停顿时就生成回复并保留，直到确定您已说完，因此能立即出声。若您继续说话，会多耗一些算力。自动：引擎跟不上时关闭。</translation>
+        <source>Generates the reply at your first pause and holds it until the end of your turn is confirmed, so that it starts at once. If you continue, that work is lost. Automatic turns this off while the engine is too slow.</source>
+        <translation>在您第一次停顿时就生成回复并保留，直到确认您已说完，因此能立即出声。若您继续说话，这些计算就白费了。自动：引擎太慢时关闭。</translation>
     </message>
     <message>
         <source>&amp;Endpointing</source>
         <translation>端点检测(&amp;E)</translation>
     </message>
     <message>
-        <source>Silence that ends your turn where it is unclear whether you have finished, or where silence alone decides.</source>
+        <source>Silence that ends your turn if it is unclear whether you have finished, or if silence alone decides.</source>
         <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
     </message>
     <message>
@@ -1254,11 +1254,11 @@
         <translation>文字</translation>
     </message>
     <message>
-        <source>Smart Turn is not installed, so silence alone ends your turn. moss-voice doctor says how to install it.</source>
+        <source>Smart Turn is not installed, so silence alone ends your turn. Run moss-voice doctor to see how to install it.</source>
         <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
     </message>
     <message>
-        <source>A question that sounds finished is answered after a quarter of a second; a pause in mid-sentence is waited for. Eager answers sooner, patient cuts you off less often.</source>
+        <source>A question that sounds finished is answered after a quarter of a second; in mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often.</source>
         <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
     </message>
 </context>
@@ -1285,7 +1285,7 @@
         <translation>按模型包设定</translation>
     </message>
     <message>
-        <source>Encode my speech once more when my turn ends</source>
+        <source>Encode my speech again at the end of my turn</source>
         <translation>我说完后重新编码我的语音</translation>
     </message>
     <message>
@@ -1368,7 +1368,7 @@
         <translation>关闭窗口后继续在托盘中运行</translation>
     </message>
     <message>
-        <source>Start minimised, in the tray where there is one</source>
+        <source>Start minimised, in the tray if there is one</source>
         <translation>启动时最小化（有托盘时进入托盘）</translation>
     </message>
     <message>
@@ -1530,7 +1530,7 @@
         <translation>没有麦克风</translation>
     </message>
     <message>
-        <source>Connect one, which is then used by itself, or type a question.</source>
+        <source>Connect one (it is used automatically), or type a question.</source>
         <translation>请连接麦克风（会自动使用），或输入问题。</translation>
     </message>
     <message>
@@ -1554,7 +1554,7 @@
         <translation>没有扬声器</translation>
     </message>
     <message>
-        <source>Replies can only be read. Connect one, which is then used by itself.</source>
+        <source>Replies can only be read. Connect one; it is used automatically.</source>
         <translation>回答只能阅读。请连接扬声器（会自动使用）。</translation>
     </message>
 </context>
@@ -1576,11 +1576,11 @@
 <context>
     <name>TalkPage</name>
     <message>
-        <source>%1 does something else in this window. Take other keys.</source>
+        <source>%1 is already used in this window. Choose other keys.</source>
         <translation>%1 在此窗口中另有用途。请选择其他按键。</translation>
     </message>
     <message>
-        <source>%1 would type or edit something. Take Ctrl, Alt or the Windows key to it.</source>
+        <source>%1 would type or edit something. Add Ctrl, Alt or the Windows key.</source>
         <translation>%1 会输入或编辑内容。请加上 Ctrl、Alt 或 Windows 键。</translation>
     </message>
     <message>
@@ -1592,7 +1592,7 @@
         <translation>两者</translation>
     </message>
     <message>
-        <source>For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works in every window (package python-xlib), elsewhere in this one. No other key is looked at.</source>
+        <source>For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works in every window (package python-xlib), elsewhere in this one. No other key is read.</source>
         <translation>用于按键说话，需包含 Ctrl、Alt 或 Windows 键，或为功能键。在 X11 上对所有窗口有效（需要 python-xlib 软件包），否则仅在本窗口内有效。不会查看其他按键。</translation>
     </message>
     <message>
@@ -1878,7 +1878,7 @@
 <context>
     <name>SpeculationLine</name>
     <message>
-        <source>Replies begun before your turn was sure: %1, of which %2 were used. Thrown away: %3 ms of the engine, %4 s of speech.</source>
+        <source>Speculative replies: %1, of which %2 were used. Discarded: %3 ms of engine time, %4 s of speech.</source>
         <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
     </message>
     <message>
@@ -1890,7 +1890,7 @@
         <translation>已关闭：引擎恢复就绪太慢。</translation>
     </message>
     <message>
-        <source>At the first pause the reply is made and held. It sounds when your turn is sure, and is thrown away if you go on.</source>
+        <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
         <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
     </message>
 </context>
@@ -1901,7 +1901,7 @@
         <translation>灵敏度(&amp;V)</translation>
     </message>
     <message>
-        <source>High hears soft voices, low ignores more of what is not meant for the assistant.</source>
+        <source>High detects soft voices; low ignores more speech that is not meant for the assistant.</source>
         <translation>高：能听到轻声；低：忽略更多并非对助手说的声音。</translation>
     </message>
     <message>
@@ -1909,15 +1909,15 @@
         <translation>语音</translation>
     </message>
     <message>
-        <source>How surely the microphone hears speech now. Beyond the line it starts a turn.</source>
-        <translation>麦克风此刻听到语音的把握。超过竖线即开始一轮。</translation>
+        <source>Probability that the microphone hears speech. Above the line it starts a turn.</source>
+        <translation>麦克风当前听到语音的概率。超过竖线即开始一轮。</translation>
     </message>
     <message>
         <source>Test</source>
         <translation>测试</translation>
     </message>
     <message>
-        <source>The microphone is recorded for 3 seconds, which are played to you and discarded.</source>
+        <source>Records 3 seconds from the microphone, plays them back and discards them.</source>
         <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
     </message>
     <message>

@@ -247,5 +247,5 @@ def test_what_speculation_cost_is_one_line() -> None:
     line = speculation_line(asdict(SpeculationStats("slow_engine", 12, 9, 3, 245.3, 1.62, 40, 31.4)))
     assert line == (
         "speculative replies: off (slow engine), 12 made, 9 confirmed, 3 rolled back: 245 ms of the engine "
-        "and 1.6 s of speech thrown away, ready again within 31 ms"
+        "and 1.6 s of speech discarded, ready again within 31 ms"
     )

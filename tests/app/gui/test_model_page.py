@@ -34,7 +34,7 @@ def test_no_number_of_steps_stands_for_that_of_the_bundle(qtbot: QtBot) -> None:
 def test_exact_encoding_is_explained_in_both_languages(qtbot: QtBot, qapp: QApplication) -> None:
     translator = Translation(qapp, paths.assets_dir() / "translations")
     for language, text, hint in (
-        ("en", "Encode my speech once more when my turn ends", "replies start a little later"),
+        ("en", "Encode my speech again at the end of my turn", "replies start a little later"),
         ("zh_CN", "我说完后重新编码我的语音", "回答稍晚"),
     ):
         translator.use(language)

@@ -30,7 +30,7 @@ class FakeDesktop:
         self, wanted: QKeyCombination, on_press: Callable[[], None], on_release: Callable[[], None]
     ) -> FakeDesktop:
         if wanted.key() == Qt.Key.Key_F1:
-            raise HotkeyError("Another program has the hotkey Ctrl+Alt+F1. Choose other keys.")
+            raise HotkeyError("Another program uses the hotkey Ctrl+Alt+F1. Choose other keys.")
         self.taken.append(wanted)
         self.press, self.release = on_press, on_release
         return self
@@ -198,7 +198,7 @@ def test_without_push_to_talk_nothing_is_taken(scene: Scene) -> None:
 def test_a_hotkey_of_another_program_is_said_once(scene: Scene) -> None:
     for _ in range(2):
         scene.push.apply(is_offered=True, keys="Ctrl+Alt+F1")
-    assert scene.failures == ["Another program has the hotkey Ctrl+Alt+F1. Choose other keys."]
+    assert scene.failures == ["Another program uses the hotkey Ctrl+Alt+F1. Choose other keys."]
     assert scene.desktop.taken == []
     scene.push.apply(is_offered=True, keys="F9")
     assert [taken.key() for taken in scene.desktop.taken] == [Qt.Key.Key_F9]

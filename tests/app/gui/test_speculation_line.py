@@ -9,13 +9,13 @@ from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 
 
-def test_it_says_what_was_used_and_what_was_thrown_away(qtbot: QtBot) -> None:
+def test_it_says_what_was_used_and_what_was_discarded(qtbot: QtBot) -> None:
     line = SpeculationLine()
     qtbot.addWidget(line)
     assert line.text() == ""
     line.show_speculation(SpeculationMeasured(SpeculationStats(None, 12, 9, 3, 245.3, 1.62, 40, 31.0)))
     assert "12, of which 9 were used" in line.text()
-    assert "245 ms of the engine, 1.6 s of speech" in line.text()
+    assert "245 ms of engine time, 1.6 s of speech" in line.text()
     assert "Off" not in line.text()
 
 
@@ -29,5 +29,5 @@ def test_it_says_why_there_are_none(qtbot: QtBot) -> None:
     line.show_speculation(
         SpeculationMeasured(SpeculationStats("slow_roll_back", 4, 1, 3, 900.0, 0.0, 9, 150.0))
     )
-    assert "thrown away: 900 ms" in line.text().lower()
+    assert "discarded: 900 ms" in line.text().lower()
     assert line.text().endswith("Off: the engine takes too long to be ready again.")

@@ -31,7 +31,7 @@ def test_what_is_shown_is_returned(page: TalkPage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "reason"), [("A", "would type or edit"), ("Space", "would type"), ("Ctrl+M", "something else")]
+    ("keys", "reason"), [("A", "would type or edit"), ("Space", "would type"), ("Ctrl+M", "already used")]
 )
 def test_a_combination_that_cannot_be_used_is_refused(page: TalkPage, keys: str, reason: str) -> None:
     page.show_preferences(Preferences(input_mode="push", hotkey="F9"))

@@ -128,7 +128,7 @@ def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
     assert heard_s(engine) == pytest.approx(0.32 + 1.8 + 0.16, abs=0.1)
     stats = driver.of(SpeculationMeasured)[-1].stats
     assert (stats.speculated, stats.confirmed, stats.rolled_back) == (2, 1, 1)
-    # Three chunks of 0.4 s were held and thrown away.
+    # Three chunks of 0.4 s were held and discarded.
     assert stats.audio_s == pytest.approx(1.2)
     assert timing(driver, "roll_back").attributes["audio_s"] == pytest.approx(1.2)
 
