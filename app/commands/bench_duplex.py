@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain, count
@@ -95,6 +96,12 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
         help="in real time, through sound devices of a PulseAudio daemon that is started for it (default: "
         "on a clock that runs faster while the engine is idle)",
     )
+    group.add_argument(
+        "--duplex-cpu-time",
+        action="store_true",
+        help="while the engine works, let time pass with its processor time, so that other programs do not "
+        "make it late; for a CPU, with the environment variable OMP_NUM_THREADS=1",
+    )
     group.add_argument("--quick", action="store_true", help="a few exchanges of each group")
     group.add_argument("--check", action="store_true", help="exit status 1 if a target is not met")
 
@@ -121,11 +128,18 @@ def run_duplex(arguments: argparse.Namespace) -> int:
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
         "seed": arguments.duplex_seed,
         "eagerness": settings.eagerness or "balanced",
+        "clock": _clock_name(arguments),
     }
     print("\n".join([*(f"# {name}: {value}" for name, value in environment.items()), *report.lines()]))
     if arguments.json:
         print(json.dumps({"environment": environment} | report.document()))
     return 1 if arguments.check and unmet(report.targets) else 0
+
+
+def _clock_name(arguments: argparse.Namespace) -> str:
+    if arguments.duplex_realtime:
+        return "real time"
+    return "virtual, by processor time" if arguments.duplex_cpu_time else "virtual"
 
 
 def _record(
@@ -134,7 +148,8 @@ def _record(
     from app.duplex.null_sinks import NullSinks
     from app.duplex.simulator import simulate
     from app.main import engine_factory, load_turn_end_detector
-    from app.session.clocks import RealClock, VirtualClock
+    from app.session.clocks import CpuTimeClock, RealClock, VirtualClock
+    from engine_runtime.timing import TimingBus
 
     codes = arguments.reply_codes if settings.engine.random_weights is not None else None
     scenarios = list(_round(arguments, 0))
@@ -143,6 +158,9 @@ def _record(
         engine_factory(settings, codes)() as engine,
         progress_bar("duplex", limit_s or len(scenarios)) as progress,
     ):
+        if arguments.duplex_cpu_time:
+            engine.timing = TimingBus(time.thread_time_ns)
+        virtual = CpuTimeClock if arguments.duplex_cpu_time else VirtualClock
         rounds = chain.from_iterable(_round(arguments, place) for place in count(1)) if limit_s else ()
         for finished, scenario in enumerate(chain(scenarios, rounds), 1):
             with NullSinks() if arguments.duplex_realtime else nullcontext() as sinks:
@@ -150,7 +168,7 @@ def _record(
                     scenario,
                     engine,
                     session_settings,
-                    VirtualClock() if sinks is None else RealClock(),
+                    virtual() if sinks is None else RealClock(),
                     end_of_turn=load_turn_end_detector,
                     sinks=sinks,
                 )

@@ -14,6 +14,9 @@ from typing import Protocol
 
 _ROUND_S = 0.005
 _STEP_S = 0.010
+_LOOK_S = 0.002
+_LONGEST_STEP_S = 0.2
+"""By which work that takes no processor time, such as waiting for a file, has to be over."""
 
 
 class Clock(Protocol):
@@ -69,6 +72,34 @@ class VirtualClock:
         if idle.is_set() and not is_active:
             time.sleep(_ROUND_S)
         else:
-            idle.wait(max(_STEP_S - (time.perf_counter() - self._round_began_s), 0.0))
+            self._await_step(idle)
             self._now_ns += round(_STEP_S * 1e9)
         self._round_began_s = time.perf_counter()
+
+    def _await_step(self, idle: threading.Event) -> None:
+        idle.wait(max(_STEP_S - (time.perf_counter() - self._round_began_s), 0.0))
+
+
+class CpuTimeClock(VirtualClock):
+    """A virtual clock that advances with the processor time of the other threads while they work: latencies
+    are those of one core without other programs. For an engine on one thread of the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spent_s = 0.0
+        """Processor time of the other threads for which time has passed."""
+
+    def _await_step(self, idle: threading.Event) -> None:
+        give_up_s = time.perf_counter() + _LONGEST_STEP_S
+        while not idle.wait(_LOOK_S):
+            if _others_s() >= self._spent_s + _STEP_S:
+                self._spent_s += _STEP_S
+                return
+            if time.perf_counter() > give_up_s:
+                return
+        self._spent_s = _others_s()
+
+
+def _others_s() -> float:
+    """Processor time of all threads but the calling one."""
+    return time.process_time() - time.thread_time()

@@ -224,7 +224,8 @@ class EngineWorker:
             default = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
             params = replace(default, seed=job.seed)
         events = turn.commit(job.reply, params, scope=job.scope, timing=job.timings)
-        self._run = ReplyRun(job.scope, events, is_speculative=job.timings is not None)
+        clock_ns = engine.timing.clock_ns
+        self._run = ReplyRun(job.scope, events, is_speculative=job.timings is not None, clock_ns=clock_ns)
         self._run.advance(self.results)
 
     def _end_run(self, scope: CancelScope) -> None:

@@ -7,7 +7,7 @@ as playback would buffer it, so that little work is discarded. Engine thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from queue import SimpleQueue
 
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result
@@ -23,7 +23,12 @@ class ReplyRun:
     """One commit and the events of its reply."""
 
     def __init__(
-        self, scope: CancelScope, events: Generator[ReplyEvent, None, None], *, is_speculative: bool
+        self,
+        scope: CancelScope,
+        events: Generator[ReplyEvent, None, None],
+        *,
+        is_speculative: bool,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.is_speculative = is_speculative
         """Set to False when the reply is confirmed."""
@@ -31,12 +36,13 @@ class ReplyRun:
         """Time spent on the reply."""
         self.scope = scope
         self._events = events
+        self._clock_ns = clock_ns
         self._audio_s = 0.0
         self._deltas = 0
 
     def advance(self, results: SimpleQueue[Result]) -> None:
         """Make the reply, to its end or as far as a speculative one goes."""
-        began_ns = time.perf_counter_ns()
+        began_ns = self._clock_ns()
         try:
             while not self._is_enough:
                 event = next(self._events, None)
@@ -46,10 +52,10 @@ class ReplyRun:
                 self._count(event)
                 results.put(ReplyResult(self.scope, event))
                 if isinstance(event, ReplyDone) and self._audio_s:
-                    work_ns = self.work_ns + time.perf_counter_ns() - began_ns
+                    work_ns = self.work_ns + self._clock_ns() - began_ns
                     results.put(ReplyMade(work_ns / 1e9 / self._audio_s))
         finally:
-            self.work_ns += time.perf_counter_ns() - began_ns
+            self.work_ns += self._clock_ns() - began_ns
 
     def close(self) -> None:
         """Nothing more is wanted of the reply."""

@@ -16,10 +16,12 @@ def test_a_round_of_one_group_is_measured_and_written(
     random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--duplex", "--quick", "--groups", "pauses", "--duplex-seed", "2", "--json"]
+    options.append("--duplex-cpu-time")
     assert main(["bench", "--bundle", str(random_bundle), *options, "--duplex-out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
     assert document["environment"]["seed"] == 2
+    assert document["environment"]["clock"] == "virtual, by processor time"
     (conversation,) = document["conversations"]
     assert conversation["group"] == "pauses"
     assert conversation["segments"] == {"turn": 3}

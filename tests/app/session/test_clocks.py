@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from app.session.clocks import RealClock, VirtualClock
+from app.session.clocks import CpuTimeClock, RealClock, VirtualClock
 
 
 def event(is_set: bool) -> threading.Event:
@@ -55,6 +55,30 @@ def test_a_step_ends_early_when_the_engine_is_done() -> None:
     clock.tick(idle, is_active=False)
     assert clock.now_ns() == 10_000_000
     assert idle.is_set()
+
+
+def test_by_processor_time_a_step_lasts_as_long_as_the_other_threads_compute_for_it() -> None:
+    clock, idle = CpuTimeClock(), threading.Event()
+
+    def work() -> None:
+        while time.thread_time() < 0.1:
+            pass
+        idle.set()
+
+    before_s = time.process_time() - time.thread_time()
+    clock._spent_s = before_s
+    worker = threading.Thread(target=work)
+    worker.start()
+    while not idle.is_set():
+        clock.tick(idle, is_active=True)
+    worker.join()
+    assert 0.01 <= clock.now_ns() / 1e9 <= time.process_time() - time.thread_time() - before_s + 0.02
+
+
+def test_by_processor_time_work_that_only_waits_does_not_stop_the_time() -> None:
+    clock = CpuTimeClock()
+    clock.tick(event(False), is_active=True)
+    assert clock.now_ns() == 10_000_000
 
 
 def test_virtual_time_does_not_advance_when_nothing_happens() -> None:

@@ -16,6 +16,7 @@ import pytest
 from app.audio.echo_cancellation import AudioProcessing
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.session.clocks import Clock, CpuTimeClock
 from app.session.commands import Start, Stop
 from app.session.events import (
     Counters,
@@ -57,12 +58,17 @@ def said(rng: np.random.Generator, count: int) -> list[Pcm]:
 
 
 def converse(
-    engine: Any, parts: list[Pcm], speaker: WavSpeaker, inspect: Callable[[Driver], None], limit_s: float
+    engine: Any,
+    parts: list[Pcm],
+    speaker: WavSpeaker,
+    inspect: Callable[[Driver], None],
+    limit_s: float,
+    clock: Clock | None = None,
 ) -> None:
     """Hold the conversation to the end of what is said, then stop it and `inspect` what came of it."""
     microphone = ScriptedMicrophone(*parts)
     seconds = sum(map(len, parts)) / RATE
-    with running(engine, SETTINGS, microphone=microphone, speaker=speaker) as driver:
+    with running(engine, SETTINGS, clock=clock, microphone=microphone, speaker=speaker) as driver:
         is_over: list[bool] = []
         microphone.acts.append((seconds, lambda: is_over.append(True)))
         driver.session.send(Start())
@@ -148,5 +154,5 @@ def test_the_real_engine_remembers_what_was_heard_and_gives_every_block_back(nan
 
     engine.new_conversation = new_conversation  # type: ignore[method-assign]
     parts = said(np.random.default_rng(5), COUNT)
-    converse(engine, parts, WavSpeaker(SPEAKER_RATE), inspect, 1_000 + 10 * COUNT)
+    converse(engine, parts, WavSpeaker(SPEAKER_RATE), inspect, 1_000 + 10 * COUNT, CpuTimeClock())
     engine.stages.lm.blocks.check_integrity([])
