@@ -23,7 +23,7 @@ _RETRY_S = 0.02
 _IMPORT_S = 1.0
 """How long an import in progress is waited for."""
 _CLEAN_UP_S = 2.0
-"""What removing unfinished files gets, before `Stopped` is taken for lost and raised again."""
+"""Time to remove unfinished files before `Stopped` is considered lost and raised again."""
 _LAST_S = 5.0
 """After this time the process ends whatever it does."""
 

@@ -15,7 +15,7 @@ from engine_runtime.options import EngineOptions
 Eagerness = Literal["off", "patient", "balanced", "eager"]
 """How soon a pause that sounds finished ends a turn; "off" goes by silence alone."""
 SpeculationMode = Literal["auto", "on", "off"]
-"""Whether a reply is made before the turn is sure; "auto": while the engine keeps up."""
+"""Whether a reply is made before the turn is confirmed; "auto": while the engine keeps up."""
 
 InputMode = Literal["voice", "push", "both"]
 """What opens a turn: voice activity, the button of push-to-talk, or both."""

@@ -2,9 +2,9 @@
 
 In: for each block, the time that PortAudio gives for its first sample at the converter; it comes from the
 sound server, for Bluetooth and remote devices too. Out: the latency, averaged over a second; the time of a
-block that goes with it; and whether the device ran dry before the block, which PortAudio tells of some gaps
-only. The latency that a stream reports when it is opened is what was asked for. PortAudio's thread writes,
-any thread reads.
+block that goes with it; and whether the device ran dry before the block, which PortAudio reports for some
+gaps only. The latency that a stream reports when it is opened is the requested one. Written by PortAudio's
+thread, read by any.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Device:
     description: str = ""
     """What the system calls it; "" if that is the name."""
     is_monitor: bool = False
-    """It captures what a loudspeaker plays: used only if it is asked for by name."""
+    """It captures what a loudspeaker plays: used only if requested by name."""
 
     @property
     def is_of_server(self) -> bool:

@@ -1,7 +1,7 @@
 """A 16-bit WAV file that grows while a conversation is recorded, and is valid whenever the program ends.
 
 In: frames. Out: a private file, whose header is rewritten after each block. A file that is opened again is
-repaired (its header states what is there) and continued. Raises ExportError in words for the user. One
+repaired (its header states the actual length) and continued. Raises ExportError in words for the user. One
 thread.
 """
 

@@ -29,7 +29,7 @@ _DUMMY = "auto_null"
 """The sink that the server makes up while there is none."""
 _RETRY_S = 0.5
 _LISTEN_S = 0.2
-"""How long a stopped thread may go on to wait for events."""
+"""How long a stopped thread may keep waiting for events."""
 _FIRST_ANSWER_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def _ask(server: Any) -> DeviceList:
 
 
 def _list(entries: list[Any], by_environment: str | None, default: str) -> tuple[Device, ...]:
-    """Devices of one side; two with the same description are told apart by their names."""
+    """Devices of one side; two with the same description are distinguished by their names."""
     counts = Counter(entry.description for entry in entries)
     return tuple(
         Device(

@@ -46,13 +46,13 @@ class DeviceNotice:
 
 
 class _Side:
-    """One direction: its stream, and what is asked of it."""
+    """One direction: its stream and its requested settings."""
 
     def __init__(self, what: str, stream: AudioInput | AudioOutput) -> None:
         self.what, self.stream = what, stream
         self.is_wanted = False
         self.device: str | None = None
-        """The device that is asked for, None for the default one."""
+        """The requested device, None for the default one."""
         self.is_replaced = False
         """That device is away and the default one takes its place."""
 
@@ -121,7 +121,7 @@ class DeviceSupervisor:
         self, latency_s: float, *, input_device: str | None, output_device: str | None, with_input: bool
     ) -> list[DeviceNotice]:
         """Open the loudspeaker and, if asked, the microphone; a side that fails is a notice, and `service`
-        tries again. A side that is open as it is asked for goes on undisturbed."""
+        tries again. A side that is open as requested continues undisturbed."""
         changed = []
         for side, is_wanted, device in (
             (self._output, True, output_device),

@@ -225,7 +225,7 @@ def _measure_replies(
 def _endure(
     engine: Engine, question: Pcm, params: SamplingParams | None, minutes: float
 ) -> dict[str, Any] | None:
-    """Print the table of turns without a pause; None if none were asked for."""
+    """Print the table of turns without a pause; None if none were requested."""
     if minutes <= 0:
         return None
     from engine_runtime.bench.endurance import measure_endurance

@@ -30,7 +30,7 @@ _GPU_QUESTION = "name,driver_version,compute_cap,memory.total,memory.used,pstate
 _VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|PYTHONPATH|PYTORCH|TLLM|TRT)")
 _SECRET = re.compile(r"AUTH|COOKIE|CREDENTIAL|KEY|PASS|PWD|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)\S*@")
-"""Of a variable, where a password may hold any character, as it was never taken for a URL."""
+"""Of a variable, where a password may hold any character because it was never parsed as a URL."""
 _HEADER = """\
 Report of moss-voice doctor. It holds: what doctor found, the system and its GPU, versions of all Python
 packages, some variables of the environment (no passwords, no tokens), names, sizes and hashes of the model

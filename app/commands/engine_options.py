@@ -167,8 +167,8 @@ def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True
         "--speculate",
         default=argparse.SUPPRESS if of_subcommand else None,
         choices=get_args(SpeculationMode),
-        help="make the reply at the first pause and hold it until the turn is sure; auto does so while the "
-        "engine keeps up (default: the window's setting, else auto)",
+        help="make the reply at the first pause and hold it until the turn is confirmed; auto does so while "
+        "the engine keeps up (default: the window's setting, else auto)",
     )
 
 

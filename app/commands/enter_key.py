@@ -1,7 +1,7 @@
 """The Enter key of a terminal as the button of push-to-talk: pressed once it is down, pressed again it is up.
 
 In: lines on standard input, which are not waited for, and the events of the session. Out: `HoldToTalk`. A
-terminal does not tell when a key comes up. Main thread.
+terminal does not report when a key is released. Main thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STDIN = 0
 
 
 class EnterKey:
-    """At the end of the input it stays as it is."""
+    """At the end of the input the state does not change."""
 
     def __init__(self, stream: int = _STDIN) -> None:
         self._stream = stream

@@ -57,7 +57,7 @@ _NEVER = 0.001
 
 
 def log_odds(probability: float) -> float:
-    """Of a probability, kept off 0 and 1: what is nearer is rounding."""
+    """Logit of a probability, clipped away from 0 and 1."""
     kept = min(max(probability, _NEVER), 1.0 - _NEVER)
     return math.log(kept / (1.0 - kept))
 

@@ -1,4 +1,4 @@
-"""Whether a resumed reply goes on at the sample where it was paused: the record against the reply as made.
+"""Whether a resumed reply continues at the sample where it was paused: record against reply.
 
 In: the assistant's channel, the times of the decisions to pause and to resume, the sound of the reply. Out:
 how many milliseconds of the reply are missing in the record (above 0), or in it twice (below 0). Pure.

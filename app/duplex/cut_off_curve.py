@@ -21,7 +21,7 @@ from app.duplex.statistics import Share
 
 SILENCES_MS = (200, 300, 400, 500, 640, 800, 1_000, 1_200, 1_500)
 _NEAR_S = 0.35
-"""A pause is noticed this late after the end of the speech at most, beyond the silence it had by then."""
+"""Longest delay between the end of speech and the detection of the pause, beyond its silence."""
 
 
 @dataclass(frozen=True, slots=True)

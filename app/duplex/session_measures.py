@@ -37,7 +37,7 @@ DEFINITIONS = {
     "TTFA": "commit of a turn to the engine, a speculative one included -> first PCM sample ready",
     "endpointing": "last speech sample -> commit",
     "confirmed to sound": "decision that a turn is over -> first sample of the reply",
-    "resume -> sound": "decision to resume a reply -> its sound goes on in the record",
+    "resume -> sound": "decision to resume a reply -> its sound continues in the record",
     "lost at a resume": f"of the reply, by its sound as made, in ms beyond {TOLERANCE_MS:g} ms",
     "doubled at a resume": "the same, of what is heard twice; what was faded out is faded in again",
     "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",

@@ -71,7 +71,7 @@ class SimulatedUser:
         )
 
     def advance(self, now_s: float) -> None:
-        """The time is `now_s`; does what is due."""
+        """Do what is due at `now_s`."""
         self._now_s = now_s
         if not self.is_done:
             self.is_done = next(self._script, True) is True
@@ -121,7 +121,7 @@ class SimulatedUser:
             yield
 
     def _until_quiet(self, seconds: float) -> Iterator[None]:
-        """Until neither side has spoken for so long."""
+        """Until neither side has spoken for this long."""
         while self._now_s < max(self._ear.last_s, self._end_s) + seconds:
             yield
 

@@ -1,4 +1,4 @@
-"""The preferences of the window in force: a change is saved and sent to the session.
+"""The current preferences of the window: a change is saved and sent to the session.
 
 In: edited preferences, choices made with the controls. Out: commands to the session; `changed`, `failed`. GUI
 thread.
@@ -22,7 +22,7 @@ class AppliedPreferences(QObject):
     """`base` is the settings of the command line.
 
     Attributes:
-        current: the preferences in force.
+        current: the preferences that apply now.
         store: where they are saved.
 
     Signals:
@@ -46,7 +46,7 @@ class AppliedPreferences(QObject):
         return self.current.session_settings(self._base)
 
     def apply(self, preferences: Preferences) -> None:
-        """Put other preferences in force."""
+        """Replace the preferences."""
         before = self.session_settings()
         if preferences.seed != self.current.seed:
             # Chosen later than the one of the command line.

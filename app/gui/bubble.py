@@ -21,7 +21,7 @@ class Bubble(QFrame):
     """A rounded frame with a caption, text and a picture of the loudness. As wide as its text.
 
     Signals:
-        menu_wanted: the menu of the turn was asked for; the place on the screen.
+        menu_wanted: the menu of the turn was requested, at this place on the screen.
     """
 
     menu_wanted = Signal(QPoint)

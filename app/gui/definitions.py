@@ -82,7 +82,7 @@ def rating_name() -> str:
 
 
 def rating_definition() -> str:
-    """What such an answer is."""
+    """The name of an answer of the detector."""
     return translate(
         "Definitions",
         "Probability that you have finished, from Smart Turn, pitch and level at a pause. It decides after "

@@ -48,7 +48,7 @@ class DeviceBox(QComboBox):
         self.set_default(self._default)
 
     def set_default(self, words: str) -> None:
-        """What the default device is called; the device that it stands for is added."""
+        """Name the default device; the actual device is added."""
         self._default = words
         self.setItemText(0, f"{words}: {self._default_is}" if self._default_is else words)
 

@@ -1,6 +1,6 @@
 """The hotkey of push-to-talk on the whole desktop, where the desktop allows it: on X11.
 
-In: a key combination. Out: `pressed` and `released`. The X server is asked for this one combination, so no
+In: a key combination. Out: `pressed` and `released`. The X server grabs this one combination, so no
 other key is ever seen here; it refuses what another program has. GUI thread, no thread of its own: Qt watches
 the connection.
 """

@@ -82,7 +82,7 @@ class HistoryDialog(QDialog):
         return found
 
     def refresh(self) -> None:
-        """List what is there now, the latest first, and show it."""
+        """List the kept conversations, the latest first."""
         self.list.clear()
         for found in list_conversations(self._root):
             minutes, seconds = divmod(round(found.seconds), 60)

@@ -55,7 +55,7 @@ class Transcript(QScrollArea):
 
     Signals:
         play_again: the button of a reply was pressed; the turn's id.
-        menu_wanted: the menu of a turn was asked for; its id and the place on the screen.
+        menu_wanted: the menu of a turn was requested; its id and the place on the screen.
     """
 
     play_again = Signal(int)

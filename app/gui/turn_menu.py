@@ -31,7 +31,7 @@ class TurnMenu(QObject):
         self._parent = parent
 
     def make(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None) -> QMenu:
-        """The menu for a turn. A reply that is not complete cannot be asked for again yet."""
+        """The menu for a turn. An incomplete reply cannot be requested again yet."""
         menu = QMenu(self._parent)
         said = user.typed_text
         answer = reply.body.text() if reply is not None else ""

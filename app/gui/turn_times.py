@@ -39,7 +39,7 @@ _SPANS = {
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One span of a waterfall, in ms after the last speech sample (after the commit for a typed question).
-    `is_speculative` if it began before it was sure that the turn is over."""
+    `is_speculative` if it began before the end of the turn was confirmed."""
 
     stage: LatencyStage
     start_ms: float
@@ -76,7 +76,7 @@ class Waterfall:
 
     @property
     def is_speculative(self) -> bool:
-        """Whether the reply was begun before the turn was sure."""
+        """Whether the reply was begun before the turn was confirmed."""
         return any(bar.is_speculative for bar in self.bars)
 
     @property
@@ -159,7 +159,7 @@ class TurnTimes:
         ]
 
     def _playback_spans(self, ready: int) -> list[tuple[LatencyStage, int, int]]:
-        """Hold and device. The hold counts from `ready`: the first sample is there, and the turn sure."""
+        """Hold and device. The hold counts from `ready`: first sample generated and turn confirmed."""
         heard = self.voice_ns if self.voice_ns is not None and self.voice_ns >= ready else None
         played = ready + max(0, self.hold_ns)
         played = played if heard is None else min(played, heard)

@@ -32,7 +32,7 @@ class WaterfallView(QWidget):
     """Draws a `Waterfall`: one row per stage, its spans on a common axis of ms, their sum at the right.
 
     Diamonds on the bar of the endpointing are the answers of the end-of-turn detector. Lighter bars are work
-    on a reply before it was sure that the turn is over.
+    on a reply before the end of the turn was confirmed.
     """
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:

@@ -55,7 +55,7 @@ class WindowModes(QObject):
             self.panel_toggled.emit(on)
 
     def toggle_panel(self) -> None:
-        """The other way round."""
+        """Show the latency view if it is hidden, else hide it."""
         self.show_panel(not self.shows_panel)
 
     def enter_compact(self) -> None:
@@ -82,7 +82,7 @@ class WindowModes(QObject):
         self.compact.deleteLater()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """One of the two windows at a time, whoever shows the large one."""
+        """Hide the compact window whenever the large one is shown."""
         if event.type() is QEvent.Type.Show and watched is self._window:
             self.compact.hide()
         return False

@@ -26,7 +26,7 @@ class Clock(Protocol):
         """The time; only differences mean something."""
 
     def wall_ns(self) -> int:
-        """The same, and it goes on while the computer sleeps, which `now_ns` need not."""
+        """The same, and it keeps counting while the computer sleeps, which `now_ns` need not."""
 
     def tick(self, idle: threading.Event, *, is_active: bool) -> None:
         """Wait until the next round is due. `is_active`: sound is being fed or played."""
@@ -40,7 +40,7 @@ class RealClock:
         return time.perf_counter_ns()
 
     def wall_ns(self) -> int:
-        """The time since the computer was started; where the system does not tell, as `now_ns`."""
+        """The time since the computer was started; `now_ns` where the system does not provide it."""
         clock = getattr(time, "CLOCK_BOOTTIME", None)
         return time.perf_counter_ns() if clock is None else time.clock_gettime_ns(clock)
 

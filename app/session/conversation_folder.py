@@ -45,7 +45,7 @@ class ConversationSummary:
 
 
 def list_conversations(root: Path) -> list[ConversationSummary]:
-    """The conversations in a folder, the latest first; what is none is left out."""
+    """The conversations in a folder, the latest first; other folders are left out."""
     found = [summary for folder in _folders(root) if (summary := _summary(folder)) is not None]
     return sorted(found, key=lambda summary: summary.started, reverse=True)
 

@@ -63,7 +63,7 @@ class EndOfTurnWorker:
         self._pauses.put(pause)
 
     def close(self) -> None:
-        """End the thread after what is in the queue."""
+        """End the thread after the queued pauses."""
         self._pauses.put(None)
 
     # ---- end of turn thread ----

@@ -87,7 +87,7 @@ class EventLog:
             case TurnCommitted(turn_id, seconds):
                 _log.info("turn %d committed: %.2f s of speech", turn_id, seconds)
             case TurnExtended(turn_id):
-                _log.info("turn %d goes on", turn_id)
+                _log.info("turn %d continues", turn_id)
             case TurnCancelled(turn_id, reason):
                 _log.log(
                     logging.DEBUG if reason == "too_short" else logging.INFO,

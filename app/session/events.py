@@ -126,7 +126,7 @@ class TurnsRemoved:
 
 @dataclass(frozen=True, slots=True)
 class ConversationContinued:
-    """The conversation recorded in this folder goes on."""
+    """The conversation recorded in this folder continues."""
 
     folder: Path
 
@@ -294,7 +294,7 @@ class DevicesChanged:
 @dataclass(frozen=True, slots=True)
 class DeviceNoticed:
     """What a device does, in words for the user: it was replaced, is back, delivers silence or loses sound.
-    The conversation goes on."""
+    The conversation continues."""
 
     message: str
 

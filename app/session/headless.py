@@ -4,7 +4,7 @@ In: a file or a text, and an engine. Out: reply speech, a stereo record, a trace
 values. The file replaces the microphone in an ordinary session, so voice activity detection and turn-taking
 are those of the window. By default sound runs on a virtual clock, faster than real time; durations of the
 engine are real. While a turn is answered the file is paused, so that each reply ends before the next question
-of the file; with `holds_samples` off it goes on, and may interrupt. Runs in the thread of its caller, beside
+of the file; without `holds_samples` it continues, and may interrupt. Runs in the thread of its caller, beside
 the threads of the session.
 """
 

@@ -24,15 +24,17 @@ class MicrophoneWatch:
         self._losses: list[int] = []
 
     def notices(self, silent_s: float, now_ns: int) -> list[str]:
-        """What to tell the user now; its samples have been zero for `silent_s`."""
-        told = []
+        """Messages for the user now; its samples have been zero for `silent_s`."""
+        found = []
         if silent_s >= _SILENCE_S and not self._is_silence_told:
             self._is_silence_told = True
-            told.append("The microphone delivers silence. Check that it is not muted, or choose another one.")
+            found.append(
+                "The microphone delivers silence. Check that it is not muted, or choose another one."
+            )
         if self._microphone.dropped_samples != self._dropped:
             self._dropped = self._microphone.dropped_samples
             self._losses = [*(at for at in self._losses if now_ns - at < _LOSSES_WITHIN_NS), now_ns]
         if len(self._losses) >= _LOSSES and not self._is_loss_told:
             self._is_loss_told = True
-            told.append("The microphone loses sound. Choose a higher device latency in the settings.")
-        return told
+            found.append("The microphone loses sound. Choose a higher device latency in the settings.")
+        return found

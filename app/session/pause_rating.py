@@ -33,7 +33,7 @@ class PauseRating:
             self._worker.submit(Pause(turn_id, event.speech_end_ms, event.silence_ms, pcm))
 
     def answers(self) -> Iterator[PauseRated]:
-        """What the detector answered since the last call."""
+        """Answers of the detector since the last call."""
         while self._worker is not None:
             try:
                 yield self._worker.answers.get_nowait()

@@ -30,7 +30,7 @@ from app.session.events import (
 from engine_runtime.types import Modality
 
 _BEFORE_TURN_S = 0.5
-"""A turn is noticed so much after its first word at most."""
+"""Longest delay between the first word of a turn and its detection."""
 _KINDS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (

@@ -59,7 +59,7 @@ class RecordedMicrophone:
         self.name = "recording"
 
     def close(self) -> None:
-        """Stop; an opening later goes on from here."""
+        """Stop; reopening continues from here."""
         self.name, self._origin_ns = "", None
 
     def service(self, now_ns: int) -> None:

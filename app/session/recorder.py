@@ -2,7 +2,7 @@
 
 In: captured blocks, the loudspeaker's tap, events and commands of the session. Out: jobs for the record
 writer; RecordingStopped when it cannot write any more. A recording begins with the first sound or question
-after it was asked for, and ends with the conversation. Dialog thread; `note` may be called from any.
+after it was requested, and ends with the conversation. Dialog thread; `note` may be called from any.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ConversationRecorder:
         return self._origin_s + (now_ns - self._origin_ns) / 1e9
 
     def pause(self, at_ns: int) -> None:
-        """Nothing happened from this time on: the line goes on with the next sound."""
+        """Nothing happened from this time on: the time line continues with the next sound."""
         if self._track is not None:
             self._track.pause(at_ns)
 
@@ -224,6 +224,6 @@ class ConversationRecorder:
             self._held, self._held_frames = [], 0
 
     def _stop_for(self, folder: str, message: str, what_to_do: str) -> None:
-        """Recording cannot go on; the conversation does."""
+        """Recording has failed; the conversation continues."""
         self._is_on, self._track, self._wanted = False, None, None
         self._emit(RecordingStopped(folder, message, what_to_do))

@@ -2,7 +2,7 @@
 
 In: the folder of a conversation, an engine. Out: what was decided, said and generated then and now, as plain
 values. The replay is recorded as well, and the two records are compared. A file that took the microphone's
-place waits while a turn is answered, as it did then; a microphone goes on at the recorded times, with the
+place waits while a turn is answered, as it did then; a microphone continues at the recorded times, with the
 questions and commands of the user in between. On the virtual clock. Runs in the thread of its caller.
 """
 
@@ -113,7 +113,7 @@ def replay(
         _hold(session, microphone, sample if hears_file else None, read_history(folder))
         made = list_conversations(Path(kept))
         if not made:
-            raise ReplayError(f"Nothing in {folder} is taken for a turn by this build.")
+            raise ReplayError(f"This build detects no turn in {folder}.")
         return compare(folder, made[0].folder)
 
 
@@ -145,7 +145,7 @@ def _hold(
 
 
 def _commands(folder: Path) -> deque[tuple[float, Command]]:
-    """What the user asked for, with its time in seconds."""
+    """A request of the user, with its time in seconds."""
     found: deque[tuple[float, Command]] = deque()
     for entry in read_events(folder):
         kind = _COMMANDS.get(str(entry.get("command")))

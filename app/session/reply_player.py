@@ -207,12 +207,12 @@ class ReplyPlayer:
         return True
 
     def pause(self) -> None:
-        """The user speaks over the reply: fade it out. The engine goes on with it."""
+        """The user speaks over the reply: fade it out. The engine continues with it."""
         self._present().is_paused = True
         self._playback.pause()
 
     def resume(self) -> None:
-        """That was no turn: go on where the reply was faded out."""
+        """That was no turn: resume where the reply was faded out."""
         self._present().is_paused = False
         self._playback.resume()
 

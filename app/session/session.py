@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
 _HISTORY_BEYOND_PRE_ROLL_MS = 1_000
-"""Speech is noticed, and a reply interrupted, only some frames after it began."""
+"""Delay of some frames between the start of speech and its detection, or the interruption of a reply."""
 _TURN_HISTORY_MS = round(WINDOW_S * 1000)
 """For the end-of-turn detector."""
 

@@ -33,11 +33,11 @@ class SessionSettings:
     audio_processing: AudioProcessing = field(default_factory=AudioProcessing)
     """Echo cancellation, noise suppression and gain control of the microphone."""
     speculate: SpeculationMode | None = None
-    """Whether a reply is made and held before the turn is sure; None for the default, "auto"."""
+    """Whether a reply is made and held before the turn is confirmed; None for the default, "auto"."""
     hear_samples: bool = True
     """Whether a sample question is played aloud while it is fed to the assistant."""
     holds_samples: bool = True
-    """Whether a sample question waits while a turn is answered; else it goes on, and may interrupt."""
+    """Whether a sample question waits while a turn is answered; else it continues, and may interrupt."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
     recording: Recording | None = None

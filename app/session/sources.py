@@ -81,7 +81,7 @@ class Sources:
     # ---- devices ----
 
     def open(self, settings: SessionSettings) -> None:
-        """Open the loudspeaker and, while listening, the microphone; what is open as wanted goes on."""
+        """Open the loudspeaker and, while listening, the microphone; what is open as requested stays open."""
         self._take_up(
             self._supervisor.open(
                 settings.device_latency_s,
@@ -106,7 +106,7 @@ class Sources:
             self.open(settings)
 
     def use(self, settings: SessionSettings) -> None:
-        """Other devices or another latency were chosen; what is closed is opened so when it is needed."""
+        """Other devices or another latency were chosen; closed streams use them when they are opened."""
         if self.is_listening or self._supervisor.is_output_open:
             self.open(settings)
 
@@ -120,7 +120,7 @@ class Sources:
             self._notify(self._supervisor.close())
 
     def reopen(self) -> None:
-        """Open again what is open, without the sound that the devices hold; a file goes on where it was."""
+        """Reopen the open streams, without the sound that the devices hold; a file continues where it was."""
         self.look_again()
         if self._sample is not None:
             self._sample.open(None, 0.0)

@@ -1,4 +1,4 @@
-"""A reply before the turn is sure: made at the candidate pause and held, then released or discarded.
+"""Speculative reply: generated at the candidate pause and held, then released or discarded.
 
 In: pauses, confirmations and roll backs of `TurnControl`, the events of the speculative reply. Out: jobs for
 the engine; the held events, once confirmed; what was discarded, as SpeculationMeasured and as the timing
@@ -78,7 +78,7 @@ class Speculation:
         return self._stats.off_reason is None
 
     def is_overtaken(self, speech_end_ms: float) -> bool:
-        """Whether there is a speculative reply, and the user has gone on since."""
+        """Whether there is a speculative reply, and the user has continued since."""
         return self._held is not None and self._held.speech_end_ms != speech_end_ms
 
     def begin(self, commit: Commit, speech_end_ms: float, timing: TimingBus) -> None:
@@ -106,14 +106,14 @@ class Speculation:
         return held
 
     def roll_back(self) -> HeldReply:
-        """The user goes on: there was no reply. The turn continues."""
-        held = self._throw_away()
+        """The user continues the turn: drop the held reply."""
+        held = self._discard()
         self._worker.submit(Reopen(held.turn_id, held.scope))
         return held
 
     def drop(self) -> None:
         """The turn is dropped: there was no reply. The caller cancels the scope of the turn."""
-        held = self._throw_away()
+        held = self._discard()
         self._worker.interrupt(held.turn_id, 0, 0)
 
     # ---- what it is worth ----
@@ -152,7 +152,7 @@ class Speculation:
             roll_back_ms=max(stats.roll_back_ms, ready_ns / 1e6),
         )
 
-    def _throw_away(self) -> HeldReply:
+    def _discard(self) -> HeldReply:
         held = self._take()
         held.scope.cancel()
         held.rolled_back_ns = time.perf_counter_ns()

@@ -13,7 +13,7 @@ from typing import Literal
 
 OffReason = Literal["setting", "slow_engine", "slow_roll_back"]
 """setting: switched off; slow_engine: replies are made slower than real time; slow_roll_back: the speech of a
-user who goes on would wait for the engine."""
+user who continues would wait for the engine."""
 SLOW_RTF, FAST_RTF = 1.0, 0.8
 """Median real-time factor of the latest replies: nothing is speculated from the first on, again below the
 second."""
@@ -26,7 +26,7 @@ _LATEST = 3
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """Speculative replies of the session so far, and what those cost that were discarded."""
+    """Speculative replies of the session so far, and the cost of the discarded ones."""
 
     off_reason: OffReason | None = None
     """Why nothing is speculated at present."""
@@ -34,7 +34,7 @@ class SpeculationStats:
     confirmed: int = 0
     rolled_back: int = 0
     engine_ms: float = 0.0
-    """Engine time spent on what was discarded, in milliseconds."""
+    """Engine time spent on discarded replies, in milliseconds."""
     audio_s: float = 0.0
     """Speech that was discarded, in seconds."""
     steps: int = 0

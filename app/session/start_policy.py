@@ -32,7 +32,7 @@ FORGETTING = 0.8
 """Weight of a reply relative to the one after it. With this percentile, a single late reply counts for the
 next 7, a load that made all of them late for the next 14."""
 USUAL = 1.25
-"""A first packet that took up to this many times the median of the recent ones tells of no new load."""
+"""A first packet that took up to this many times the median of the recent ones does not indicate new load."""
 _MAX_REPLIES = 32
 _MAX_FIRST = 5
 
@@ -44,7 +44,7 @@ no history; complete: the reply was complete before its delay had passed."""
 @dataclass(frozen=True, slots=True)
 class PlayoutStart:
     """How long after its first packet a reply started, and why. `target_ms` is the delay that the lateness of
-    the last replies asked for, 0 if there were none."""
+    the last requested replies, 0 if there were none."""
 
     delay_ms: float
     reason: StartReason

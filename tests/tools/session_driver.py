@@ -72,8 +72,8 @@ class Driver:
         self.engine = engine
         self.events: list[Event] = []
 
-    def until(self, condition: Callable[[], bool], limit_s: float = 10.0) -> None:
-        """Collect events until `condition` holds."""
+    def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+        """Collect events until `condition` holds; the limit leaves room for a busy machine."""
         end = time.monotonic() + limit_s
         while True:
             self.events += self.session.poll()

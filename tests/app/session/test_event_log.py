@@ -72,7 +72,7 @@ def test_a_turn_is_a_line_at_its_commit_and_one_at_its_end(caplog: pytest.LogCap
     )
     assert said == [
         "turn 1 committed: 1.70 s of speech",
-        "turn 1 goes on",
+        "turn 1 continues",
         "turn 1 committed: 2.90 s of speech",
         "turn 1 finished: 2.50 s of reply, stop, endpointing 250 ms, TTFA 180 ms, voice-to-voice 479 ms",
     ]

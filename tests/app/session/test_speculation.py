@@ -251,7 +251,7 @@ def test_no_block_and_no_word_is_lost_whatever_the_user_does(random_bundle: Path
         for opened in (3, 9):
             driver.await_event(TurnOpened, opened)
             driver.session.send(CancelTurn())
-        driver.until(lambda: microphone.is_finished, 60)
+        driver.until(lambda: microphone.is_finished)
         driver.session.send(Stop())
         driver.until(lambda: not microphone.name)
         driver.until(driver.session._loop._pending.idle.is_set)
