@@ -14,6 +14,8 @@ from pathlib import Path
 import platformdirs
 
 APP_NAME = "moss-voice"
+APPLICATION_ID = "io.github.moss_voice.MossVoice"
+"""The name of the desktop entry (packaging/bundle/linux), by which a desktop finds the icon of the window."""
 BUNDLE_VARIABLE = "MOSS_VOICE_BUNDLE"
 _DEFAULT_BUNDLE = "nano"
 
@@ -49,8 +51,12 @@ def _asset_candidates() -> Iterator[Path]:
     frozen = getattr(sys, "_MEIPASS", None)  # set by PyInstaller
     if frozen is not None:
         yield Path(frozen) / "assets"
-    yield Path(__file__).resolve().parent.parent / "assets"
-    yield Path(sys.prefix) / "share" / APP_NAME / "assets"
+    root = Path(__file__).resolve().parent.parent
+    yield root / "assets"
+    # pip puts a wheel's data below the prefix of its packages (PREFIX/lib/python3.X/site-packages), which may
+    # be another than that of Python: the user's (--user), or /usr/local.
+    for prefix in (*root.parents[2:3], Path(sys.prefix)):
+        yield prefix / "share" / APP_NAME / "assets"
 
 
 def bundles_dir() -> Path:

@@ -23,6 +23,7 @@ from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
+from app.installation import gpu_remedy, remedy
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions
@@ -40,7 +41,6 @@ _DISPLAY_TIMEOUT_S = 20
 _LOAD_WINDOW_S = 0.3
 _BUSY_SHARE = 0.5
 """Share of the cores that others may take without a note."""
-_SET_UP = "Run: python3 packaging/bootstrap.py run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def examine() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # a check that breaks is a finding
-            yield Finding("missing", name, f"{type(error).__name__}: {error}", _SET_UP)
+            yield Finding("missing", name, f"{type(error).__name__}: {error}", remedy())
 
 
 def _python() -> Iterator[Finding]:
@@ -153,9 +153,9 @@ def _libraries() -> Iterator[Finding]:
         except metadata.PackageNotFoundError:
             if name == _ECHO_CANCELLER:
                 detail = "not installed: echo is not cancelled, use headphones"
-                yield Finding("note", name, detail, _SET_UP)
+                yield Finding("note", name, detail, remedy())
             else:
-                yield Finding("missing", name, "not installed", _SET_UP)
+                yield Finding("missing", name, "not installed", remedy())
 
 
 def _end_of_turn() -> Iterator[Finding]:
@@ -292,9 +292,7 @@ def _gpu() -> Iterator[Finding]:
         for device in devices:
             yield Finding("ok", "GPU", device)
     elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
-        yield Finding(
-            "note", "GPU", "there, but torch cannot use it", "Run: python3 packaging/bootstrap.py run --gpu"
-        )
+        yield Finding("note", "GPU", "there, but torch cannot use it", gpu_remedy())
     else:
         yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
 

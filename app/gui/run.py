@@ -38,7 +38,7 @@ def run_gui(session: Session, settings: SessionSettings | None = None, *, is_min
     application = existing if isinstance(existing, QApplication) else make_application()
     application.setApplicationName(paths.APP_NAME)
     application.setApplicationDisplayName("MOSS Voice")
-    application.setDesktopFileName(paths.APP_NAME)
+    application.setDesktopFileName(paths.APPLICATION_ID)
     window = MainWindow(session, settings)
     # A window that is hidden in the tray is not the last one closed, and Qt would take it for that.
     application.setQuitOnLastWindowClosed(False)

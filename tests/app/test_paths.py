@@ -69,6 +69,16 @@ def test_an_installed_copy_finds_its_assets(monkeypatch: pytest.MonkeyPatch, tmp
     assert paths.assets_dir() == installed
 
 
+def test_a_copy_of_another_prefix_finds_its_assets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As `pip install --user`, or pip of a distribution that installs into /usr/local."""
+    installed = tmp_path / "share" / "moss-voice" / "assets"
+    installed.mkdir(parents=True)
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    monkeypatch.setattr(paths, "__file__", str(packages / "app" / "paths.py"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "elsewhere"))
+    assert paths.assets_dir() == installed
+
+
 def test_a_copy_without_assets_says_where_it_looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paths, "__file__", str(tmp_path / "lib" / "app" / "paths.py"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
