@@ -31,7 +31,7 @@ DOCUMENTS = [
 ]
 MAPS = ["app/README.md", "engine_runtime/README.md", "engine_runtime/cuda/kernels/README.md"]
 """Documents that describe the code; what they name is found in it."""
-SCRIPTS = ["packaging/bootstrap.py", "packaging/trt_environment.py"]
+SCRIPTS = ["packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"]
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -10,8 +10,9 @@ from typing import Any
 class XServer:
     """Runs from `start` to `stop`; `display` is its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, screen: str = "320x200x24") -> None:
         self.display = ""
+        self._screen = screen
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -23,7 +24,7 @@ class XServer:
             str(write),
             "-screen",
             "0",
-            "320x200x24",
+            self._screen,
             "-nolisten",
             "tcp",
             "-noreset",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -29,6 +30,15 @@ def test_a_tool_explains_itself(name: str, word: str) -> None:
     ended = run(module(name, "--help"))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert word in ended.stdout
+
+
+def test_window_start_says_that_no_window_came() -> None:
+    if shutil.which("Xvfb") is None:
+        pytest.skip("needs Xvfb")
+    pytest.importorskip("Xlib")
+    ended = run(module("window_start", "--runs", "0", "/bin/true"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "No window of /bin/true (exit status 0).\n"
 
 
 @pytest.mark.slow

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Make what people install: a PyInstaller bundle, packages of it, a wheel and an sdist.
+
+    python3 packaging/build.py              with the CPU build of torch
+    python3 packaging/build.py --gpu        with the CUDA build, for one known machine (several GB)
+
+In: a checkout and the package index. Out: files in build/package, and on stdout what takes the room in the
+bundle. Everything is installed at the versions of packaging/constraints.txt into an environment of its own. A
+bundle runs where glibc is not older than on the machine it was made on. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import bootstrap
+import linux_packages
+
+ROOT = bootstrap.ROOT
+BUNDLE = ROOT / "packaging" / "bundle"
+TOOLS = ("build", "pyinstaller", "pyinstaller-hooks-contrib", "setuptools", "wheel")
+EXTRAS = "hotkey,released"
+"""Small optional parts that the bundle has; kaldi-native-fbank makes voices of one's own."""
+DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
+LARGEST_PARTS = 12
+
+
+def main() -> int:
+    """Parse the command line and carry it out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--cpu", action="store_true", help="the CPU build of torch (the default)")
+    kind.add_argument("--gpu", action="store_true", help="the CUDA build of torch, about 3 GB to download")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "package", metavar="DIR", help="default: build/package"
+    )
+    parser.add_argument("--only-wheel", action="store_true", help="stop after the wheel and the sdist")
+    arguments = parser.parse_args()
+    if sys.version_info[:2] not in bootstrap.SUPPORTED:
+        print("Start this script with python3.11 or python3.12.", file=sys.stderr)
+        return 1
+    try:
+        build(arguments.out.resolve(), gpu=arguments.gpu, only_wheel=arguments.only_wheel)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"The build failed: {error}. The lines above give the reason.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build(out: Path, *, gpu: bool, only_wheel: bool) -> None:
+    """Make everything in `out`, whose earlier results are replaced; its environment is used again.
+
+    Raises subprocess.CalledProcessError for a tool that fails, OSError for files.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    environment = out / ("environment-gpu" if gpu else "environment")
+    python = make_environment(environment, gpu=gpu, only_tools=only_wheel)
+    wheel, sdist = make_wheel(python, out)
+    artefacts = [wheel, sdist]
+    if not only_wheel:
+        pip(python, "install", "--no-deps", "--force-reinstall", str(wheel))
+        bundle = freeze(python, out)
+        report_sizes(bundle)
+        name = f"moss-voice-{version()}-{'gpu-' if gpu else ''}{sys.platform}-{platform.machine()}"
+        if sys.platform == "linux":
+            artefacts += linux_packages.make_all(bundle, out, name, version(), source_date())
+    report_hashes(artefacts, out / "SHA256SUMS")
+
+
+def make_environment(folder: Path, *, gpu: bool, only_tools: bool) -> Path:
+    """The interpreter of an environment with the tools and, unless `only_tools`, all that the program has."""
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    mark = folder / "complete"
+    wanted = fingerprint(gpu=gpu, only_tools=only_tools)
+    if mark.is_file() and wanted in mark.read_text(encoding="utf-8").split():
+        return python
+    say(f"Making the environment {folder}")
+    venv.EnvBuilder(with_pip=True, clear=True).create(folder)
+    pip(python, "install", *TOOLS)
+    if not only_tools:
+        torch = bootstrap.TORCH if gpu else f"{bootstrap.TORCH}+cpu"
+        pip(python, "install", torch, *([] if gpu else ["--extra-index-url", bootstrap.TORCH_CPU_INDEX]))
+        pip(python, "install", "--no-build-isolation", f"{ROOT}[{EXTRAS}]")
+        pip(python, "install", "--no-deps", *bootstrap.WITHOUT_DEPENDENCIES)
+    marks = {wanted, fingerprint(gpu=gpu, only_tools=True)}
+    mark.write_text("\n".join(sorted(marks)) + "\n", encoding="utf-8")
+    return python
+
+
+def fingerprint(*, gpu: bool, only_tools: bool) -> str:
+    """A hash of what determines the packages in the environment."""
+    digest = hashlib.sha256(f"{sys.version_info[:3]} {gpu} {only_tools}".encode())
+    for file in (bootstrap.CONSTRAINTS, ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def make_wheel(python: Path, out: Path) -> tuple[Path, Path]:
+    """The wheel and the sdist in `out`. The wheel is made of the sdist, which shows that that is complete."""
+    say("Making the sdist and, of it, the wheel")
+    for old in (*out.glob("moss_voice-*.whl"), *out.glob("moss_voice-*.tar.gz")):
+        old.unlink()
+    shutil.rmtree(ROOT / "moss_voice.egg-info", ignore_errors=True)  # its list of files adds to the sdist's
+    run([str(python), "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)], quiet=True)
+    return next(out.glob("moss_voice-*.whl")), next(out.glob("moss_voice-*.tar.gz"))
+
+
+def freeze(python: Path, out: Path) -> Path:
+    """The folder of the bundle: the executables, _internal, and the documents that people should see."""
+    say("Freezing (some minutes)")
+    command = [str(python), "-m", "PyInstaller", "--noconfirm", "--log-level", "WARN"]
+    command += ["--distpath", str(out / "dist"), "--workpath", str(out / "work")]
+    run([*command, str(BUNDLE / "moss-voice.spec")], quiet=True, folder=out)
+    bundle = out / "dist" / "moss-voice"
+    if sys.platform == "linux":  # where a window needs no executable of its own
+        (bundle / "moss-voice-window").symlink_to("moss-voice")
+    for name in DOCUMENTS:
+        shutil.copy(ROOT / name, bundle / name)
+    for text in ("LGPL-3", "LGPL-2.1", "GPL-3"):  # Qt's wheels lack them; LGPL-3 adds to GPL-3
+        source = Path("/usr/share/common-licenses") / text
+        if source.is_file():
+            shutil.copy(source, bundle / "_internal" / "licenses" / text)
+    return bundle
+
+
+def report_sizes(bundle: Path) -> None:
+    """Print the size of the bundle, and of its largest parts."""
+    sizes: Counter[str] = Counter()
+    for file in bundle.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            sizes[part_of(file.relative_to(bundle))] += file.stat().st_size
+    say(f"{bundle}: {sizes.total() / 1e6:.0f} MB, of which")
+    for name, size in sizes.most_common(LARGEST_PARTS):
+        say(f"{size / 1e6:8.1f} MB  {name}")
+
+
+def part_of(file: Path) -> str:
+    """What a file of the bundle counts as: its package, with torch's main library by itself."""
+    if file.name.startswith("libtorch_"):
+        return file.name
+    inside = file.parts[1:] if file.parts[0] == "_internal" else file.parts
+    return inside[0] if len(inside) > 1 else "Python, other libraries, executables"
+
+
+def report_hashes(files: Iterable[Path], target: Path) -> None:
+    """Print name and size of each file, and write their hashes to `target`."""
+    lines = []
+    for file in files:
+        with file.open("rb") as stream:
+            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
+        say(f"{file.stat().st_size / 1e6:8.1f} MB  {file}")
+    target.write_text("".join(lines), encoding="utf-8")
+
+
+def version() -> str:
+    """The version of the program."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+
+
+def source_date() -> int:
+    """Seconds since 1970 that files in the packages carry: SOURCE_DATE_EPOCH, else the last commit's."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return int(found) if found else int((ROOT / "pyproject.toml").stat().st_mtime)
+
+
+def pip(python: Path, command: str, *words: str) -> None:
+    """Run pip with the pinned versions. Raises subprocess.CalledProcessError."""
+    options = ["-q", "--disable-pip-version-check", "--constraint", str(bootstrap.CONSTRAINTS)]
+    run([str(python), "-m", "pip", command, *options, *words])
+
+
+def run(command: list[str], *, quiet: bool = False, folder: Path = ROOT) -> None:
+    """Run a tool, with dates and hashes fixed; `quiet` shows its output only if it fails."""
+    sys.stdout.flush()
+    fixed = {"SOURCE_DATE_EPOCH": str(source_date()), "PYTHONHASHSEED": "1"}
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    output = subprocess.PIPE if quiet else None
+    done = subprocess.run(
+        command, cwd=folder, env=environment | fixed, stdout=output, stderr=subprocess.STDOUT, check=False
+    )
+    if done.returncode != 0:
+        sys.stdout.buffer.write(done.stdout or b"")
+        sys.stdout.flush()
+    done.check_returncode()
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

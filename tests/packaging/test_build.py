@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def asked(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What pip was asked for; nothing is installed."""
+    words: list[str] = []
+    monkeypatch.setattr(build, "pip", lambda python, *command: words.append(" ".join(command)))
+    monkeypatch.setattr(
+        build.venv, "EnvBuilder", lambda **_: type("Builder", (), {"create": lambda self, f: f.mkdir()})()
+    )
+    return words
+
+
+def test_the_tools_are_pinned(build: ModuleType) -> None:
+    pins = set(re.findall(r"^([\w.-]+)==", build.bootstrap.CONSTRAINTS.read_text(), re.MULTILINE))
+    assert {*build.TOOLS, "altgraph", "pyproject_hooks"} <= pins
+
+
+@pytest.mark.parametrize(("gpu", "torch"), [(False, "torch==2.13.0+cpu"), (True, "torch==2.13.0")])
+def test_an_environment_is_made_once_with_one_build_of_torch(
+    build: ModuleType, asked: list[str], tmp_path: Path, gpu: bool, torch: str
+) -> None:
+    python = build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=False)
+    assert python.is_relative_to(tmp_path)
+    assert [line.split()[1] for line in asked if "torch==" in line] == [torch]
+    assert any("--no-deps bigvgan==" in line for line in asked)
+    asked.clear()
+    build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=False)
+    build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=True)
+    assert not asked
+
+
+def test_a_wheel_needs_the_tools_only(build: ModuleType, asked: list[str], tmp_path: Path) -> None:
+    build.make_environment(tmp_path / "environment", gpu=False, only_tools=True)
+    assert len(asked) == 1
+    assert "pyinstaller" in asked[0]
+    assert "torch" not in asked[0]
+
+
+def test_the_largest_parts_are_listed_first(
+    build: ModuleType, frozen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build.report_sizes(frozen)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1].split() == ["3.0", "MB", "libtorch_cpu.so"]
+    assert printed[2].split() == ["1.0", "MB", "torch"]
+
+
+def test_hashes_are_written_as_sha256sum_reads_them(build: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "file.deb"
+    file.write_bytes(b"packed")
+    build.report_hashes([file], tmp_path / "SHA256SUMS")
+    assert (tmp_path / "SHA256SUMS").read_text() == f"{hashlib.sha256(b'packed').hexdigest()}  file.deb\n"
+
+
+def test_files_carry_the_date_that_was_given(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert build.source_date() == 1700000000
+
+
+def test_a_tool_that_fails_ends_the_build_with_its_words(
+    build: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(build.subprocess.CalledProcessError):
+        build.run([sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], quiet=True)
+    assert "the reason" in capfd.readouterr().out

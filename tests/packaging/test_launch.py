@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("original", ["/users/own", None])
+def test_other_programs_do_not_see_the_libraries_of_the_bundle(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, original: str | None
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/bundle/_internal")
+    monkeypatch.setenv("LD_LIBRARY_PATH_ORIG", original or "")
+    if original is None:
+        monkeypatch.delenv("LD_LIBRARY_PATH_ORIG")
+    launch.restore_library_path()
+    assert os.environ.get("LD_LIBRARY_PATH") == original
+    assert "LD_LIBRARY_PATH_ORIG" not in os.environ
+
+
+def test_a_module_of_the_program_runs_as_with_python(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(runpy, "run_module", lambda name, **how: ran.append((name, list(sys.argv), how)))
+    monkeypatch.setattr(sys, "argv", ["moss-voice", "-m", "app.gui.application", "word"])
+    assert launch.main() == 0
+    assert ran == [
+        ("app.gui.application", ["moss-voice", "word"], {"run_name": "__main__", "alter_sys": True})
+    ]
+
+
+@pytest.mark.parametrize("words", [["-m"], ["-m", "pip"], ["doctor"], []])
+def test_everything_else_is_for_the_command_line(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr("app.__main__.start", lambda: 7)
+    monkeypatch.setattr(sys, "argv", ["moss-voice", *words])
+    assert launch.main() == 7
+    assert sys.argv == ["moss-voice", *words]
