@@ -65,14 +65,16 @@ def draw_scenarios(
     echo_db: Sequence[float] = ECHO_DB,
     users: int = 4,
 ) -> Iterator[Scenario]:
-    """The scenarios of one round, `users` different speakers for each group without echo or noise."""
+    """The scenarios of one round, `users` different speakers for each group without echo or noise. The
+    speakers with echo or noise change with the seed."""
     for number, group in enumerate(GROUPS):
         if group not in groups:
             continue
         levels: Sequence[float] = {"echo": echo_db, "noise": NOISE_SNR_DB}.get(group, range(users))
+        first = seed if group in ("echo", "noise") else 0
         for place, level in enumerate(levels):
             rng = np.random.default_rng([seed, number, place])
-            yield _Draft(clips, rng, place).scenario(group, counts[group], level)
+            yield _Draft(clips, rng, first + place).scenario(group, counts[group], level)
 
 
 class _Draft:
@@ -104,12 +106,12 @@ class _Draft:
         if group == "echo":
             delay_ms, skew_ppm = float(self._rng.integers(50, 251)), float(self._rng.integers(0, 301))
             room = RoomConditions(level, delay_ms, skew_ppm, seed=room.seed)
-            name = f"echo-{level:g}db"
+            name = f"echo-{level:g}db-{self._speaker}"
         elif group == "noise":
             spoken = np.concatenate([cue.utterance.pcm for cue in cues])
             rms = float(np.sqrt(np.mean(spoken[np.abs(spoken) > 1e-3] ** 2)))
             room = RoomConditions(noise_rms=rms * 10 ** (-level / 20), seed=room.seed)
-            name = f"noise-{level:g}db"
+            name = f"noise-{level:g}db-{self._speaker}"
         return Scenario(name, group, room, cues)
 
     def _turn(self, *, pauses: bool) -> Cue:

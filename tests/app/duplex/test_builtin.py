@@ -51,6 +51,15 @@ def test_a_full_round_has_enough_events_for_every_rate() -> None:
     assert 1.3 < max(pauses) <= 1.5
 
 
+def test_the_users_with_echo_and_noise_change_with_the_seed() -> None:
+    rounds = (
+        draw_scenarios(CLIPS, ["echo", "noise"], seed, counts=QUICK, echo_db=[6]) for seed in range(1, 6)
+    )
+    speakers = [[scenario.name.rpartition("-")[2] for scenario in scenarios] for scenarios in rounds]
+    assert len({echo for echo, *_ in speakers}) == 5
+    assert all(len(set(noise)) == len(NOISE_SNR_DB) for _, *noise in speakers)
+
+
 def test_rooms_have_the_wanted_echo_and_noise() -> None:
     echo = list(draw_scenarios(CLIPS, ["echo"], 1))
     assert [scenario.room.loss_db for scenario in echo] == list(ECHO_DB)
