@@ -169,7 +169,7 @@ def _measure(
 def _measure_first(
     settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Load the first variant and print the times of its replies; the engine is passed on to `measured`."""
+    """Load the first variant and print the times of its replies; the engine is passed to `measured`."""
     from app.main import engine_factory
     from engine_runtime.bench.stages import load_timed
 

@@ -1,7 +1,7 @@
 """Stage benchmarks of `moss-voice bench`, for each variant of the language model: weight formats under torch,
 and an engine.
 
-Variants are loaded one at a time, since two may not fit into memory. If one cannot be measured, the reason is
+Variants are loaded one at a time: two may not fit into memory. If one cannot be measured, the reason is
 printed and the others are measured.
 """
 

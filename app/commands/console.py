@@ -2,7 +2,7 @@
 
 Decisions and replies are lines on stdout; on a terminal a line below them shows the level of the microphone.
 With push-to-talk Enter is the button. Without a microphone it waits for one. Ctrl-C ends the conversation,
-`--seconds` does so by itself. Main thread, beside the threads of the session.
+`--seconds` ends it after a time. Main thread, beside the threads of the session.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _REASONS = {
 
 
 class ConsoleError(MossVoiceError):
-    """There is no engine to talk to, or the conversation broke off."""
+    """The engine could not be loaded, or the conversation ended early."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -147,7 +147,7 @@ class Terminal:
     _is_ready: bool = False
     _has_microphone: bool = False
     _said: str = ""
-    """Whether the user can talk: `_LISTENING`, or `_WAITING` before."""
+    """Whether the user can talk: `_LISTENING`, before that `_WAITING`."""
     _width: int = 0
 
     def show(self, event: Event) -> None:

@@ -155,7 +155,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
 
 
 def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
-    """Add what conversations have besides; as in `add_engine_options`."""
+    """Add the options of conversations; as in `add_engine_options`."""
     parser.add_argument(
         "--eagerness",
         default=argparse.SUPPRESS if of_subcommand else None,
@@ -173,7 +173,7 @@ def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True
 
 
 def add_microphone_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
-    """Add what conversations on a microphone have besides; as in `add_engine_options`."""
+    """Add the options of conversations on a microphone; as in `add_engine_options`."""
     parser.add_argument(
         "--input-mode",
         default=argparse.SUPPRESS if of_subcommand else None,

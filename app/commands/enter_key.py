@@ -1,4 +1,4 @@
-"""The Enter key of a terminal as the button of push-to-talk: pressed once it is down, pressed again it is up.
+"""The Enter key of a terminal as the button of push-to-talk: one press holds it, the next releases it.
 
 In: lines on standard input, which are not waited for, and the events of the session. Out: `HoldToTalk`. A
 terminal does not report when a key is released. Main thread.
@@ -30,7 +30,7 @@ class EnterKey:
         self.is_down = False
 
     def service(self, send: Callable[[Command], None]) -> bool:
-        """Send what was pressed since the last call; whether there was anything."""
+        """Send the presses since the last call; returns whether there were any."""
         presses = self._presses()
         for _ in range(presses):
             self.is_down = not self.is_down

@@ -1,4 +1,4 @@
-"""moss-voice replay: play the microphone of a recorded conversation to this build, and say what differs.
+"""moss-voice replay: play the microphone of a recorded conversation to this build and report differences.
 
 Turns, decisions, texts and speech codes are compared. The exit status is 0 if all are the same, else 1.
 """

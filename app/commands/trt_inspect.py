@@ -1,6 +1,6 @@
 """moss-voice trt inspect: show an engine's precision, limits, load time and tensors.
 
-Loads the engine, since only the engine lists its tensors; --files only reads its configuration, without a
+Loads the engine, because only the engine lists its tensors; --files only reads its configuration, without a
 GPU.
 """
 

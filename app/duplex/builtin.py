@@ -100,7 +100,7 @@ class _Draft:
             *[self._aside] * counts.asides,
         ]
         order = self._rng.permutation(len(makers))
-        # The assistant is known to be there before somebody talks over it.
+        # The user has heard the assistant before somebody talks over it.
         cues = (self._turn(pauses=False), *(makers[index]() for index in order))
         room, name = RoomConditions(seed=int(self._rng.integers(1 << 30))), f"{group}-{self._speaker}"
         if group == "echo":
@@ -132,7 +132,7 @@ class _Draft:
         return self._anywhere(Utterance("tic", pcm, 0.0, len(pcm) / RATE))
 
     def _aside(self) -> Cue:
-        """Somebody further away says something to somebody else: half over a reply, half in silence."""
+        """Speech in the background, not directed at the assistant: half over a reply, half in silence."""
         clip = self._draw("not_directed", anyone=True)
         gain = self._gain * 10 ** (self._rng.uniform(*_BYSTANDER_DB) / 20)
         return self._anywhere(utter(clip, "not_directed", gain))

@@ -37,7 +37,7 @@ class Clip:
 
 
 def load_clips(folder: Path) -> list[Clip]:
-    """All clips of the folder. AudioInputError if they are not there."""
+    """All clips of the folder. AudioInputError if they are missing."""
     try:
         entries = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Cut-offs against latency: what other thresholds would have made of the same pauses.
+"""Cut-offs against latency, for other thresholds on the same pauses.
 
 In: recordings, with the pauses that turn-taking found and the detector's answers. Out: one point per way to
 end a turn: silence alone of several lengths, and the policies of the detector. A turn is cut off if the wait
-ends within one of its pauses of at most a second; the delay from the commit to the sound is left out on all
-ways alike. Pure.
+ends within one of its pauses of at most a second; the delay from the commit to the sound is left out in all
+of them. Pure.
 """
 
 from __future__ import annotations

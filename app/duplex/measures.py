@@ -27,7 +27,7 @@ from app.duplex.statistics import Share, Spread
 YIELD_S = 2.0
 """To yield to an interruption."""
 IGNORE_S, NO_ANSWER_S = 1.0, 2.0
-"""What is to be ignored is yielded to within the first time, and answered within the second."""
+"""Time limits within which the assistant yields to, or answers, speech that it should ignore."""
 ANSWER_S = 10.0
 """To answer a turn."""
 SHORTEST_REPLY_S = 1.0

@@ -1,6 +1,6 @@
 """The report of the duplex bench: tables with definitions, counts and targets, and one JSON document.
 
-In: recordings. Out: lines, plain values, and the targets with whether they are met. Pure.
+In: recordings. Out: lines, plain values, and the targets with their verdicts. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESUMED = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be reached; `value` None where it was not measured."""
+    """A target; `value` is None if it was not measured."""
 
     name: str
     value: float | None

@@ -14,7 +14,7 @@ from engine_runtime.types import Pcm
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """What is said in one go, pauses included, at room.RATE. Times in seconds from its first sample."""
+    """One utterance with its pauses, at room.RATE. Times in seconds from its first sample."""
 
     kind: SegmentKind
     pcm: Pcm

@@ -31,7 +31,7 @@ _ROOM = {"echo_db": (0, 60), "delay_ms": (0, 500), "skew_ppm": (-1_000, 1_000), 
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder for records, if it is not there. ExportError if that cannot be done."""
+    """Make the folder for records if it does not exist. ExportError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

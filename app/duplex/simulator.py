@@ -1,4 +1,4 @@
-"""One conversation of a simulated user with a session, and what was recorded of it.
+"""One conversation of a simulated user with a session, and its record.
 
 In: a scenario, an engine. Out: a `DuplexRecord`: both channels, the annotations of the user's, and what the
 session reported. The session is the one of the window, with a room in place of the sound devices. On the

@@ -1,7 +1,7 @@
 """A small window in place of the large one: state, levels, the last question and reply, mute, stop, talk.
 
-In: events of the session through the bridge, badge and mute button of the large window. Out: commands, and
-the wish for the large window. GUI thread.
+In: events of the session through the bridge, badge and mute button of the large window. Out: commands;
+`left`. GUI thread.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MOST_CHARACTERS = 400
 
 
 class CompactWindow(QWidget):
-    """Closing it means the large window.
+    """Closing it returns to the large window.
 
     Signals:
-        left: the large window is wanted.
+        left: the window was closed; show the large one.
     """
 
     left = Signal()

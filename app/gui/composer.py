@@ -42,7 +42,7 @@ class Composer(QFrame):
 
     Signals:
         asked: a question was sent; its text without the space around it.
-        stopped: the reply is to be stopped.
+        stopped: the stop button was pressed.
     """
 
     asked = Signal(str)

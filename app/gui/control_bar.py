@@ -34,7 +34,7 @@ class ControlBar(QFrame):
     Signals:
         started, stopped, rescanned: a button was pressed.
         muted: the microphone was muted or unmuted (bool).
-        interruption_blocked: replies are not to be interrupted, or may be again (bool).
+        interruption_blocked: "do not interrupt" was switched (bool).
         devices_chosen: names of input and output, "" for the default.
         reply_chosen: a `Modality`.
     """
@@ -112,7 +112,7 @@ class ControlBar(QFrame):
         (self.speech_button if modality is Modality.SPEECH else self.text_button).setChecked(True)
 
     def show_interruption(self, *, is_blocked: bool) -> None:
-        """Show whether replies are not to be interrupted, without emitting `interruption_blocked`."""
+        """Show whether interruptions are blocked, without emitting `interruption_blocked`."""
         self.interruption_button.blockSignals(True)
         self.interruption_button.setChecked(is_blocked)
         self.interruption_button.blockSignals(False)

@@ -47,7 +47,7 @@ class ConversationActions(QObject):
         self._window, self._bridge = window, bridge
         self._transcript, self._banner = transcript, banner
         self._earlier: dict[int, PlayRecording] = {}
-        """Turns of an earlier run of the program, whose sound was recorded."""
+        """Turns of an earlier run of the program with recorded sound."""
         self.menu = TurnMenu(window)
         self.menu.retry_wanted.connect(
             lambda turn_id, source, text: bridge.send(RetryTurn(turn_id, source, text))
@@ -71,7 +71,7 @@ class ConversationActions(QObject):
         self._transcript.clear()
 
     def continue_latest(self) -> None:
-        """Continue the conversation that was held when the program ended, if there is one."""
+        """Continue the conversation in progress when the program ended, if there is one."""
         latest = latest_open(paths.conversations_dir())
         if latest is None:
             return

@@ -82,7 +82,7 @@ def rating_name() -> str:
 
 
 def rating_definition() -> str:
-    """The name of an answer of the detector."""
+    """The definition of an answer of the detector."""
     return translate(
         "Definitions",
         "Probability that you have finished, from Smart Turn, pitch and level at a pause. It decides after "
@@ -107,7 +107,7 @@ def speculation_text() -> str:
 
 
 def number(value: float, unit: str) -> str:
-    """A value as people read it: three or so digits, without its unit."""
+    """A value rounded to about three digits, without its unit."""
     if unit == "ms":
         return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}"
     return f"{value:.0f}" if unit == "rows" else f"{value:.2f}"

@@ -1,7 +1,7 @@
-"""The hotkey of push-to-talk on the whole desktop, where the desktop allows it: on X11.
+"""The global hotkey of push-to-talk, on desktops that allow one: X11.
 
 In: a key combination. Out: `pressed` and `released`. The X server grabs this one combination, so no
-other key is ever seen here; it refuses what another program has. GUI thread, no thread of its own: Qt watches
+other key is ever seen here; it refuses one in use by another program. GUI thread, no own thread: Qt watches
 the connection.
 """
 
@@ -71,7 +71,7 @@ class GlobalHotkey(QObject):
 
 
 def grab_of_desktop() -> GrabFactory:
-    """How combinations are taken on this desktop. HotkeyError if it allows none."""
+    """The means to grab a combination on this desktop. HotkeyError if it allows none."""
     if os.environ.get("XDG_SESSION_TYPE") == "wayland" or os.environ.get("WAYLAND_DISPLAY"):
         raise HotkeyError(
             "This desktop runs on Wayland, which gives no program the keys of other windows. " + _IN_WINDOW
@@ -82,13 +82,13 @@ def grab_of_desktop() -> GrabFactory:
 
 
 class X11Grab:
-    """One combination, taken from the X server with XGrabKey (package python-xlib)."""
+    """One combination, grabbed from the X server with XGrabKey (package python-xlib)."""
 
     def __init__(
         self, wanted: QKeyCombination, on_press: Callable[[], None], on_release: Callable[[], None]
     ) -> None:
         """HotkeyError if the package is missing, the server cannot be reached, the keyboard has no such key,
-        or another program has the combination."""
+        or another program uses the combination."""
         try:
             from Xlib import X, display, error
         except ImportError as failure:

@@ -1,4 +1,4 @@
-"""The menu of the help button: keyboard shortcuts, a report for someone who helps, the log folder, about.
+"""The menu of the help button: keyboard shortcuts, a report for troubleshooting, the log folder, about.
 
 In: clicks. Out: the file of the report, written by `moss-voice doctor` in a process of its own, and the
 folder of the log in the file manager of the desktop. GUI thread.
@@ -56,7 +56,7 @@ class HelpMenu(QMenu):
         doctor.start(sys.executable, ["-m", "app", "doctor", "--report", file])
 
     def open_log_folder(self) -> None:
-        """Show the folder of the log in the file manager; where there is none, say where it is."""
+        """Show the folder of the log in the file manager; without one, name its path."""
         folder = paths.log_file().parent
         if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
             self._notice.show_notice(self.tr("The log is in %1.").replace("%1", str(folder)))

@@ -1,4 +1,4 @@
-"""How the window looks: theme, icons, font and language, as the preferences ask.
+"""How the window looks: theme, icons, font and language of the preferences.
 
 In: preferences, the colour scheme of the desktop. Out: the style and the translators of the application;
 `theme_changed`. GUI thread.

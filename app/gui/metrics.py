@@ -72,9 +72,9 @@ class LatencyMetrics:
         series: one series by turn per figure.
         playback: the level of the playback over seconds.
         interruptions: when playback was interrupted, resumed or cut: kind of the decision and second.
-        turns: first and newest turn of which anything is known, (0, 0) before.
+        turns: first and newest turn with a value, (0, 0) before.
         underruns, dropped_input: how often playback starved, how much input was lost (samples).
-        version: grows with every event that was used; a view redraws when it has moved.
+        version: grows with every event that was used; a view redraws when it has changed.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One line for what happened without a need to act, as a microphone that is back; it goes after a while.
+"""One line for notices that need no action, for example a microphone that is back; hidden after a while.
 
 In: the text. GUI thread.
 """

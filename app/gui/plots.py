@@ -80,11 +80,11 @@ class LivePlot(QFrame):
         self.set_theme(theme)
 
     def sizeHint(self) -> QSize:
-        """As small as it may be: a text that wraps makes the view as high as the hints of its parts."""
+        """The minimum: with wrapped text the view is as high as the hints of its parts."""
         return self.minimumSizeHint()
 
     def set_title(self, title: str, description: str) -> None:
-        """Name the plot; `description` is read to people who do not see it."""
+        """Name the plot; `description` is for screen readers."""
         self.setAccessibleName(title)
         self.setToolTip(f"<qt><b>{title}</b><br>{description}</qt>")
         self.plot.setAccessibleName(title)

@@ -36,7 +36,7 @@ LATENCIES_MS = (20, 40, 80)
 """What may be asked of the sound devices."""
 ENDPOINTING_RANGE_MS = (200, 2000)
 Keep = Literal["nothing", "text", "sound"]
-"""What is kept of conversations: nothing, texts with decisions and timings, or that and the sound."""
+"""What is recorded of conversations: nothing, texts with decisions and timings, or these and the sound."""
 Interruption = Literal["at_once", "half_second", "second", "never"]
 Sensitivity = Literal["low", "normal", "high"]
 SENSITIVITY: dict[Sensitivity, tuple[float, float]] = {
@@ -58,7 +58,7 @@ _LARGEST_FILE = 1_000_000
 _INI_CHARACTER = re.compile(rb"\\(?:x([0-9a-fA-F]+)|([0-7]+))")
 """How QSettings writes a character as its number."""
 _INI_SYNTAX = re.compile(rb'["\s\\]')
-"""Characters between those of a value that are not part of it."""
+"""Characters within a value that are not part of it."""
 LANGUAGES = ("system", "en", "zh_CN")
 
 
@@ -237,7 +237,7 @@ def _holds_objects(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
             content = stream.read(_LARGEST_FILE + 1)
-    except OSError:  # QSettings takes a file that cannot be read for an empty one
+    except OSError:  # QSettings treats an unreadable file as empty
         return False
     plain = _INI_SYNTAX.sub(b"", _INI_CHARACTER.sub(_character, content))
     return len(content) > _LARGEST_FILE or b"@Variant(" in plain or b"@DateTime(" in plain

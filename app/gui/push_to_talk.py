@@ -1,7 +1,7 @@
 """Push-to-talk in the windows: the buttons, the keys, and the global hotkey as one switch.
 
 In: presses of the buttons, key events of a window before any widget gets them, the hotkey of the desktop.
-Out: `held`, once for each press and each release however many ways are used at a time. GUI thread.
+Out: `held`, once for each press and release, even if several inputs are used at a time. GUI thread.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PushToTalk(QObject):
         self._hotkey.use(None)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Follow the windows; take the keys of push-to-talk from them."""
+        """Follow the windows; consume the keys of push-to-talk."""
         kind = event.type()
         if isinstance(watched, QWidget):
             handle = watched.windowHandle()

@@ -1,4 +1,4 @@
-"""A question before something cannot be taken back: two buttons that say what they do. GUI thread."""
+"""A confirmation before something irreversible: two buttons named after their actions. GUI thread."""
 
 from __future__ import annotations
 

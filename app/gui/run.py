@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def stored_start_settings(settings: StartSettings) -> StartSettings:
-    """Complete the command line by what was chosen in the settings dialog (bundle, flow steps).
+    """Complete the command line by the choices of the settings dialog (bundle, flow steps).
 
     For the composition root, before it loads an engine. Needs no display.
     """
@@ -40,7 +40,7 @@ def run_gui(session: Session, settings: SessionSettings | None = None, *, is_min
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APPLICATION_ID)
     window = MainWindow(session, settings)
-    # A window that is hidden in the tray is not the last one closed, and Qt would take it for that.
+    # A window that is hidden in the tray would count for Qt as the last one closed.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
     is_minimised = is_minimised or window.applied.current.starts_minimised

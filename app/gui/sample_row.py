@@ -58,7 +58,7 @@ class SampleRow(QWidget):
                 button.style().polish(button)
 
     def label(self, path: Path) -> str:
-        """What the sample of a file asks; the name of the file if it is none of these."""
+        """The label of the sample with this file; the name of the file if it is none."""
         labels = (sample.label(self.language) for sample in self._samples if sample.path == path)
         return next(labels, path.stem)
 

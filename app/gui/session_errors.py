@@ -1,4 +1,4 @@
-"""What goes wrong in the session, shown in the banner.
+"""Errors of the session, shown in the banner.
 
 In: errors of the session, its loss, changes of the devices. Out: the banner; RescanDevices from its button.
 GUI thread.

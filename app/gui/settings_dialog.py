@@ -24,7 +24,7 @@ from app.session.events import DevicesChanged
 
 
 class SettingsDialog(QDialog):
-    """All settings, one page for each subject; `bridge` is for tests of the sound."""
+    """All settings, one page for each subject; `bridge` is for the sound check."""
 
     def __init__(
         self,

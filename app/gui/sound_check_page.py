@@ -23,7 +23,7 @@ _HEIGHT = 16
 
 
 class ProbabilityBar(QWidget):
-    """How likely the microphone hears speech, and from where on it counts as speech."""
+    """The probability that the microphone hears speech, and the threshold of speech."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -1,4 +1,4 @@
-"""What speculative replies were worth and what they cost, as one line.
+"""Benefit and cost of speculative replies, as one line.
 
 In: SpeculationMeasured of the session. GUI thread.
 """

@@ -1,6 +1,6 @@
 """The button of push-to-talk: down while it is held with the mouse or the keyboard.
 
-In: presses on the button, and whether push-to-talk is held some other way. Out: `held`. GUI thread.
+In: presses on the button, and whether push-to-talk is held by other means. Out: `held`. GUI thread.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Transcript(QScrollArea):
         self.welcome.show_available(state is not SessionState.ERROR)
 
     def announce_sample(self, label: str, seconds: float) -> None:
-        """The next turn of a sample is this question; an empty label takes the announcement back."""
+        """The next turn of a sample is this question; an empty label withdraws the announcement."""
         self._sample_label, self._sample_seconds = label, seconds
 
     def show_sample_progress(self, event: SampleProgress) -> None:

@@ -1,6 +1,6 @@
-"""The icon in the desktop's tray: state of the conversation, and a menu for what is needed without a window.
+"""The icon in the desktop's tray: state of the conversation, and a menu for use without a window.
 
-In: the state badge, and what mute and interruption are set to. Out: signals for the choices of the menu. Only
+In: the state badge, and the states of mute and interruption. Out: signals for the choices of the menu. Only
 where the desktop has a tray. GUI thread.
 """
 

@@ -49,8 +49,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """An answer of the end-of-turn detector: the probability that the user has finished, what came of it
-    (`Stage` of app.dialog.end_of_turn), and the silence when it was asked and when it answered."""
+    """An answer of the end-of-turn detector: the probability that the user has finished, the result (`Stage`
+    of app.dialog.end_of_turn), and the silence when it was asked and when it answered."""
 
     probability: float
     stage: str
@@ -99,7 +99,7 @@ class TurnTimes:
     voice_to_voice_ms: float | None = None
     rtf_total: float | None = None
     commit_ns: int | None = None
-    """When the engine was asked for the reply; a speculative one before the end of the endpointing."""
+    """When the reply was requested from the engine; a speculative one before the end of the endpointing."""
     endpointing: tuple[int, int] | None = None
     first_audio_ns: int | None = None
     hold_ns: int = 0
@@ -167,7 +167,7 @@ class TurnTimes:
         return spans if heard is None else [*spans, (LatencyStage.DEVICE, played, heard)]
 
     def _note_rating(self, event: TimingEvent) -> None:
-        """Keep the answers about the present pause: the silence of a new pause is shorter than before."""
+        """Keep the answers about the current pause: the silence of a new pause is shorter than before."""
         known = event.attributes
         probability, asked_ms, answered_ms = (
             float(known[name]) for name in ("probability", "asked_ms", "answered_ms")

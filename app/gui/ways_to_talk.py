@@ -1,6 +1,6 @@
-"""How the user is heard: push-to-talk, mute, "do not interrupt", and what the badge says about it.
+"""How the user is heard: push-to-talk, mute, "do not interrupt", and the badge that shows it.
 
-In: the controls, the preferences, what the session says of microphone and samples. Out: commands to the
+In: the controls, the preferences, events of microphone and samples. Out: commands to the
 session; a choice of interruption for the preferences. GUI thread.
 """
 

@@ -1,4 +1,4 @@
-"""Where the parts of the main window are: header, conversation beside latency view, controls. GUI thread."""
+"""Layout of the main window: header, conversation beside latency view, controls. GUI thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def beside(conversation: QWidget, panel: QWidget) -> QSplitter:
 
 
 def stacked(*rows: QWidget) -> QWidget:
-    """Rows from top to bottom without gaps; the second one takes what is left."""
+    """Rows from top to bottom without gaps; the second one takes the remaining height."""
     body = QWidget()
     layout = QVBoxLayout(body)
     layout.setContentsMargins(0, 0, 0, 0)

@@ -37,7 +37,7 @@ class VadFrame:
 
 @dataclass(frozen=True, slots=True)
 class CapturedBlock:
-    """What a source captured, before anything was done to it; silence while it is muted."""
+    """What a source captured, before any processing; silence while it is muted."""
 
     pcm: Pcm
     sample_rate: int
@@ -68,7 +68,7 @@ class Capture:
         self._energy_samples = 0
         self._peak_probability = 0.0
         self._silent_samples = 0
-        """So many samples of the source in a row were zero."""
+        """Number of latest samples of the source in a row that were zero."""
         self.sample_rate = vad.sample_rate
         self.source: AudioInput | None = None
         self.utterance = UtteranceBuffer(self._keep_samples)
@@ -98,7 +98,7 @@ class Capture:
 
     @property
     def silent_s(self) -> float:
-        """For how long the source has delivered nothing but zeros."""
+        """Seconds for which the source has delivered only zeros."""
         return self._silent_samples / self._resampler.in_rate
 
     @property
@@ -162,7 +162,7 @@ class Capture:
         return self.source.sample_time_ns(self.source_index(sample))
 
     def ms_at(self, time_ns: int) -> float:
-        """Where in the stream the sound is that is in the air at `time_ns`; it is captured a little later."""
+        """Index in the stream of the sound that is in the air at `time_ns`; it is captured a little later."""
         end = self.utterance.end
         late_ms = (time_ns - self.spoken_at_ns(end)) / 1e6
         return self.ms_of(end) + min(max(late_ms, 0.0), _MOST_BEHIND_MS)
@@ -181,14 +181,14 @@ class Capture:
 
     @property
     def echo(self) -> EchoMeasurement:
-        """What is known of the echo in the microphone."""
+        """The latest measurement of the echo in the microphone."""
         if self.processor is None or self.source is None or self.is_file:
             return EchoMeasurement()
         return self.processor.measurement
 
     def take_problem(self) -> str:
-        """Why the microphone is not processed although that is wanted; "" if it is, or if this was asked
-        before."""
+        """Why requested processing of the microphone is not possible; "" if it is, or if the reason was
+        returned before."""
         if self.processor is None or self.source is None or self.is_file:
             return ""
         problem, self._problem = self._problem, self.processor.problem

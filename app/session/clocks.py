@@ -16,7 +16,7 @@ _ROUND_S = 0.005
 _STEP_S = 0.010
 _LOOK_S = 0.002
 _LONGEST_STEP_S = 2.0
-"""By which work that takes no processor time, such as waiting for a file, has to be over."""
+"""Time limit for work that takes no processor time, for example waiting for a file."""
 
 
 class Clock(Protocol):

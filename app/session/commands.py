@@ -1,7 +1,7 @@
 """Commands to a session: plain frozen values, safe in any thread.
 
-Handed to `Session.send`; the dialog thread carries them out in that order. What comes of them are the events
-of `app/session/events.py`.
+Handed to `Session.send`; the dialog thread carries them out in that order. Their results are the events of
+`app/session/events.py`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """Take the microphone's samples as silence (`on`), or as they are."""
+    """Replace the microphone's samples by silence (`on`), or use them."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HoldToTalk:
-    """The button of push-to-talk went down (`on`) or came up. Down opens a turn and stops a reply, up commits
-    the turn at once, or drops it (`nothing_heard`). ErrorRaised if the microphone cannot be heard."""
+    """The push-to-talk button was pressed (`on`) or released. The press opens a turn and stops a reply,
+    the release commits the turn at once, or drops it (`nothing_heard`). ErrorRaised if the microphone cannot
+    be heard."""
 
     on: bool
 

@@ -21,7 +21,7 @@ from app.session.events import Event, TurnsRemoved
 from app.session.turn_control import TurnControl
 
 _MOST_PLAYED_S = 300.0
-"""Of a recording at a time, which is read at once."""
+"""Longest part of a recording that is played, because it is read into memory at once."""
 
 
 class ConversationEdits:
@@ -56,7 +56,7 @@ class ConversationEdits:
         self._turns.play(TranscriptTurn(0, sample_rate=rate, chunks=[sound]))
 
     def begin_with(self, command: ContinueConversation) -> None:
-        """Continue an earlier conversation instead of the present one."""
+        """Continue an earlier conversation instead of the current one."""
         self._turns.cancel("replaced")
         self._turns.transcript.clear()
         self._turns.continue_after(command.last_turn_id)

@@ -1,6 +1,6 @@
 """Recorded conversations on the disk: one private folder each, listed, read and deleted here.
 
-conversation.json: what it is: format, program, bundle, settings, when it began; a summary for the list.
+conversation.json: format, program, bundle, settings, when it began; a summary for the list.
 conversation.wav: stereo, left what the microphone captured, right what was played, on one time line.
 events.jsonl: commands, events and timings of the session, one JSON document a line, with `t` in seconds on
 that line. history.json: the engine's history, from which the conversation can be continued. Any thread.

@@ -13,8 +13,8 @@ from app.session.recorded_events import RecordedEvent
 
 
 def write_text(path: Path, events: list[RecordedEvent], user: str, assistant: str, speech: str) -> None:
-    """One paragraph per question and reply; Markdown if the name ends in .md. `speech` stands for what was
-    spoken without a text."""
+    """One paragraph per question and reply; Markdown if the name ends in .md. `speech` replaces
+    speech without a text."""
     is_markdown = path.suffix.lower() == ".md"
     paragraphs = []
     for name, said in _sides(events, user, assistant):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # they import torch
 
 
 class ForgottenQuestionError(MossVoiceError):
-    """A question that is to be asked again is not known."""
+    """The question to be asked again is unknown."""
 
 
 class EngineHistory:
@@ -44,7 +44,7 @@ class EngineHistory:
         self._published: ConversationSnapshot | None = None
 
     def change(self, job: Forget | Remove | Restore) -> None:
-        """Carry out a job that concerns no turn in progress."""
+        """Execute a job that concerns no turn in progress."""
         if isinstance(job, Remove):
             self._remove(range(job.turn_id, job.turn_id + 1))
         elif isinstance(job, Forget):
@@ -72,7 +72,7 @@ class EngineHistory:
             self._give(Heard(turn.turn_id, codes))
 
     def publish(self) -> None:
-        """Give the history away if it changed. It shares the rows, so this costs next to nothing."""
+        """Publish the history if it changed. It shares the rows, so this is cheap."""
         snapshot = self._engine.snapshot(self.conversation)
         if snapshot != self._published:
             self._published = snapshot

@@ -70,14 +70,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """The user's turn is over indeed: make the rest of its speculative reply."""
+    """The end of the user's turn is confirmed: make the rest of its speculative reply."""
 
     turn_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """The user continues: take the commit of `scope` and its reply back. The caller has cancelled it."""
+    """The user continues: revert the commit of `scope` and its reply. The caller has cancelled it."""
 
     turn_id: int
     scope: CancelScope

@@ -86,7 +86,7 @@ class EngineWorker:
         self._jobs.put(job)
 
     def cancel(self, turn_id: int) -> None:
-        """Drop the turn that is being spoken, after the present step at the latest. The caller has cancelled
+        """Drop the turn that is being spoken, after the current step at the latest. The caller has cancelled
         its scope."""
         turn = self._turn
         if turn is not None and turn.turn_id == turn_id:

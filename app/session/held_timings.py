@@ -1,4 +1,4 @@
-"""Durations of a speculative reply, held until it is known whether they count.
+"""Durations of a speculative reply, held until it is confirmed.
 
 In: timing events of the engine. Out: the same events on another bus, once released. Any thread.
 """

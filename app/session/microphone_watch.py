@@ -1,4 +1,4 @@
-"""Notices a microphone that is open and yet of no use: it delivers silence, or loses sound again and again.
+"""Detects an open microphone that delivers silence or repeatedly loses samples.
 
 In: how long its samples have been zero (`SoundInput` turns what is not finite into zeros), and how many were
 lost so far. Out: each notice once for each opening of the microphone. Dialog thread.

@@ -41,8 +41,8 @@ class PauseRating:
                 return
 
     def report(self, rated: PauseRated, stage: Stage | None, timing: TimingBus) -> float:
-        """Into the trace: what the detector found of a pause; `stage` is None where the pause was over by
-        then. Returns the silence when the answer was there, in milliseconds."""
+        """Record the answer of the detector in the trace; `stage` is None where the pause was over by then.
+        Returns the silence at the time of the answer, in milliseconds."""
         pause = rated.pause
         answered_ms = self._capture.ms_of(self._capture.utterance.end) - pause.speech_end_ms
         timing.emit(

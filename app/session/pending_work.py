@@ -1,4 +1,4 @@
-"""How much of what the dialog thread asked of other threads is not done yet: what a virtual clock waits for.
+"""Counts the unfinished tasks of the other threads, for which a virtual clock waits.
 
 In: one `begin` and one `end` per task. Out: an event that is set while there is none. Any thread.
 """

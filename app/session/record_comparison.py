@@ -1,4 +1,4 @@
-"""Compares two records of a conversation, turn by turn: where turns are, what was decided and said.
+"""Compares two records of a conversation, turn by turn: positions of turns, decisions, texts.
 
 In: two folders. Out: the differences as plain values. Times are compared in samples of the microphone, not by
 the clock: how long a reply takes to make differs from run to run. Any thread.
@@ -20,7 +20,7 @@ _OF_TURN = {
     "ReplyFinished": ("modality", "text", "seconds", "user_codes", "codes", "finish_reason"),
 }
 _DECIDED = ("kind", "reason", "stage")
-"""Of a decision; its time and cost are not compared."""
+"""Attributes of a decision that are compared; its time and cost are not."""
 _OF_SPEED = frozenset({"speculate", "confirm", "roll_back"})
 """Decisions that depend on how fast the engine is."""
 

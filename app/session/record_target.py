@@ -21,7 +21,7 @@ _COPIED_AT_ONCE = 1 << 20
 
 @contextmanager
 def recorded(target: Path | None) -> Iterator[Recording | None]:
-    """Record into `target`: a WAV file if its name ends in .wav, else a folder, which must not be there yet.
+    """Record into `target`: a WAV file if its name ends in .wav, else a folder, which must not exist yet.
     ExportError if that cannot be done."""
     if target is None:
         yield None

@@ -78,7 +78,7 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class CaptureGap:
-    """From `frame` of the line on, nothing was captured for so many frames."""
+    """Nothing was captured for this many frames, from `frame` of the time line on."""
 
     frame: int
     frames: int
@@ -306,7 +306,7 @@ def line_document(line: Line) -> dict[str, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses and the like as values that JSON has."""
+    """Dataclasses and other values as JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Reads back what a recording says of a conversation: its transcript, and how to continue it.
+"""Reads the transcript of a recorded conversation, and how to continue it.
 
 In: the folder of a conversation. Out: events as they were emitted, without meters and timings, of turns that
 are still part of it; a ContinueConversation. Any thread. Raises RecordError.

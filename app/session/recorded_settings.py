@@ -1,7 +1,7 @@
-"""Settings as a recording has them, turned back into values.
+"""Settings of a recording, converted back into values.
 
 In: the plain values of conversation.json. Out: the dataclass. What is missing, unknown or of another kind is
-as in the default, since settings come and go between versions. Any thread.
+as in the default, because settings change between versions. Any thread.
 """
 
 from __future__ import annotations

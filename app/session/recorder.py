@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # it imports torch
 _BLOCK_S = 0.25
 """Sound is handed to the writer in blocks of this length."""
 _MOST_BACKLOG = 10_000
-"""Jobs that the writer may be behind: some minutes. A disk that is behind by more is too slow."""
+"""Maximum backlog of the writer in jobs: some minutes. A slower disk is too slow."""
 _TAP_AGE_NS = 50_000_000
-"""What the loudspeaker was given longer before the beginning does not belong to the recording."""
+"""Sound that the loudspeaker was given earlier than this before the beginning is left out."""
 _BEGINNINGS = (Start, AskText, PlaySample, RetryTurn)
 
 
@@ -78,7 +78,7 @@ class ConversationRecorder:
         self._continued: ContinueConversation | None = None
         """The conversation to continue with the next beginning."""
         self._is_waiting = False
-        """Whether the engine is yet to say if it can be continued."""
+        """Whether the answer of the engine to the continuation is pending."""
         capture.listener = self._hear
 
     @property
@@ -108,7 +108,7 @@ class ConversationRecorder:
             self._stop_for(str(folder), error.what_is_wrong, error.what_to_do)
 
     def note(self, what: Event | Command) -> None:
-        """Something happened. Any thread; commands come in the dialog thread."""
+        """Record an event or a command. Any thread; commands come in the dialog thread."""
         if isinstance(what, EngineReady):
             self._engine = {"bundle": what.bundle}
             if self._is_on:

@@ -1,4 +1,4 @@
-"""Replays the microphone of a recorded conversation through this build, and says what differs.
+"""Replays the microphone of a recorded conversation through this build, and reports the differences.
 
 In: the folder of a conversation, an engine. Out: what was decided, said and generated then and now, as plain
 values. The replay is recorded as well, and the two records are compared. A file that took the microphone's
@@ -120,7 +120,7 @@ def replay(
 def _hold(
     session: Session, microphone: RecordedMicrophone, sample: Path | None, history: dict[str, Any]
 ) -> None:
-    """Hold the conversation, from an empty history with the same random draws, until all was said."""
+    """Hold the conversation from an empty history with the same random draws, to its end."""
     microphone.send = session.send
     session.start()
     try:

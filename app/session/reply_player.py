@@ -54,7 +54,7 @@ class ReplyInProgress:
     asked_ns: int
     """When the turn was committed, by the session's clock."""
     confirmed_ns: int
-    """When it was certain that the turn is over; the same unless the reply is speculative."""
+    """When the end of the turn was confirmed; the same unless the reply is speculative."""
     is_repetition: bool = False
     is_complete: bool = False
     """The engine has generated all of it."""
@@ -124,7 +124,7 @@ class ReplyPlayer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the loudspeaker went away while the reply was played."""
+        """Whether the loudspeaker was lost while the reply was played."""
         return self._reply is not None and self._reply.has_audio and self._playback.is_lost
 
     @property
@@ -229,7 +229,7 @@ class ReplyPlayer:
             self._emit(PlaybackFinished(reply.turn.turn_id))
 
     def stop(self) -> ReplyInProgress | None:
-        """Silence; the reply that was in progress, for `cut`."""
+        """Stop the playback; returns the reply that was in progress, for `cut`."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.samples_heard = self._samples_heard(reply)

@@ -22,7 +22,7 @@ class SessionSettings:
     output_device: str | None = None
     """Name of the loudspeaker, or None for the default."""
     device_latency_s: float = 0.04
-    """Latency asked of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
+    """Requested latency of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
     playback_start_ms: int = 300
     """Reply audio to buffer before the first reply starts to play (or the complete reply, if shorter). Later
     replies start as `start_policy` decides."""
@@ -41,7 +41,7 @@ class SessionSettings:
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
     recording: Recording | None = None
-    """Where the conversation is kept, None if it is not."""
+    """Where the conversation is recorded, None if it is not."""
     max_text_chars: int = 2_000
     """A typed question longer than this is refused with an explanation."""
 
@@ -54,7 +54,7 @@ class SessionSettings:
         input_device: str | None = None,
         output_device: str | None = None,
     ) -> SessionSettings:
-        """The defaults, with what the command line says of turns."""
+        """The defaults, with the turn-taking options of the command line."""
         return cls(
             reply=reply,
             input_device=input_device,

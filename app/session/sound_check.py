@@ -1,6 +1,6 @@
 """Checks of microphone and loudspeaker: three seconds that are played back, and a chime.
 
-In: the wish for a check, the captured sound. Out: sound for `Playback`, SoundChecked. While a check runs,
+In: requests for a check, the captured sound. Out: sound for `Playback`, SoundChecked. While a check runs,
 nothing that is captured counts as speech. Dialog thread.
 """
 
@@ -79,7 +79,7 @@ class SoundCheck:
         self._emit(SoundChecked("done"))
 
     def service(self) -> None:
-        """Notice that enough was recorded, or that all was played."""
+        """Advance the check once enough was recorded, or all was played."""
         first, rate = self._first_sample, self._capture.sample_rate
         if first is not None and self._capture.utterance.end - first >= RECORD_S * rate:
             self._first_sample = None

@@ -130,7 +130,7 @@ class Sources:
         self._take_up(self._supervisor.refresh())
 
     def report(self) -> None:
-        """Emit the available devices and those in use, if that is news."""
+        """Emit the available devices and those in use, if they have changed."""
         found = self._find_devices()
         changed = DevicesChanged(
             _names(found.inputs),
@@ -237,5 +237,5 @@ class Sources:
 
 
 def _names(devices: tuple[Device, ...]) -> tuple[str, ...]:
-    """What can be chosen: monitors of loudspeakers only by who knows their names."""
+    """The devices that can be chosen; monitors of loudspeakers only by name."""
     return tuple(device.name for device in devices if not device.is_monitor)

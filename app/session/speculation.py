@@ -48,7 +48,7 @@ class HeldReply:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the engine has made as much as is held, and waits."""
+        """Whether the engine has made the most that is held, and waits."""
         return self.audio_s >= HELD_S
 
 
@@ -64,7 +64,7 @@ class Speculation:
         self._stats = SpeculationStats()
         self._held: HeldReply | None = None
         self._discarded: list[HeldReply] = []
-        """Those that the engine has not rolled back yet."""
+        """Replies that the engine has not rolled back yet."""
 
     @property
     def is_held(self) -> bool:
@@ -112,7 +112,7 @@ class Speculation:
         return held
 
     def drop(self) -> None:
-        """The turn is dropped: there was no reply. The caller cancels the scope of the turn."""
+        """The turn is dropped, and the held reply with it. The caller cancels the scope of the turn."""
         held = self._discard()
         self._worker.interrupt(held.turn_id, 0, 0)
 

@@ -20,7 +20,7 @@ second."""
 SLOW_ROLL_BACK_MS = 100.0
 """Median delay from which on nothing is speculated."""
 TRY_AGAIN_TURNS = 5
-"""Turns after which slow roll backs are forgotten, since none is measured while nothing is speculated."""
+"""Turns after which slow roll backs are forgotten, because none is measured while nothing is speculated."""
 _LATEST = 3
 
 

@@ -39,7 +39,7 @@ class SpeechFeed:
         self._give(turn_id, up_to_ms, self._capture.samples_of(_BLOCK_MS))
 
     def finish(self, turn_id: int, up_to_ms: float) -> None:
-        """Hand over all that is left before `up_to_ms`, silence in place of what is not captured yet; later
+        """Send the rest before `up_to_ms`, with silence for samples not captured yet; later
         speech may still continue the turn."""
         self._give(turn_id, up_to_ms, 1)
         missing = max(self._capture.samples_of(up_to_ms) - self._capture.utterance.end, 0)

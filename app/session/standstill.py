@@ -1,7 +1,7 @@
-"""Notices that the program stood still: the computer slept, or the process was stopped.
+"""Detects that the program stood still: the computer slept, or the process was stopped.
 
 In: a call at two places of each round of the dialog thread. Out: how long it stood still since the call
-before, if that was longer than a busy machine explains. Dialog thread.
+before, if that exceeds what load can explain. Dialog thread.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ _MAX_REPLIES = 32
 _MAX_FIRST = 5
 
 StartReason = Literal["at_once", "first_reply", "lateness", "pace", "complete"]
-"""The last condition that the start waited for; first_reply: the audio buffer of the settings, since there is
-no history; complete: the reply was complete before its delay had passed."""
+"""The last condition that the start waited for; first_reply: the audio buffer of the settings, without
+history; complete: the reply was complete before its delay had passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayoutStart:
-    """How long after its first packet a reply started, and why. `target_ms` is the delay that the lateness of
+    """How long after its first packet a reply started, and why. `target_ms` is the delay for the lateness of
     the last requested replies, 0 if there were none."""
 
     delay_ms: float
@@ -66,7 +66,7 @@ class StartPolicy:
         self.start: PlayoutStart | None = None
         """The decision; None before."""
         self.target_ms = self._percentile()
-        """The delay that the lateness of the last replies asks for; None before the first lesson."""
+        """The delay for the lateness of the last replies; None before the first one."""
         self._least_ms = least_ms
         self._first_ms: float | None = None
         self._latest_ms, self._took_ms, self._packets = asked_ms, 0.0, 0
