@@ -1,7 +1,7 @@
 """Stages: the networks of a bundle, loaded and wrapped in their streaming stages.
 
 In: an open bundle. Out: everything that a turn needs, without state of a turn. The language model, and flow
-and vocoder, run in the selected dtypes; the speech tokenizer stays in float32, since a rounded distance may
+and vocoder, run in the selected dtypes; the speech tokenizer stays in float32, because a rounded distance may
 select another code. Called once, on the thread that will use the engine.
 """
 

@@ -268,7 +268,7 @@ class DeviceSupervisor:
         if self._run_bounded(close_all, _CLOSE_LIMIT_S):
             restore_messages()
             return []
-        # Its messages stay diverted, since the hanging thread may continue to write them.
+        # Its messages stay diverted, because the hanging thread may continue to write them.
         return self._give_up()
 
     def _give_up(self) -> list[DeviceNotice]:

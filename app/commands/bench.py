@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         question_of=lambda engine: _question(arguments.question, engine.input_sample_rate, settings.engine),
         params_of=lambda engine: _params(engine, settings, arguments),
     )
-    measured.measure_ceilings()  # first, since the device is the same for all variants
+    measured.measure_ceilings()  # first, because the device is the same for all variants
     from engine_runtime.bench.busy import busy_processes
 
     with busy_processes(arguments.busy):

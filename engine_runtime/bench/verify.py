@@ -3,7 +3,7 @@
 In: two loaders of a bundle, spoken questions. Out: a `Verdict`: one row per check with its value, its
 threshold and whether it holds. Teacher forcing: both engines decode the replies of the native engine step by
 step, and their logits are compared, so that an early difference does not affect later rows. The engines are
-loaded one after the other, since two may not fit into memory. Engine thread.
+loaded one after the other, because two may not fit into memory. Engine thread.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _WEIGHT_NORM_STYLES = (
 
 
 class Uninitialized(TorchFunctionMode):
-    """Inside `with Uninitialized():` modules are built without random initialization, since weights are
+    """Inside `with Uninitialized():` modules are built without random initialization, because weights are
     loaded next.
 
     NOTE: besides the computation, on the meta device `nn.init.normal_` imports the compiler, which takes a

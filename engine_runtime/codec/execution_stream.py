@@ -123,7 +123,7 @@ class _StreamCopy:
         self.event.synchronize()
         return (
             self.host.numpy().copy()
-        )  # a copy, since the allocator reuses pinned memory once it is unreferenced
+        )  # a copy, because the allocator reuses pinned memory once it is unreferenced
 
 
 class StreamExecution:

@@ -1,7 +1,7 @@
 """Selects the vocoder chunk sizes that are captured.
 
 In: frames of a push. Packets of a reply have a few sizes, each captured once; the last packet may have any
-size and runs eagerly, since a capture per size would cost more time and memory than it saves.
+size and runs eagerly, because a capture per size would cost more time and memory than it saves.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ReplyVoice:
     def push(self, code: int) -> list[Pcm]:
         """Add a code; returns PCM that became ready, usually none.
 
-        Waits for the first chunk, since concurrent decode steps would only delay the time to first audio.
+        Waits for the first chunk, because concurrent decode steps would only delay the time to first audio.
         Later chunks are not waited for.
         """
         is_first = self._chunk == 0

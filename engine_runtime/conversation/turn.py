@@ -344,7 +344,7 @@ class Turn:
             self._reply.stop()
 
     def close(self) -> None:
-        """End the turn in any state, since another one begins; it cannot be reopened."""
+        """End the turn in any state, because another one begins; it cannot be reopened."""
         self.cancel()
         self._input.release()
 

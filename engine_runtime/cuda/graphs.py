@@ -60,7 +60,7 @@ def captured(
 class _CapturedGraph:
     graph: torch.cuda.CUDAGraph
     function: Callable[..., Any]
-    """Kept alive, since every replay reads its tensors at their captured addresses."""
+    """Kept alive, because every replay reads its tensors at their captured addresses."""
     inputs: tuple[Tensor, ...]
     outputs: Any
 

@@ -53,7 +53,7 @@ def tensorrt_rtx() -> Any:
 
 
 def runtime_library() -> RuntimeLibrary:
-    """TensorRT for RTX if installed, since NVIDIA recommends it for desktop programs, otherwise TensorRT.
+    """TensorRT for RTX if installed, because NVIDIA recommends it for desktop programs, otherwise TensorRT.
 
     Raises EngineError with the reasons of both.
     """

@@ -85,7 +85,7 @@ class BlockManager:
         """Make rows [first_row, end_row) writable by this sequence alone; all or nothing.
 
         New blocks are appended; a shared block in the range is replaced by a copy; a block that was indexed
-        by hash leaves the index, since its content will change. Raises OutOfBlocksError, having changed
+        by hash leaves the index, because its content will change. Raises OutOfBlocksError, having changed
         nothing.
         """
         first_block = first_row // self.tokens_per_block

@@ -126,7 +126,7 @@ class IncrementalText:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._shown = 0
-        """Ids whose text was returned; the decoding window starts one piece earlier, since spaces depend on
+        """Ids whose text was returned; the decoding window starts one piece earlier, because spaces depend on
         it."""
         self._window = 0
         self.text = ""

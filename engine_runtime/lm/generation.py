@@ -89,7 +89,7 @@ class Generation:
         want_subtitles: read the text head at audio rows, too.
         skip_unused_tails: skip the tail whose logits the next row does not need. Speech codes and text ids do
             not change: uniform samples are consumed for both channels in any case. The audio tail of a text
-            row is skipped only without a repetition penalty, since the penalty counts ids that were sampled
+            row is skipped only without a repetition penalty, because the penalty counts ids that were sampled
             but not read.
         samples_on_device: let the executor sample, if these parameters allow it.
     """

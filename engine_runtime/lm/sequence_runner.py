@@ -70,7 +70,7 @@ class SequenceRunner:
         Errors as in `PagedLM.prefill`.
         """
         ids, lm = self.merged_ids(rows), self._lm
-        # The last row is always run, since its logits are needed.
+        # The last row is always run, because its logits are needed.
         held = lm.align(sequence, ids[:-1])
         try:
             output = lm.prefill(sequence, ids[sequence.num_rows :], tails, sampling)

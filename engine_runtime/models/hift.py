@@ -157,7 +157,7 @@ class HarmonicSource(nn.Module):
         """f0 [B, frames] in Hz -> turns of fundamental and harmonics at the centre of each frame: float64 [B,
         frames, harmonics + 1].
 
-        A cumulative sum over the frames, in float64, since it reaches thousands of turns. The released code
+        A cumulative sum over the frames, in float64, because it reaches thousands of turns. The released code
         also draws a random initial phase, which never reaches its output.
         """
         config = self.config

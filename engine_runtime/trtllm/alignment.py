@@ -150,8 +150,8 @@ def _run(engine: Engine, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _on_host(logits: StepOutput, audio_end: int) -> tuple[Tensor, Tensor]:
-    assert logits.text_logits is not None, "both heads are asked for"
-    assert logits.audio_logits is not None, "both heads are asked for"
+    assert logits.text_logits is not None, "both heads are requested"
+    assert logits.audio_logits is not None, "both heads are requested"
     return logits.text_logits.float().cpu(), logits.audio_logits[:audio_end].float().cpu()
 
 

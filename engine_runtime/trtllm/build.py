@@ -165,7 +165,7 @@ def _changes(engine: EngineDirectory, plan: BuildPlan) -> tuple[str, ...]:
     asked = {name: plan.settings[name] for name in ("max_seq_len", "max_num_tokens", "max_batch_size")}
     asked["tokens_per_block"] = plan.plugins["tokens_per_block"]
     return tuple(
-        f"{name} is {getattr(engine, name)}, asked for was {value}"
+        f"{name} is {getattr(engine, name)}, not the requested {value}"
         for name, value in asked.items()
         if getattr(engine, name) != value
     )

@@ -150,7 +150,7 @@ class Conversion:
 
     @property
     def rounded(self) -> list[str]:
-        """Tensors that lose precision, since the model stores them in a wider dtype than the checkpoint."""
+        """Tensors that lose precision, because the model stores them in a wider dtype than the checkpoint."""
         read, dtype = TensorReader(self.model.weights), self.config.torch_dtype
         return [name for name in self.model.weights if torch.promote_types(read(name).dtype, dtype) != dtype]
 

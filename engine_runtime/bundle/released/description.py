@@ -34,7 +34,7 @@ TEXT_TOKENS = {
 AUDIO_PAD = 512
 """The processor's filler of the audio channel in text rows. The config need not name it."""
 
-# The two official sets. Speech takes that of the model card, since its repetition penalty of 1.0 leaves
+# The two official sets. Speech takes that of the model card, because its repetition penalty of 1.0 leaves
 # sounds alone that last longer than a code; but with the demo's limit, 40 s, as a reply without an end has
 # been seen. Text takes the set of the demo.
 SPEECH_SAMPLING = SamplingParams(

@@ -26,7 +26,7 @@ class RingCache:
         """`shape` is (layers, 2, batch, heads, capacity, head_dim); `chunk` the positions of an attention
         chunk."""
         self.capacity, self.bucket, self._fixed, self._chunk = shape[4], shape[4], fixed, chunk
-        # zeros, since masked slots are still multiplied by zero
+        # zeros, because masked slots are still multiplied by zero
         self._buffer = torch.zeros(shape, dtype=dtype, device=device)
         self.mask = self._buffer.new_zeros(0)
         self._slots = self._columns = torch.zeros(0, dtype=torch.int64, device=device)

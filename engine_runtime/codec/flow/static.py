@@ -227,7 +227,7 @@ class StaticFlow:
         cond = self._notes[frames.clamp(max=len(self._notes) - 1)]
         mel = self._sample(estimator, noise[None], mu, parts.speaker, cond[None])
         rows = _rows(encoder, estimator)
-        # separate calls, since foreach copies are fused only for tensors of the same layout
+        # separate calls, because foreach copies are fused only for tensors of the same layout
         torch._foreach_copy_(slot.rows[:_OTHER_ROWS], rows[:_OTHER_ROWS])
         torch._foreach_copy_(slot.rows[_OTHER_ROWS:], rows[_OTHER_ROWS:])
         _put_rows(encoder, estimator, slot.rows)

@@ -46,7 +46,7 @@ class TritonEstimator:
             return steps.sample(state, noise, mu, speaker, cond)
         convolved, skipped = (rows.contiguous() for rows in steps.condition(state, mu, speaker, cond))
         sizes = [row.numel() for row in state.rows[0]]
-        # rows for the next packet in separate buffers, since programs still read the old rows
+        # rows for the next packet in separate buffers, because programs still read the old rows
         behind = mu.new_empty((len(state.rows), sum(sizes)))
         x = noise[0]
         for step, (_, dt) in enumerate(state.schedule.span):

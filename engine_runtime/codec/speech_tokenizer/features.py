@@ -106,7 +106,7 @@ class WhisperLogMel(nn.Module):
 
     def start_ceiling(self, estimate: float | None) -> float:
         """Initial ceiling of a stream, given an estimate of the segment's maximum; "running_max" ignores the
-        estimate, since it was trained with the bundle's prior."""
+        estimate, because it was trained with the bundle's prior."""
         return estimate if estimate is not None and self.is_revised else self.prior
 
     def streamed(self, pcm: Tensor, prior: float, code_frames: int, codes: int) -> tuple[Tensor, float]:

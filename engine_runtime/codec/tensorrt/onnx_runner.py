@@ -1,7 +1,7 @@
 """Runs an exported part of the codec on onnxruntime, on the CPU.
 
 In: a `Graph` and its ONNX model, with its weights or without. Out: a `Runner`. Runs in the thread of its
-caller, with one thread by default, since the codec runs beside the language model.
+caller, with one thread by default, because the codec runs beside the language model.
 """
 
 from __future__ import annotations

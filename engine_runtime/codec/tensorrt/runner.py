@@ -132,7 +132,7 @@ class EngineRunner:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Make the device current, since the library uses the current device; name the graph in errors."""
+        """Make the device current, because the library uses the current device; name the graph in errors."""
         try:
             with torch.cuda.device(self._device if self._device.type == "cuda" else -1):
                 yield

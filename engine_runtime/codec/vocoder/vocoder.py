@@ -144,7 +144,7 @@ class Vocoder:
     def check(self, mel: Tensor) -> None:
         """Raise MelMismatchError for a wrong number of bands, ExecutorError for values that are not finite.
 
-        Values are checked on the CPU only, since elsewhere that would synchronize with the device.
+        Values are checked on the CPU only, because elsewhere that would synchronize with the device.
         `ReplyVoice` checks the samples.
         """
         if mel.ndim != 2 or mel.shape[0] != self.mel.n_mels:

@@ -35,7 +35,7 @@ def to_stored(x, dtype: tl.constexpr):
 
 @triton.jit
 def _as_dtype(x, dtype: tl.constexpr):
-    """Convert via float32, since sm_89 cannot convert fp8 to bf16 directly."""
+    """Convert via float32, because sm_89 cannot convert fp8 to bf16 directly."""
     if x.dtype == dtype:
         return x
     return x.to(tl.float32).to(dtype)
@@ -153,7 +153,7 @@ def _combined(tops, totals, parts):
 @triton.jit
 def _combine_splits(partial, tops, totals, out, head, num_splits, HEADS: tl.constexpr, DIM: tl.constexpr,
           GROUP: tl.constexpr, NUM_SPLITS: tl.constexpr):  # fmt: skip
-    """Combine the partitions of one K/V head. Bypasses L1 (.cg), since other programs wrote them."""
+    """Combine the partitions of one K/V head. Bypasses L1 (.cg), because other programs wrote them."""
     dims = tl.arange(0, DIM)
     splits = tl.arange(0, NUM_SPLITS)
     for member in range(GROUP):

@@ -71,7 +71,7 @@ def row_linear(x, norm, weight, scale, residual, out, num_rows, eps, COLUMNS: tl
     ):
         row = tile_index * ROWS + rows
         at = tl.minimum(row, num_rows - 1)[:, None] * COLUMNS + columns[None, :]
-        # Omit a mask that is always true, since it would still be evaluated.
+        # Omit a mask that is always true, because it would still be evaluated.
         mask = None if COLUMNS == WIDTH else inside[None, :] & (rows >= 0)[:, None]
         other = None if COLUMNS == WIDTH else 0.0
         tile = tl.load(weight + at, mask=mask, other=other)
@@ -194,7 +194,7 @@ def row_linear_int4(x, norm, weight, scale, residual, out, num_rows, eps, COLUMN
     """int4 weights as words [num_rows or 2 num_rows, NUM_GROUPS * 16] int32, scale [.., NUM_GROUPS] float16.
 
     WIDTH: NUM_GROUPS * 128 up to a power of two. Byte b of word w of a group holds the columns 4 w + b (low
-    half) and 64 + 4 w + b, both plus 8; columns from COLUMNS on have no effect, since x is 0 there.
+    half) and 64 + 4 w + b, both plus 8; columns from COLUMNS on have no effect, because x is 0 there.
     """
     WORDS: tl.constexpr = NUM_GROUPS * 16
     words = tl.arange(0, WIDTH // 8)

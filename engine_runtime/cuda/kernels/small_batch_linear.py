@@ -28,7 +28,7 @@ def small_batch_linear(x, weight, scale, residual, out, num_rows, OUT: tl.conste
     for start in range(0, COLUMNS, BLOCK):
         column = start + columns
         is_column = column < COLUMNS
-        # Load finite values beyond the last column, since 0 x NaN is not 0.
+        # Load finite values beyond the last column, because 0 x NaN is not 0.
         tile = tl.load(from_output + (column if COLUMNS % BLOCK == 0 else tl.minimum(column, COLUMNS - 1)))
         value = tl.load(x + rows[:, None] * COLUMNS + column[None, :],
                         mask=is_row[:, None] & is_column[None, :], other=0.0)  # fmt: skip

@@ -296,7 +296,7 @@ class CudaExecutor:
 
 
 def _taking() -> Callable[[Tensor, Tensor], None]:
-    """The kernel that copies a step's inputs to the device. Imported here, since only this backend needs
+    """The kernel that copies a step's inputs to the device. Imported here, because only this backend needs
     Triton."""
     from engine_runtime.executors.cuda.triton_backend import take_inputs
 

@@ -252,7 +252,7 @@ class Prefill:
                 queries, keys, values, attn_mask=causal_lower_right(num_rows, span.num_seen), enable_gqa=True
             )
             return heads[0].transpose(0, 1).reshape(num_rows, -1)
-        # The query heads of one K/V head become query rows, since they attend to the same keys.
+        # The query heads of one K/V head become query rows, because they attend to the same keys.
         grouped = q.view(1, keys.shape[1], -1, dim)
         return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
 

@@ -155,9 +155,9 @@ def test_an_engine_that_no_conversation_can_run_on_is_refused(
 
 def test_sizes_that_the_library_changed_are_reported(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engine", build=altered(tokens_per_block=64))
-    assert report.changed == ("tokens_per_block is 64, asked for was 32",)
+    assert report.changed == ("tokens_per_block is 64, not the requested 32",)
     assert report.engine.tokens_per_block == 64
-    assert "tokens_per_block is 64, asked for was 32" in "\n".join(report.lines())
+    assert "tokens_per_block is 64, not the requested 32" in "\n".join(report.lines())
 
 
 def test_an_option_that_the_library_ignores_is_an_error(tiny_checkpoint: Path, tmp_path: Path) -> None:
