@@ -45,6 +45,9 @@ class InterruptionSettings:
     continuation_window_ms: int = 1_000
     """It does if it begins this soon after the first sound of the reply: the boundary of backchannels at the
     start of a reply in LiveKit agents."""
+    bystander_ms: int = 320
+    """Speech that has stayed too quiet for the user's for so long is somebody else's. Before its first vowel
+    nothing is known."""
     unfinished_ms: int = 1_000
     """Silence after which the reply goes on, after longer speech that sounded unfinished. LiveKit's time-out
     is 2,000 ms; here, what was said is not lost if the user goes on after all."""

@@ -32,6 +32,8 @@ class TurnAction(Enum):
     """It was no turn: the reply goes on where it was paused."""
     BARGE_IN = "barge_in"
     """It is a turn: the reply is cut and a new turn is open, from the first speech on."""
+    IGNORE = "ignore"
+    """Somebody further away speaks: no turn, and a reply goes on."""
 
 
 PressEnd = Literal["released", "length"]

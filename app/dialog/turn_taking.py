@@ -1,8 +1,8 @@
 """Turn-taking: a pure state machine from speech probabilities to turn events. The clock is passed in.
 
-In: one probability per VAD frame with its time, the end-of-turn detector's answers about pauses, the button
-of push-to-talk, and when a reply starts and ends. Out: turn events. Runs in the dialog thread; knows no
-audio, no thread and no real clock (times are milliseconds of captured audio).
+In: one probability per VAD frame with its time and level, the end-of-turn detector's answers about pauses,
+the button of push-to-talk, and when a reply starts and ends. Out: turn events. Runs in the dialog thread;
+knows no audio, no thread and no real clock (times are milliseconds of captured audio).
 
     idle --open--> hearing --commit--> replying (not heard yet) --reply_heard--> replying (heard) --> idle
                    hearing --drop--> idle          (too short: a cough, a click)
@@ -13,6 +13,8 @@ audio, no thread and no real clock (times are milliseconds of captured audio).
 
 A pause is committed after `end_ms` of silence, or as `end_of_turn` decides once a detector has answered. An
 answer that comes late, or never, changes nothing.
+
+Speech that is much quieter than the user's turns is somebody else's: it opens no turn and pauses no reply.
 
 Push-to-talk: `press` opens the turn, or interrupts the reply, at once, and takes over a turn that voice has
 opened; the frame that reaches the time of `release` commits it, or drops it if nothing was said. In between a
@@ -28,6 +30,7 @@ from app.dialog.interruption import Interruption, SpeechVerdict
 from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.voice_level import VoiceLevel
 
 
 class _Phase(Enum):
@@ -43,6 +46,7 @@ class TurnTaking:
     def __init__(self, settings: TurnTakingSettings) -> None:
         self.settings = settings
         """May be replaced between frames."""
+        self.voice_level = VoiceLevel()
         self._phase = _Phase.IDLE
         self._recent = SpeechWindow()
         self._speech_start_ms = 0.0
@@ -86,11 +90,16 @@ class TurnTaking:
         """End of the latest speech of the turn."""
         return self._speech_end_ms
 
-    def update(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
-        """One VAD frame that was captured from `start_ms` to `end_ms`; frames come in order."""
+    def update(
+        self, probability: float, start_ms: float, end_ms: float, level_db: float | None = None
+    ) -> list[TurnEvent]:
+        """One VAD frame that was captured from `start_ms` to `end_ms`; frames come in order. `level_db` is
+        that of voice_level.voiced_level."""
         if end_ms <= start_ms:
             raise ValueError(f"a frame needs a length, got {start_ms} to {end_ms} ms")
         self._now_ms = end_ms
+        is_speech = probability >= self.settings.end_threshold
+        self.voice_level.hear(level_db, start_ms, end_ms, is_speech=is_speech)
         if self._is_pressed:
             return self._hear_press(probability, start_ms, end_ms)
         if self._phase is _Phase.HEARING:
@@ -112,6 +121,7 @@ class TurnTaking:
         self._recent.clear()
         if phase is _Phase.HEARING:
             return []
+        self.voice_level.begin_turn()
         if phase is _Phase.INTERRUPTED and self._interruption is not None:
             return self._take_turn(self._interruption)
         if continues:
@@ -156,8 +166,9 @@ class TurnTaking:
         self._recent.clear()
 
     def forget_speech(self) -> list[TurnEvent]:
-        """The source of the frames changes, and with it their clock: what was said over a reply is no
-        turn."""
+        """The source of the frames changes, and with it their clock and level: what was said over a reply is
+        no turn."""
+        self.voice_level = VoiceLevel()
         interruption, self._interruption = self._interruption, None
         self._recent.clear()
         if not self.is_interrupted or interruption is None:
@@ -171,6 +182,8 @@ class TurnTaking:
         start = self._recent.speech_start(self.settings)
         if start is None:
             return []
+        if self._is_bystander:
+            return self._ignore(start, end_ms)
         earlier = self._continued_by(start)
         self._begin_speech(start, end_ms)
         if earlier is not None:
@@ -187,7 +200,7 @@ class TurnTaking:
                 self._end_pause()
                 events.append(self._event(TurnAction.RESUME, end_ms))
             if end_ms - self._speech_start_ms >= self.settings.max_turn_ms:
-                self._enter_reply(end_ms, may_reopen=False)
+                self._commit(end_ms, may_reopen=False)
                 self._waits_for_silence = True
                 events.append(self._event(TurnAction.COMMIT, end_ms))
             return events
@@ -201,7 +214,7 @@ class TurnTaking:
             events.append(self._event(TurnAction.DROP, end_ms))
         elif not is_short and silence_ms >= self._commit_after_ms:
             committed = self._event(TurnAction.COMMIT, end_ms)
-            self._enter_reply(end_ms, may_reopen=True)
+            self._commit(end_ms, may_reopen=True)
             self._sounded_unfinished = committed.stage not in (None, Stage.LIKELY)
             events.append(committed)
         return events
@@ -226,7 +239,7 @@ class TurnTaking:
         if is_short:
             self.end_turn()
         else:
-            self._enter_reply(end_ms, may_reopen=how == "released")
+            self._commit(end_ms, may_reopen=how == "released")
             self._waits_for_silence = how == "length"
         return ended
 
@@ -261,6 +274,8 @@ class TurnTaking:
         start = self._recent.interruption_start(self.settings)
         if start is None or not self.settings.barge_in or self._may_continue(start):
             return []
+        if self._is_bystander:
+            return self._ignore(start, end_ms)
         earlier = self._continued_by(start)
         window_ms = self.settings.interruption.continuation_window_ms
         was_cut_off = self._sounded_unfinished and start - self._heard_ms <= window_ms
@@ -283,6 +298,10 @@ class TurnTaking:
 
     def _judge(self, interruption: Interruption) -> list[TurnEvent]:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
+        if self._is_bystander and interruption.length_ms >= self.settings.interruption.bystander_ms:
+            self._phase, self._interruption = _Phase.REPLYING, None
+            ignored = self._ignore(interruption.first_ms, interruption.now_ms)
+            return [_event_of(interruption, TurnAction.RESUME_REPLY), *ignored]
         verdict = interruption.verdict if self.settings.barge_in else SpeechVerdict.NO_TURN
         if verdict is SpeechVerdict.NO_TURN:
             self._phase = _Phase.REPLYING
@@ -293,10 +312,20 @@ class TurnTaking:
         """What was said over the reply is a turn."""
         self._phase = _Phase.HEARING
         self._interruption = None
+        self.voice_level.begin_turn()
         self._speech_start_ms, self._speech_end_ms = interruption.first_ms, interruption.speech_end_ms
         self._speech_ms = interruption.speech_ms
         self._end_pause()
         return [_event_of(interruption, TurnAction.BARGE_IN)]
+
+    @property
+    def _is_bystander(self) -> bool:
+        return self.voice_level.is_quieter(self.settings.bystander_db)
+
+    def _ignore(self, start_ms: float, end_ms: float) -> list[TurnEvent]:
+        """Somebody else speaks, which is said once."""
+        is_new = self.voice_level.ignore()
+        return [TurnEvent(TurnAction.IGNORE, end_ms, start_ms, end_ms)] if is_new else []
 
     def _may_continue(self, start_ms: float) -> bool:
         """Whether speech from `start_ms` on still belongs to the turn that was committed."""
@@ -313,11 +342,16 @@ class TurnTaking:
 
     def _begin_speech(self, start_ms: float, end_ms: float) -> None:
         self._phase = _Phase.HEARING
+        self.voice_level.begin_turn()
         self._speech_start_ms = start_ms
         self._speech_end_ms = end_ms
         self._speech_ms = self._recent.speech_since(start_ms, self.settings.end_threshold)
         self._end_pause()
         self._recent.clear()
+
+    def _commit(self, at_ms: float, *, may_reopen: bool) -> None:
+        self.voice_level.commit_turn()
+        self._enter_reply(at_ms, may_reopen=may_reopen)
 
     def _enter_reply(self, at_ms: float, *, may_reopen: bool) -> None:
         self._phase = _Phase.REPLYING

@@ -49,6 +49,9 @@ class TurnTakingSettings:
     """Speech needed, without a gap, to pause the reply. `interruption` tells what follows."""
     barge_in_clear: float = 0.75
     """Where two frames are enough, so is a single one with this probability."""
+    bystander_db: float | None = 10.0
+    """Speech that is quieter than the user's turns by this much is somebody else's; None: all speech counts.
+    People who talk with each other at one microphone differ by less."""
     interruption: InterruptionSettings = field(default_factory=InterruptionSettings)
     """When speech over a reply is a turn, and when the reply goes on."""
 
@@ -65,6 +68,8 @@ class TurnTakingSettings:
                 "need barge_in_threshold <= barge_in_clear, "
                 f"got {self.barge_in_threshold} and {self.barge_in_clear}"
             )
+        if self.bystander_db is not None and self.bystander_db <= 0:
+            raise ValueError(f"bystander_db must be positive, got {self.bystander_db}")
         if not 0 < self.start_ms <= self.start_window_ms:
             raise ValueError(
                 f"need 0 < start_ms <= start_window_ms, got {self.start_ms} and {self.start_window_ms}"

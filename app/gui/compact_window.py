@@ -22,7 +22,6 @@ from app.session.events import (
     Levels,
     ReplyCut,
     ReplyTextDelta,
-    SessionState,
     TurnCancelled,
     TurnCommitted,
     TurnExtended,
@@ -111,8 +110,6 @@ class CompactWindow(QWidget):
         """Show what the badge of the large window shows."""
         self.badge.show_state(self._shown_badge.state)
         self.badge.show_input(self._shown_badge.input)
-        is_replying = self._shown_badge.state in (SessionState.THINKING, SessionState.SPEAKING)
-        self.stop_button.setEnabled(is_replying)
 
     def _show_levels(self, event: Levels) -> None:
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
@@ -154,6 +151,7 @@ class CompactWindow(QWidget):
     def _connect(self) -> None:
         bridge, mute = self._bridge, self._controls.mute_button
         self._shown_badge.changed.connect(self._follow_badge)
+        bridge.state_changed.connect(lambda event: self.stop_button.setEnabled(event.can_stop))
         bridge.levels.connect(self._show_levels)
         bridge.turn_opened.connect(self._open)
         bridge.turn_committed.connect(self._commit)

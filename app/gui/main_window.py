@@ -201,6 +201,7 @@ class MainWindow(QMainWindow):
     def _connect_session(self) -> None:
         bridge, transcript, controls = self.bridge, self.transcript, self.controls
         bridge.state_changed.connect(lambda event: self._show_state(event.state))
+        bridge.state_changed.connect(lambda event: self.composer.set_replying(event.can_stop))
         bridge.engine_ready.connect(self.header.show_engine)
         bridge.engine_ready.connect(lambda event: transcript.welcome.show_card(event.card))
         bridge.levels.connect(controls.show_levels)
@@ -221,7 +222,6 @@ class MainWindow(QMainWindow):
         self.header.badge.show_state(state)
         self.transcript.show_state(state)
         self.composer.set_ready(state in _ANSWERABLE)
-        self.composer.set_replying(state in (SessionState.THINKING, SessionState.SPEAKING))
         self.sample_row.set_ready(state in _ANSWERABLE)
         self.transcript.welcome.set_ready(state in _ANSWERABLE)
 

@@ -81,6 +81,7 @@ class Preferences:
     hotkey: str = ""
     interruption: Interruption = "at_once"
     sensitivity: Sensitivity = "normal"
+    ignores_bystanders: bool = True
     echo_cancellation: EchoMode = "auto"
     echo_library: EchoLibrary = DEFAULT_LIBRARY
     noise_suppression: bool = False
@@ -130,6 +131,7 @@ class Preferences:
                 input_mode=turns.input_mode or self.input_mode,
                 pause_ms=pause_ms,
                 tail_ms=min(turns.tail_ms, pause_ms),
+                bystander_db=turns.bystander_db if self.ignores_bystanders else None,
                 barge_in=interruption_ms is not None,
                 barge_in_ms=interruption_ms or turns.barge_in_ms,
             ),
@@ -181,6 +183,7 @@ class PreferenceStore:
             hotkey=self._text("hotkey") if combination(self._text("hotkey")) else default.hotkey,
             interruption=_known(get_args(Interruption), self._text("interruption"), default.interruption),
             sensitivity=_known(get_args(Sensitivity), self._text("sensitivity"), default.sensitivity),
+            ignores_bystanders=self._text("ignores_bystanders") != "false",
             echo_cancellation=_known(
                 get_args(EchoMode), self._text("echo_cancellation"), default.echo_cancellation
             ),

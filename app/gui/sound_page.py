@@ -39,6 +39,7 @@ class SoundPage(SettingsPage):
         )
         self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
         self.gain_control = QCheckBox(self.tr("Adjust speech to a constant level"))
+        self.bystanders = QCheckBox(self.tr("Ignore quieter voices"))
         super().__init__(
             (self.tr("&Microphone"), self.input_box, ""),
             (self.tr("&Loudspeaker"), self.output_box, ""),
@@ -71,6 +72,14 @@ class SoundPage(SettingsPage):
                 self.gain_control,
                 self.tr("For a microphone that is too quiet or far away."),
             ),
+            (
+                self.tr("Other &people"),
+                self.bystanders,
+                self.tr(
+                    "After three of your turns, speech that is much quieter neither opens a turn nor "
+                    "interrupts a reply. Speech that is repeated within three seconds is heard."
+                ),
+            ),
         )
 
     def show_preferences(self, preferences: Preferences) -> None:
@@ -83,6 +92,7 @@ class SoundPage(SettingsPage):
         choose(self.echo_library_box, preferences.echo_library)
         self.noise_suppression.setChecked(preferences.noise_suppression)
         self.gain_control.setChecked(preferences.gain_control)
+        self.bystanders.setChecked(preferences.ignores_bystanders)
 
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the page."""
@@ -95,4 +105,5 @@ class SoundPage(SettingsPage):
             echo_library=self.echo_library_box.currentData(),
             noise_suppression=self.noise_suppression.isChecked(),
             gain_control=self.gain_control.isChecked(),
+            ignores_bystanders=self.bystanders.isChecked(),
         )

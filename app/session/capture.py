@@ -18,6 +18,7 @@ from app.audio.wav_streams import WavMicrophone
 from app.dialog.speech_end import speech_end
 from app.dialog.utterance import UtteranceBuffer
 from app.dialog.vad import Vad
+from app.dialog.voice_level import voiced_level
 from engine_runtime.types import Pcm
 
 _MOST_BEHIND_MS = 500.0
@@ -31,6 +32,8 @@ class VadFrame:
     start: int
     end: int
     probability: float
+    level_db: float | None = None
+    """In dBFS, None where it does not tell how far away somebody speaks (voice_level), and in a file."""
     may_be_echo: bool = False
     """It may hold an echo that is not cancelled yet."""
 
@@ -133,7 +136,8 @@ class Capture:
             self._peak_probability = max(self._peak_probability, probability)
             start = self.utterance.end
             self.utterance.append(frame)
-            yield VadFrame(start, start + size, probability, may_be_echo)
+            level_db = None if self.is_file else voiced_level(frame)
+            yield VadFrame(start, start + size, probability, level_db, may_be_echo)
 
     def _pass_on(self, pcm: Pcm, first: int) -> None:
         if self.listener is not None and self.source is not None and len(pcm):

@@ -112,7 +112,7 @@ class DialogLoop:
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._waiting: deque[AskText | PlaySample] = deque()
         """What was asked before the engine was ready."""
-        self._state: SessionState | None = None
+        self._state: StateChanged | None = None
         self._is_loaded = False
         self._has_failed = False
         self._failures = 0
@@ -357,10 +357,11 @@ class DialogLoop:
     # ---- state ----
 
     def _report_state(self, state: SessionState | None = None) -> None:
-        state = state or self._present_state()
-        if state is not self._state:
-            self._state = state
-            self._emit(StateChanged(state))
+        is_paused = state is None and self.turns.is_paused
+        changed = StateChanged(state or self._present_state(), is_paused)
+        if changed != self._state:
+            self._state = changed
+            self._emit(changed)
 
     def _present_state(self) -> SessionState:
         if self._has_failed:

@@ -59,6 +59,13 @@ class StateChanged:
     """The session does something else now."""
 
     state: SessionState
+    is_paused: bool = False
+    """The user speaks over a reply, which may be resumed."""
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether there is a reply to stop."""
+        return self.is_paused or self.state in (SessionState.THINKING, SessionState.SPEAKING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,9 @@ class ConversationReport:
         or "late") and the `cost_ms` of the detector when that has answered; `speculate` (a reply is made and
         held); `confirm` (the turn is committed) with its `silence_ms`, `reason` (the stage, "silence" or
         "length") and `is_speculative` (1 if there is a held reply); `roll_back` (the user continued: the held
-        reply, or with `is_speculative` 0 that of a committed turn, is discarded); `cut` (the reply was
-        stopped) with its `reason`, `heard_ms`, `made_ms`.
+        reply, or with `is_speculative` 0 that of a committed turn, is discarded); `ignore` (a bystander
+        speaks) with its `level_db` and that of the user, `user_db`; `cut` (the reply was stopped) with its
+        `reason`, `heard_ms`, `made_ms`.
 
         speculation: SpeculationStats.
         """

@@ -14,6 +14,7 @@ from typing import Literal
 from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
+from app.dialog.voice_level import VoiceLevel
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
 from app.session.end_of_turn_worker import EndOfTurnWorker
@@ -53,7 +54,7 @@ from app.session.speech_feed import SpeechFeed
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope
 
-DecisionKind = Literal["pause", "speculate", "confirm", "roll_back", "interrupt", "resume", "cut"]
+DecisionKind = Literal["pause", "speculate", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"]
 
 
 class TurnControl:
@@ -91,9 +92,14 @@ class TurnControl:
         """The state of the current turn, None if there is none."""
         if self._turn is None:
             return None
-        if not self._player.has_reply or self._turn_taking.is_interrupted:
+        if not self._player.has_reply or self.is_paused:
             return SessionState.HEARING
         return SessionState.SPEAKING if self._player.is_heard else SessionState.THINKING
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the user speaks over a reply that is not cut yet."""
+        return self._turn_taking.is_interrupted
 
     @property
     def turn_id(self) -> int:
@@ -116,6 +122,8 @@ class TurnControl:
 
     def apply(self, settings: SessionSettings) -> None:
         """Use these settings from the next frame and turn on."""
+        if settings.audio_processing != self.settings.audio_processing:
+            self._turn_taking.voice_level = VoiceLevel()
         self.settings = settings
         self._turn_taking.settings = settings.turn_taking
         self._player.least_ms = settings.playback_start_ms
@@ -126,8 +134,8 @@ class TurnControl:
         """The next frame of the microphone."""
         capture = self._capture
         probability = frame.probability if self._counts(frame) else 0.0
-        events = self._turn_taking.update(probability, capture.ms_of(frame.start), capture.ms_of(frame.end))
-        for event in events:
+        start_ms, end_ms = capture.ms_of(frame.start), capture.ms_of(frame.end)
+        for event in self._turn_taking.update(probability, start_ms, end_ms, frame.level_db):
             self._on_turn_event(event)
         if self._turn is not None and self._turn_taking.is_hearing:
             self._roll_back_if_continued(self._turn)
@@ -280,6 +288,11 @@ class TurnControl:
             if turn is not None:
                 self._stop(turn, "barge_in")
             self._open_voice(event)
+        elif event.action is TurnAction.IGNORE:
+            level = self._turn_taking.voice_level
+            self._decide(
+                "ignore", self.turn_id, level_db=level.speech_db or 0.0, user_db=level.user_db or 0.0
+            )
         elif turn is None:
             return
         elif event.action is TurnAction.PAUSE:

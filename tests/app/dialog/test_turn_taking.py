@@ -163,6 +163,7 @@ def test_frames_need_a_length() -> None:
         {"max_turn_ms": 100},
         {"pre_roll_ms": -1},
         {"barge_in_ms": -5},
+        {"bystander_db": 0.0},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float]) -> None:

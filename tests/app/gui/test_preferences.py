@@ -37,6 +37,7 @@ EVERYTHING = Preferences(
     echo_library="livekit",
     noise_suppression=True,
     gain_control=True,
+    ignores_bystanders=False,
     seed=0,
     flow_steps=6,
     flow_schedule="uniform",
@@ -175,6 +176,7 @@ def test_session_settings_follow_the_preferences() -> None:
     assert settings.turn_taking.eagerness == "eager"
     assert settings.turn_taking.input_mode == "both"
     assert not settings.turn_taking.barge_in
+    assert settings.turn_taking.bystander_db is None
     assert settings.audio_processing == AudioProcessing(
         "off", noise_suppression=True, gain_control=True, library="livekit"
     )

@@ -44,6 +44,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         echo_library="livekit",
         noise_suppression=True,
         gain_control=True,
+        ignores_bystanders=False,
         seed=0,
         flow_steps=1,
         flow_schedule="quadratic",

@@ -108,3 +108,15 @@ def test_the_compact_window_mutes_and_stops(window: MainWindow, session: Scripte
     window.bridge.poll()
     compact.stop_button.click()
     assert session.commands[-1] == CancelTurn()
+
+
+def test_a_paused_reply_can_be_stopped_with_the_mouse(window: MainWindow, session: ScriptedSession) -> None:
+    buttons = (window.composer.button, window.modes.compact.stop_button)
+    for is_paused in (False, True):
+        session.feed(StateChanged(SessionState.HEARING, is_paused))
+        window.bridge.poll()
+        assert [button.isEnabled() for button in buttons] == [is_paused] * 2
+    for button in buttons:
+        sent = len(session.commands)
+        button.click()
+        assert session.commands[sent:] == [CancelTurn()]

@@ -129,6 +129,7 @@ def test_a_backchannel_is_no_turn_and_the_reply_goes_on(step_s: float) -> None:
     states = [event.state for event in driver.of(StateChanged)]
     spoken = states[states.index(SessionState.SPEAKING) :]
     assert spoken[:3] == [SessionState.SPEAKING, SessionState.HEARING, SessionState.SPEAKING]
+    assert [event.state for event in driver.of(StateChanged) if event.is_paused] == [SessionState.HEARING]
 
 
 def test_an_interruption_cuts_the_reply_and_loses_nothing_that_was_said() -> None:

@@ -1,0 +1,107 @@
+"""Who is taken for a bystander: the user, whose level varies, or somebody further away? Run by hand:
+
+    python -m tests.tools.bystander_bench [TURNS]
+
+The recordings of the duplex bench go through the real VAD and turn-taking, without a session. Each of five
+users says TURNS questions and interruptions, at a level drawn anew each time within the given range. After
+each of them one of two other voices says a sentence, 12 to 18 dB below the user's mean level, in silence or
+over a reply. Printed are the shares that were heard, and when the first of the user's was not.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from app.dialog.turn_events import TurnAction
+from app.dialog.turn_taking import TurnTaking
+from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.vad import SileroVad
+from app.dialog.voice_level import voiced_level
+from app.duplex.clips import Clip, load_clips
+from app.duplex.room import RATE
+from engine_runtime.types import Pcm
+
+CLIPS = Path(__file__).parents[2] / "assets" / "duplex"
+USER_DB = -6.0
+FURTHER_DB = (-18.0, -12.0)
+FLOOR_DB = -62.0
+SILENCE_S = 4.0
+"""After each utterance, longer than somebody waits who repeats what was not heard."""
+_HEARD = {TurnAction.OPEN, TurnAction.INTERRUPT}
+
+
+class Listener:
+    """Turn-taking that hears one utterance after the other."""
+
+    def __init__(self, settings: TurnTakingSettings, rng: np.random.Generator) -> None:
+        self._machine, self._vad, self._rng = TurnTaking(settings), SileroVad(), rng
+        self._ms = 0.0
+
+    def hears(self, pcm: Pcm, *, over_reply: bool) -> bool:
+        """Whether it opens a turn, or pauses the reply that is being heard."""
+        self._machine.end_turn()
+        if over_reply:
+            self._machine.begin_reply()
+            self._machine.reply_heard()
+        lead = np.zeros(int(self._rng.integers(512)), dtype=np.float32)
+        sound = np.concatenate([lead, pcm, np.zeros(round(SILENCE_S * RATE), dtype=np.float32)])
+        sound += 10 ** (FLOOR_DB / 20) * self._rng.standard_normal(len(sound)).astype(np.float32)
+        actions: set[TurnAction] = set()
+        size, step_ms = self._vad.frame_samples, self._vad.frame_samples * 1e3 / RATE
+        for frame in sound[: len(sound) // size * size].reshape(-1, size):
+            start_ms, self._ms = self._ms, self._ms + step_ms
+            probability = self._vad.probability(frame)
+            events = self._machine.update(probability, start_ms, self._ms, voiced_level(frame))
+            actions |= {event.action for event in events}
+        return bool(actions & _HEARD)
+
+
+def at_level(clip: Clip, level_db: float) -> Pcm:
+    """The clip, `level_db` above the level of its recording."""
+    return np.asarray(10 ** (level_db / 20) * clip.pcm, dtype=np.float32)
+
+
+def talk(clips: list[Clip], speaker: str, turns: int, range_db: float, rng: np.random.Generator) -> list[int]:
+    """(heard, said) of the user, the same of the others; the first three turns are not counted."""
+    own = [clip for clip in clips if clip.speaker == speaker and clip.kind != "backchannel"]
+    others = [clip for clip in clips if clip.kind == "not_directed"]
+    listener = Listener(TurnTakingSettings(), rng)
+    counts = [0, 0, 0, 0]
+    for turn in range(turns + 3):
+        level_db = USER_DB + rng.uniform(-range_db, range_db)
+        is_heard = listener.hears(at_level(own[rng.integers(len(own))], level_db), over_reply=turn % 2 == 1)
+        if turn < 3:
+            continue
+        other = at_level(others[rng.integers(len(others))], USER_DB + rng.uniform(*FURTHER_DB))
+        was_other_heard = listener.hears(other, over_reply=rng.random() < 0.5)
+        counts = [
+            counts[0] + is_heard,
+            counts[1] + 1,
+            counts[2] + was_other_heard,
+            counts[3] + 1,
+        ]
+    return counts
+
+
+def main(turns: int) -> None:
+    """Print one line for each range."""
+    clips = load_clips(CLIPS)
+    speakers = sorted({clip.speaker for clip in clips if clip.kind == "long"})
+    _say(f"{'level of the user':<20}{'user heard':>20}{'others heard':>20}")
+    for range_db in (0.0, 3.0, 6.0, 9.0):
+        rng = np.random.default_rng(0)
+        totals = np.sum([talk(clips, speaker, turns, range_db, rng) for speaker in speakers], axis=0)
+        user, others = (f"{heard} of {said}" for heard, said in totals.reshape(2, 2))
+        _say(f"{f'+-{range_db:g} dB':<20}{user:>20}{others:>20}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
