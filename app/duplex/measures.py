@@ -114,15 +114,18 @@ class Outcomes:
         return self
 
 
-def judge(user: Sequence[UserSegment], model: Sequence[Segment]) -> Outcomes:
-    """The outcomes of one conversation. `model` are the unmerged segments of the assistant's channel."""
+def judge(
+    user: Sequence[UserSegment], model: Sequence[Segment], yielded_s: Sequence[float] | None = None
+) -> Outcomes:
+    """The outcomes of one conversation. `model` are the unmerged segments of the assistant's channel. With
+    `yielded_s`, when the session gave up a reply, one that ends by itself has not yielded."""
     speech = merge(model, MODEL_GAP_S)
     outcomes = Outcomes()
     for place, segment in enumerate(user):
         later = (other.start_s for other in user[place + 1 :] if other.kind not in IGNORED)
         until_s = min(next(later, np.inf), segment.end_s + ANSWER_S)
         if segment.kind in IGNORED:
-            outcomes.ignored.append(_judge_ignored(segment, speech))
+            outcomes.ignored.append(_judge_ignored(segment, speech, yielded_s))
         elif segment.kind == "interruption" and sounding_at(speech, segment.start_s) is not None:
             outcomes.interruptions.append(_judge_interruption(segment, speech, until_s))
         else:
@@ -177,13 +180,18 @@ def _judge_interruption(
     )
 
 
-def _judge_ignored(segment: UserSegment, speech: Sequence[Segment]) -> IgnoredOutcome:
+def _judge_ignored(
+    segment: UserSegment, speech: Sequence[Segment], yielded_s: Sequence[float] | None
+) -> IgnoredOutcome:
     reply = sounding_at(speech, segment.start_s)
+    ends_soon = reply is not None and reply.end_s - segment.start_s <= IGNORE_S
+    in_time = segment.start_s, segment.start_s + IGNORE_S
+    is_given_up = yielded_s is None or any(in_time[0] <= at_s <= in_time[1] for at_s in yielded_s)
     answer = first_start(speech, segment.start_s + 1e-6, segment.end_s + NO_ANSWER_S)
     return IgnoredOutcome(
         segment.kind,
         is_over_speech=reply is not None,
-        is_yielded=reply is not None and reply.end_s - segment.start_s <= IGNORE_S,
+        is_yielded=ends_soon and is_given_up,
         is_answered=answer is not None,
     )
 

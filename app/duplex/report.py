@@ -16,7 +16,7 @@ from app.duplex.cut_off_curve import CurvePoint, measure_curve
 from app.duplex.measures import Outcomes, Panel, judge, summarize_outcomes
 from app.duplex.room import RATE
 from app.duplex.segments import bridge, find_segments
-from app.duplex.session_measures import SessionMeasures, measure_sessions, resumed_s
+from app.duplex.session_measures import SessionMeasures, measure_sessions, resumed_s, yielded_s
 from app.duplex.simulator import DuplexRecord
 from app.duplex.statistics import LEAST_EVENTS, Share, Spread
 
@@ -30,7 +30,8 @@ _NAME_WIDTH = 22
 _IGNORED = {"S_BC": 0.9, "S_VT": 0.95, "S_ND": 0.8}
 """Shares of what was rightly ignored, with their targets."""
 _RESUMED = {
-    "S_.. resumed": "the same; a reply that pauses and is resumed, as the session reports it, yields not"
+    "S_.. resumed": "the same; by the session's report, a reply that pauses and is resumed, or that ends by "
+    "itself, has not yielded"
 }
 
 
@@ -80,7 +81,9 @@ class DuplexReport:
                 for recording in chosen:
                     sounds = find_segments(recording.assistant, RATE)
                     outcomes += judge(recording.segments, sounds)
-                    bridged += judge(recording.segments, bridge(sounds, resumed_s(recording)))
+                    bridged += judge(
+                        recording.segments, bridge(sounds, resumed_s(recording)), yielded_s(recording)
+                    )
                 panel = self._panels[place] = summarize_outcomes(outcomes)
                 resumed = summarize_outcomes(bridged).shares
                 panel.shares.update({f"{name} resumed": resumed[name] for name in _IGNORED})

@@ -92,6 +92,21 @@ def resumed_s(recording: DuplexRecord) -> list[float]:
     return [_at_s(event) for event in recording.of("resume")]
 
 
+def yielded_s(recording: DuplexRecord) -> list[float]:
+    """When replies were paused that were not resumed, or were cut without a pause."""
+    stops = sorted([*recording.of("interrupt"), *recording.of("resume"), *recording.of("cut")], key=_at_s)
+    gave_up, paused = [], {}
+    for event in stops:
+        kind = event.attributes["kind"]
+        if kind == "interrupt":
+            paused[event.turn_id] = _at_s(event)
+        elif kind == "resume":
+            paused.pop(event.turn_id, None)
+        else:
+            gave_up.append(paused.pop(event.turn_id, _at_s(event)))
+    return gave_up
+
+
 def _shifts(recording: DuplexRecord) -> list[float]:
     """Of each resumed reply whose sound is known."""
     shifts = []

@@ -122,6 +122,15 @@ def test_what_is_to_be_ignored(kind: SegmentKind, model: list[Segment], is_ignor
     assert outcome.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("yielded_s", "is_ignored"), [(None, False), ([], True), ([2.5, 4.5], True), ([3.1], False)]
+)
+def test_a_reply_that_ends_by_itself_has_not_yielded(yielded_s: list[float] | None, is_ignored: bool) -> None:
+    tic = UserSegment("tic", 3, 3.4)
+    (outcome,) = judge([tic], [Segment(1, 3.2)], yielded_s).ignored
+    assert outcome.is_ignored is is_ignored
+
+
 def test_the_panel_sums_conversations_and_defines_what_it_shows() -> None:
     total = Outcomes()
     for _ in range(6):

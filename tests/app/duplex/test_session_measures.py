@@ -7,7 +7,7 @@ import pytest
 
 from app.duplex.room import RATE
 from app.duplex.segments import UserSegment
-from app.duplex.session_measures import measure_sessions
+from app.duplex.session_measures import measure_sessions, yielded_s
 from app.duplex.simulator import Committed, DuplexRecord
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
@@ -49,6 +49,19 @@ def test_a_resumed_reply_is_compared_with_its_sound() -> None:
     measured = measure_sessions([found]).spreads
     assert measured["lost at a resume"].p50 == pytest.approx(90, abs=1)
     assert measured["doubled at a resume"].p50 == 0
+
+
+def test_a_reply_is_given_up_when_it_is_paused_for_good_or_cut_at_once() -> None:
+    found = recording(
+        decision("interrupt", 1.0, 1),
+        decision("resume", 1.5, 1),
+        decision("interrupt", 2.0, 1),
+        decision("cut", 2.8, 1),
+        decision("interrupt", 4.0, 2),
+        decision("resume", 4.4, 2),
+        decision("cut", 7.0, 3),
+    )
+    assert yielded_s(found) == [2.0, 7.0]
 
 
 def test_an_interruption_without_a_speaker_is_one_by_the_assistant_itself() -> None:
