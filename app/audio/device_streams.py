@@ -134,7 +134,7 @@ class _SoundStream(ABC):
             callback=self._callback,
             finished_callback=self._on_finished,
         )
-        # NOTE: not before the device was opened: a ring of another rate would end the reply in progress.
+        # NOTE: not before the device was opened: it may refuse this rate.
         self._prepare(rate)
         self._latency = DeviceLatency(float(self._stream.latency))
         self._stream.start()
@@ -286,11 +286,15 @@ class SoundOutput(_SoundStream):
         return self._played_clock.index_at(time_ns)
 
     def _prepare(self, rate: int) -> None:
-        if rate != self.sample_rate:
+        is_new_rate = rate != self.sample_rate
+        if is_new_rate:
             self.played = Ring(int(_RING_SECONDS * rate))
         self.recorded = PlayedTap(rate)
         self._played_clock = SampleClock(rate)
         super()._prepare(rate)
+        if is_new_rate:
+            self.is_expecting = False  # a reply in progress comes in the next round of the dialog loop
+            self.ring.rewind(0)  # and is faded in
 
     def _new_ring(self, rate: int) -> PlaybackRing:
         return PlaybackRing(int(_RING_SECONDS * rate), round(FADE_S * rate))

@@ -137,8 +137,8 @@ class CaptureProcessor:
         if not size:
             return pcm[:0]
         near, self._near = self._near[:size], self._near[size:]
-        self._frames += size // FRAME_SAMPLES
         processed = near if canceller is None or far is None else self._cancel(canceller, near, far)
+        self._frames += size // FRAME_SAMPLES
         if self._plain is not None and self._passes_through:
             processed = self._plain.process(near)
         spent_ms = (time.perf_counter_ns() - began_ns) / 1e6 * FRAME_SAMPLES / size
@@ -156,7 +156,8 @@ class CaptureProcessor:
         self._monitor = EchoMonitor()
         self._near = np.zeros(0, dtype=np.float32)
         self._frames = 0
-        self._checked = 0
+        self._unchecked = 0
+        """Frames since an echo was looked for."""
         self._is_known = False
         """Whether the latest comparison found an echo."""
         self._audible_samples = 0
@@ -214,19 +215,27 @@ class CaptureProcessor:
         return np.zeros(frames * FRAME_SAMPLES, dtype=np.float32)
 
     def _cancel(self, canceller: FrameProcessor, near: Pcm, far: Pcm) -> Pcm:
-        """Run the canceller and follow the echo; the result is its output, or `near` while that is passed
-        through."""
-        monitor = self._monitor
-        cleaned = canceller.process(near, far)
-        monitor.add(near, far, cleaned)
-        if monitor.is_audible:
-            self._audible_samples += len(near)
-        if self._frames - self._checked >= (_KNOWN_CHECK_FRAMES if self._is_known else _CHECK_FRAMES):
-            self._checked = self._frames
-            self._is_known = monitor.find_echo()
-            if self._is_known:
-                self._audible_samples = 0
-            is_wanted = self._options.echo_cancellation == "on"
-            has_echo = self._audible_samples <= _QUIET_S * RATE_HZ
-            self._state = "cancelling" if is_wanted or has_echo else "no_echo"
-        return near if self._passes_through else cleaned
+        """Run the canceller and follow the echo, however long the block is; the result is its output, or
+        `near` while that is passed through."""
+        parts = []
+        for start in range(0, len(near), FRAME_SAMPLES):
+            part = slice(start, start + FRAME_SAMPLES)
+            cleaned = canceller.process(near[part], far[part])
+            self._monitor.add(near[part], far[part], cleaned)
+            self._unchecked += 1
+            if self._unchecked >= (_KNOWN_CHECK_FRAMES if self._is_known else _CHECK_FRAMES):
+                self._look_for_echo()
+            parts.append(near[part] if self._passes_through else cleaned)
+        return np.concatenate(parts)
+
+    def _look_for_echo(self) -> None:
+        """Decide whether the output of the canceller is used."""
+        if self._monitor.is_audible:
+            self._audible_samples += self._unchecked * FRAME_SAMPLES
+        self._unchecked = 0
+        self._is_known = self._monitor.find_echo()
+        if self._is_known:
+            self._audible_samples = 0
+        is_wanted = self._options.echo_cancellation == "on"
+        has_echo = self._audible_samples <= _QUIET_S * RATE_HZ
+        self._state = "cancelling" if is_wanted or has_echo else "no_echo"

@@ -60,8 +60,8 @@ class Capture:
         `processor` gets what a microphone captures, not files."""
         self._vad = vad
         self.processor = processor
-        self._problem = ""
-        """Of the processor, as far as it was reported."""
+        self._reported: set[str] = set()
+        """Problems of the processor."""
         self._keep_samples = keep_ms * vad.sample_rate // 1000
         self._resampler = Resampler(vad.sample_rate, vad.sample_rate)
         self._ring: Ring | None = None
@@ -195,8 +195,11 @@ class Capture:
         returned before."""
         if self.processor is None or self.source is None or self.is_file:
             return ""
-        problem, self._problem = self._problem, self.processor.problem
-        return self._problem if self._problem != problem else ""
+        problem = self.processor.problem
+        if not problem or problem in self._reported:
+            return ""
+        self._reported.add(problem)
+        return problem
 
     def take_level(self) -> tuple[float, float]:
         """(RMS of the input, highest speech probability) since the last call."""

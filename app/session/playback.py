@@ -2,12 +2,15 @@
 position.
 
 In: reply PCM from the engine. Out: the playback ring, filled up to one second ahead. `start_policy` decides
-when a reply starts, and when it continues after an under-run. Dialog thread.
+when a reply starts, and when it continues after an under-run. Where a loudspeaker of another rate takes over,
+the reply is resampled anew from what was heard. Dialog thread.
 """
 
 from __future__ import annotations
 
 from collections import deque
+
+import numpy as np
 
 from app.audio.resample import Resampler
 from app.audio.streams import AudioOutput
@@ -25,24 +28,29 @@ class Playback:
     def __init__(self, audio_out: AudioOutput) -> None:
         self._out = audio_out
         self._ring = audio_out.ring
-        """The ring that the reply goes through; a loudspeaker of another rate comes with another one."""
+        """The ring that the reply goes through; a loudspeaker of another rate comes with another one, which
+        `_move` goes on in."""
         self._resampler: Resampler | None = None
         self._waiting: deque[Pcm] = deque()
         self._waiting_samples = 0
         self._policy = StartPolicy()
-        self._unseen_samples = 0
-        """Samples pushed since the last `service`, which assigns their time."""
+        self._unseen_ms = 0.0
+        """Pushed since the last `service`, which assigns its time."""
         self._underruns = 0
         """As the loudspeaker counts them, when it was looked at last."""
         self._first_index = 0
+        self._pushed: list[Pcm] = []
         self._pushed_samples = 0
+        self._moved_at = 0
+        """Samples of the reply, at its own rate, before the first one that went through the present ring."""
         self._left_samples = 0
-        """Samples of the reply, at the device's rate, that left the loudspeaker."""
+        """Samples of the present ring that left the loudspeaker."""
         self._has_output = False
         self._away_since_ns: int | None = None
         """When the loudspeaker went."""
         self._is_complete = False
         self._is_flowing = False
+        self._is_paused = False
         self.is_active = False
         """From `begin` until the last sample was heard, or `stop`."""
         self.is_lost = False
@@ -74,11 +82,12 @@ class Playback:
         self.stop()
         self._resampler = Resampler(sample_rate, self._out.sample_rate)
         self._policy.begin(asked_ns / 1e6, least_ms)
-        self._unseen_samples = 0
+        self._unseen_ms = 0.0
         self._underruns = self._out.underruns
         self._ring = self._out.ring
         self._first_index = self._ring.written
-        self._pushed_samples = self._left_samples = 0
+        self._pushed = []
+        self._pushed_samples = self._moved_at = self._left_samples = 0
         self._has_output = bool(self._out.name)
         self._away_since_ns = None
         self.is_lost = False
@@ -91,8 +100,9 @@ class Playback:
         """More of the reply."""
         if self._resampler is None:
             raise ValueError("no reply was begun")
+        self._pushed.append(pcm)
         self._pushed_samples += len(pcm)
-        self._queue(self._resampler.push(pcm))
+        self._unseen_ms += self._queue(self._resampler.push(pcm))
 
     def push_held(self, pcm: Pcm, at_ns: int) -> None:
         """More of a reply that was held; it arrived at `at_ns`."""
@@ -106,22 +116,24 @@ class Playback:
     def finish(self) -> None:
         """The reply is complete."""
         if self._resampler is not None and not self._is_complete:
-            self._queue(self._resampler.finish())
+            self._unseen_ms += self._queue(self._resampler.finish())
             self._is_complete = True
 
     def pause(self) -> None:
         """Fade to silence from the next block of the device on, and keep the rest of the reply. What was
         heard is the part before the fade; meanwhile more of the reply may be pushed."""
+        self._is_paused = True
         self._out.ring.pause()
 
     def resume(self) -> None:
         """Go on where the fade of `pause` began: what was faded out is faded in, with gains that add up to
         one."""
+        self._is_paused = False
         self._out.ring.resume()
 
     def stop(self) -> None:
         """Fade to silence, at the next block of the device."""
-        self._out.is_expecting = False
+        self._is_paused = self._out.is_expecting = False
         self._out.ring.discard()
         self._waiting.clear()
         self._waiting_samples = 0
@@ -133,7 +145,7 @@ class Playback:
         if not self.is_active:
             return
         self._note_left(now_ns)
-        if self._is_gone(now_ns) or self._out.ring is not self._ring:
+        if self._is_gone(now_ns):
             self.is_lost = self._has_output and not self._is_heard
             self.stop()
             return
@@ -159,7 +171,7 @@ class Playback:
             return 0
         if self.is_active:
             self._note_left(now_ns)
-        return min(self._resampler.input_samples(self._left_samples), self._pushed_samples)
+        return self._heard(self._resampler)
 
     def is_over(self, now_ns: int) -> bool:
         """Whether playback has ended at `now_ns`: the complete reply was played, or there is no
@@ -179,15 +191,39 @@ class Playback:
         is_away = away_since_ns is not None and now_ns - away_since_ns >= _AWAY_NS
         return is_away or not (self._out.name or self._has_output)
 
-    def _queue(self, pcm: Pcm) -> None:
+    def _heard(self, resampler: Resampler) -> int:
+        heard = self._moved_at + resampler.input_samples(self._left_samples)
+        return min(heard, self._pushed_samples)
+
+    def _queue(self, pcm: Pcm) -> float:
+        """More samples at the device's rate; returns how many ms they last."""
         if len(pcm):
             self._waiting.append(pcm)
             self._waiting_samples += len(pcm)
-            self._unseen_samples += len(pcm)
+        return len(pcm) * 1000.0 / self._out.sample_rate
+
+    def _move(self, resampler: Resampler) -> None:
+        """Go on through the ring of another loudspeaker, at its rate, from what was heard. The old ring holds
+        again what was not in the air yet."""
+        self._left_samples = max(self._left_samples, self._ring.consumed - self._first_index)
+        self._moved_at, self._left_samples = self._heard(resampler), 0
+        if self._is_paused:
+            self._out.ring.pause()
+        self._ring = self._out.ring
+        self._first_index = self._ring.written
+        self._waiting.clear()
+        self._waiting_samples = 0
+        self._resampler = Resampler(resampler.in_rate, self._out.sample_rate)
+        rest = np.concatenate(self._pushed)[self._moved_at :] if self._pushed else np.zeros(0, np.float32)
+        self._queue(self._resampler.push(rest))
+        if self._is_complete:
+            self._queue(self._resampler.finish())
 
     def _note_left(self, now_ns: int) -> None:
         """Update the playback position. It never decreases, even if the clock of a device does. What a
         loudspeaker that went had not played yet was not heard."""
+        if self._resampler is not None and self._out.ring is not self._ring:
+            self._move(self._resampler)
         if not self._out.name:
             return
         taken = self._ring.consumed
@@ -207,12 +243,14 @@ class Playback:
             self._is_flowing = self._out.is_expecting = False
 
     def _note_arrival(self, now_ms: float) -> None:
-        if self._unseen_samples:
-            self._policy.add(now_ms, self._unseen_samples * 1000.0 / self._out.sample_rate)
-            self._unseen_samples = 0
+        if self._unseen_ms:
+            self._policy.add(now_ms, self._unseen_ms)
+            self._unseen_ms = 0.0
 
     def _top_up(self) -> None:
-        ring = self._out.ring
+        ring = self._ring
+        if self._is_paused and ring.written == self._first_index:
+            return  # an empty ring has nothing to fade out
         limit = min(round(_AHEAD_S * self._out.sample_rate), ring.capacity // 2)
         while self._waiting and ring.available < limit:
             block = self._waiting.popleft()

@@ -27,8 +27,9 @@ class SampleMonitor:
         """The next block of the sample."""
         if not self._out.name:
             return
-        if self._resampler is None or self._resampler.in_rate != sample_rate:
-            self._resampler = Resampler(sample_rate, self._out.sample_rate)
+        rates = sample_rate, self._out.sample_rate
+        if self._resampler is None or (self._resampler.in_rate, self._resampler.out_rate) != rates:
+            self._resampler = Resampler(*rates)
             self._out.ring.write(np.zeros(round(_LEAD_S * self._out.sample_rate), dtype=np.float32))
         self._out.ring.write(self._resampler.push(pcm))
 

@@ -13,6 +13,7 @@ import pytest
 
 from app.audio.device_latency import DeviceLatency
 from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundInput, SoundOutput
+from app.audio.playback_ring import FADE_S
 from app.audio.wav import read_wav, write_wav
 from tests.doubles.pulse_server import PulseServer
 
@@ -131,6 +132,22 @@ def test_what_is_not_in_the_air_when_the_device_is_closed_stays_in_the_ring() ->
     assert loudspeaker.ring.consumed == 0
     loudspeaker.close()
     assert loudspeaker.ring.available == 40 * BLOCK_FRAMES
+
+
+def test_a_device_of_another_rate_begins_with_an_empty_ring_and_a_fade() -> None:
+    loudspeaker = SoundOutput()
+    loudspeaker.is_expecting = True
+    before = loudspeaker.ring
+    loudspeaker._prepare(44_100)
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    assert not block.any()
+    assert loudspeaker.underruns == 0
+    loudspeaker.ring.write(np.full(3 * BLOCK_FRAMES, 0.5, dtype=np.float32))
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    assert block[0, 0] < 0.01
+    assert (np.diff(block[: round(FADE_S * 44_100), 0]) > 0).all()
+    assert loudspeaker.ring is not before
 
 
 def test_gaps_are_counted_once_each() -> None:

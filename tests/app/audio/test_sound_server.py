@@ -27,7 +27,6 @@ def entry(index: int, name: str, description: str, monitor_of: str | None = None
         name=name,
         description=description,
         monitor_of_sink_name=monitor_of,
-        sample_spec=SimpleNamespace(rate=48_000),
     )
 
 

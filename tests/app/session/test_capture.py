@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.audio.levels import dbfs
+from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor
+from app.audio.levels import dbfs, rms
+from app.audio.resample import Resampler
+from app.audio.ring import Ring
 from app.audio.wav import write_wav
-from app.audio.wav_streams import WavMicrophone
+from app.audio.wav_streams import WavMicrophone, WavSpeaker
+from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
 from app.session.capture import Capture, VadFrame
 from tests.doubles.scripted_engine import LoudnessVad
+from tests.doubles.scripted_microphone import ScriptedMicrophone
 from tests.tools.session_driver import silence, speech
 
 MS = 1_000_000
@@ -83,3 +88,77 @@ def test_nothing_is_captured_without_a_source() -> None:
     assert not capture.is_file
     with pytest.raises(ValueError, match="no source"):
         capture.spoken_at_ns(0)
+
+
+class SilentClock(WavSpeaker):
+    """Plays, but never says when."""
+
+    def played_index(self, time_ns: int) -> float | None:
+        return None
+
+
+def test_a_loudspeaker_without_a_clock_is_reported_once() -> None:
+    speaker, microphone = SilentClock(SPEAKER_RATE), ScriptedMicrophone()
+    capture = Capture(LoudnessVad(), 1_000, CaptureProcessor(speaker, AudioProcessing()))
+    speaker.open(None, 0.0)
+    problems, frames = [], 0
+    for now_ms in range(0, 10_000, 10):
+        if now_ms % 5_000 == 0:  # the microphone is opened again
+            microphone.open(None, 0.0)
+            capture.attach(microphone)
+        microphone.service(now_ms * MS)
+        frames += len(list(capture.frames(is_muted=False)))
+        problems.append(capture.take_problem())
+    assert [problem for problem in problems if problem] == [
+        "The loudspeaker does not say when it plays, so its echo cannot be cancelled."
+    ]
+    assert frames >= 10_000 // 32 - 2
+
+
+class OtherRate:
+    """The microphone of a room, at a rate of its own."""
+
+    name = "other"
+    latency_s = 0.0
+    dropped_samples = 0
+
+    def __init__(self, room: EchoRoom, sample_rate: int) -> None:
+        self.sample_rate = sample_rate
+        self.ring = Ring(sample_rate)
+        self._room, self._resampler = room, Resampler(RATE, sample_rate)
+
+    def service(self, now_ns: int) -> None:
+        self._room.service(now_ns)
+        self.ring.write(self._resampler.push(self._room.ring.read(self._room.ring.available)))
+
+    def sample_time_ns(self, index: float) -> int:
+        return self._room.sample_time_ns(index * RATE / self.sample_rate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+def test_an_echo_captured_at_another_rate_is_cancelled(rate: int) -> None:
+    room = EchoRoom(6, 100)
+    speaker, microphone = room.speaker, OtherRate(room, rate)
+    capture = Capture(LoudnessVad(), 5_000, CaptureProcessor(speaker, AudioProcessing()))
+    loud = np.sin(2 * np.pi * 3 * np.arange(5 * SPEAKER_RATE) / SPEAKER_RATE) > -0.3
+    noise = Resampler(RATE // 2, SPEAKER_RATE).push(
+        0.1 * np.random.default_rng(0).standard_normal(3 * RATE).astype(np.float32)
+    )
+    played = noise[: len(loud)] * loud[: len(noise)]
+    room.open(None, 0.0)
+    speaker.open(None, 0.0)
+    capture.attach(microphone)  # type: ignore[arg-type]
+    for now_ms in range(0, 5_000, 10):
+        count = min(len(played), speaker.ring.free)
+        speaker.ring.write(played[:count])
+        played = played[count:]
+        microphone.service(now_ms * MS)
+        speaker.service(now_ms * MS)
+        list(capture.frames(is_muted=False))
+    assert capture.echo.state == "cancelling"
+    assert capture.echo.erle_db is not None
+    assert capture.echo.erle_db > 12
+    assert capture.take_problem() == ""
+    heard = capture.utterance.since(capture.utterance.end - 2 * RATE)
+    assert dbfs(rms(heard)) < -40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.audio.playback_ring import FADE_S, PlaybackRing
+from app.audio.playback_ring import FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
 from app.session.start_policy import MARGIN_MS, PlayoutStart
@@ -354,16 +354,70 @@ def test_a_loudspeaker_that_is_replaced_in_time_goes_on_with_the_reply() -> None
     assert np.count_nonzero(rig.pcm) == RATE * 500 // 1_000
 
 
-def test_a_loudspeaker_of_another_rate_cuts_the_reply() -> None:
+def change_loudspeaker(rig: Rig, rate: int) -> None:
+    """To one of another rate. What was handed to the one before, but was not in the air yet, is kept."""
+    latency_s = rig.speaker.latency_s
+    rig.speaker.ring.rewind(round(rig.speaker.sample_rate * latency_s))
+    WavSpeaker.__init__(rig.speaker, rate, rig.heard.append)
+    rig.speaker.latency_s = latency_s
+    rig.speaker.open(None, 0.0)
+    rig.speaker.service(rig.now_ms * MS)
+
+
+@pytest.mark.parametrize("rates", [(2 * RATE,), (11_025,), (2 * RATE, RATE), (RATE // 2, 3 * RATE)])
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_loudspeaker_of_another_rate_goes_on_with_the_reply(
+    rates: tuple[int, ...], is_complete: bool
+) -> None:
+    rig = Rig()
+    rig.speaker.latency_s = 0.05
+    ramp = np.linspace(0.1, 0.9, RATE).astype(np.float32)
+    rig.begin(0)
+    rig.playback.push(ramp if is_complete else ramp[: RATE * 7 // 10])
+    if is_complete:
+        rig.playback.finish()
+    rig.run(250)
+    began_ms = 250
+    for rate in rates:
+        change_loudspeaker(rig, rate)
+        rig.heard.clear()
+        began_ms -= 50
+        assert heard_ms(rig) == pytest.approx(began_ms, abs=0.5)
+        rig.run(150)
+        seconds = began_ms / 1_000 + np.arange(len(rig.pcm)) / rate
+        likeness = rig.pcm - np.interp(seconds, np.arange(RATE) / RATE, ramp)
+        assert np.abs(likeness[rate // 50 :]).max() < 0.01  # after the filter has settled
+        began_ms += 150
+    if not is_complete:
+        rig.playback.push(ramp[RATE * 7 // 10 :])
+        rig.playback.finish()
+    rig.run(1_000)
+    assert heard_ms(rig) == pytest.approx(1_000, abs=0.3)
+    assert len(np.trim_zeros(rig.pcm)) / rates[-1] == pytest.approx(1.15 - began_ms / 1_000, abs=0.001)
+    assert rig.playback.is_over(rig.now_ms * MS)
+    assert not rig.playback.is_lost
+    assert rig.speaker.underruns == 0
+
+
+@pytest.mark.parametrize("resumes_at_once", [True, False])
+def test_a_paused_reply_stays_paused_at_another_rate(resumes_at_once: bool) -> None:
     rig = Rig()
     rig.begin(0)
     rig.playback.push(sound(500))
+    rig.playback.finish()
     rig.run(200)
-    rig.speaker.sample_rate = 2 * RATE  # as a device that was chosen meanwhile
-    rig.speaker.ring = PlaybackRing(4 * RATE, 10)
+    rig.playback.pause()
     rig.run(100)
-    assert rig.playback.is_lost
-    assert heard_ms(rig) == pytest.approx(200, abs=0.2)
+    change_loudspeaker(rig, 2 * RATE)
+    rig.heard.clear()
+    if not resumes_at_once:
+        rig.run(100)
+        assert not rig.pcm.any()
+        assert heard_ms(rig) == pytest.approx(200, abs=0.2)
+    rig.playback.resume()
+    rig.run(400)
+    assert rig.playback.is_over(rig.now_ms * MS)
+    assert np.count_nonzero(rig.pcm) == pytest.approx(2 * RATE * 300 // 1_000, abs=2)
 
 
 def test_without_a_loudspeaker_from_the_start_nothing_is_cut() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from app.audio import sound_server
+from app.audio.device_streams import SoundOutput
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.session.commands import (
@@ -122,9 +126,28 @@ def loud_ms(wav: Path) -> float:
     return 10.0 * float(np.count_nonzero(np.abs(windows).max(axis=1) > 0.05))
 
 
+def refuse_48_khz(sink: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let a loudspeaker take no other rate than its own, as one without a converter; returns the rates at
+    which loudspeakers were opened."""
+    make_stream, opened = SoundOutput._make_stream, []
+
+    def refusing(self: SoundOutput, sounddevice: Any, **arguments: Any) -> Any:
+        if os.environ.get("PULSE_SINK") == sink and arguments["samplerate"] == 48_000:
+            raise sounddevice.PortAudioError("Invalid sample rate")
+        opened.append(arguments["samplerate"])
+        return make_stream(self, sounddevice, **arguments)
+
+    monkeypatch.setattr(SoundOutput, "_make_stream", refusing)
+    return opened
+
+
+@pytest.mark.parametrize("rate", [48_000, 44_100])
 def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
-    pulse_server: PulseServer, tmp_path: Path
+    rate: int, pulse_server: PulseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rates = refuse_48_khz("second" if rate != 48_000 else "", monkeypatch)
+    monkeypatch.setattr(sound_server, "_RATE_HZ", rate)
+
     def notices() -> list[str]:
         messages = [event.message for event in driver.of(DeviceNoticed)]
         return [message for message in messages if "microphone" not in message]  # which is silent
@@ -152,6 +175,7 @@ def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
         driver.until(lambda: driver.of(DevicesChanged)[-1].output == "second")
     assert driver.of(ReplyCut) == []
     assert driver.of(ErrorRaised) == []
+    assert set(rates) == {48_000, rate}
     gone, back = notices()
     assert gone.startswith("The loudspeaker Second loudspeaker is not connected; Null Output (speaker) takes")
     assert back == "The loudspeaker Second loudspeaker is back."
