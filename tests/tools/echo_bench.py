@@ -5,8 +5,8 @@
 The first line is the start of the library: the time until its first processor, the memory that it adds, its
 threads. The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
 microphone's clock; then what was measured of it, the echo return loss enhancement from the third second on,
-the share of frames that the VAD takes for speech before and after, and the CPU time for 10 ms of sound. The
-last rows: no echo; the option off; with noise suppression and gain control.
+the share of frames that the VAD takes for speech before and after, and the CPU time for 10 ms of sound (5th
+percentile and median). The last rows: no echo; the option off; with noise suppression and gain control.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from app.settings import EchoLibrary
 from engine_runtime.types import Pcm
 from tests.tools.echo_scene import Scene
 
+_STRETCH = 30
 _SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
 _HEADER = (
-    "echo dB  delay ms  drift ppm  state       ERL dB  delay ms  ERLE dB  VAD before  after  ms/10 ms  p99"
+    "echo dB  delay ms  drift ppm  state       ERL dB  delay ms  ERLE dB  VAD before  after  p5 ms/10 ms  p50"
 )
 
 
@@ -103,10 +104,17 @@ def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: fl
         f"{dbfs(rms(captured[settled])) - dbfs(rms(processed[settled])):7.1f}",
         f"{_speech_share(captured):9.1%}",
         f"{_speech_share(processed):7.1%}",
-        f"{np.mean(times) * 1e3:7.3f}",
-        f"{np.percentile(times, 99) * 1e3:6.3f}",
+        *(f"{each:7.3f}" for each in _cost_ms(times)),
     )
     sys.stdout.write("  ".join(values) + "\n")
+
+
+def _cost_ms(times: list[float]) -> list[float]:
+    """The 5th percentile and the median over stretches of 300 ms: the echo is looked for in some calls only,
+    and a call that was disturbed by another program takes several times as long."""
+    whole = len(times) // _STRETCH * _STRETCH
+    stretches = np.reshape(times[:whole], (-1, _STRETCH)).mean(axis=1)
+    return [float(each) for each in np.percentile(stretches, (5, 50)) * 1e3]
 
 
 def _speech_share(pcm: Pcm) -> float:
