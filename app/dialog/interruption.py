@@ -34,23 +34,23 @@ class InterruptionSettings:
     turn_ms: int = 640
     """Shorter speech is no turn. LiveKit's shortest interruption, 500 ms, and what the VAD adds at both
     ends."""
+    resume_ms: int = 224
+    """Silence after which the reply is resumed, after shorter speech. Gaps between words are seldom this
+    long."""
     finished: float = 0.15
     """Probability of the detector above which longer speech is a finished turn."""
-    resume_ms: int = 224
-    """Silence after which the reply goes on, after short speech. Gaps between words are seldom longer."""
     answer_ms: int = 320
     """Silence after which the detector is not waited for."""
+    unfinished_ms: int = 1_000
+    """Silence after which the reply is resumed, after longer speech that sounded unfinished. LiveKit's
+    time-out is 2,000 ms; here, what was said is not lost if the user continues."""
     continuation_ms: int = 256
     """Speech of this length is a turn where it continues one that was cut off."""
     continuation_window_ms: int = 1_000
     """It does if it begins this soon after the first sound of the reply: the boundary of backchannels at the
     start of a reply in LiveKit agents."""
     bystander_ms: int = 320
-    """Speech that has stayed too quiet for the user's for so long is somebody else's. Before its first vowel
-    nothing is known."""
-    unfinished_ms: int = 1_000
-    """Silence after which the reply goes on, after longer speech that sounded unfinished. LiveKit's time-out
-    is 2,000 ms; here, what was said is not lost if the user goes on after all."""
+    """Speech that stays too quiet for the user's so long is a bystander's. Its first vowel may come late."""
 
     def __post_init__(self) -> None:
         if not 0 < self.turn_ms <= self.boundary_ms:
@@ -65,6 +65,8 @@ class InterruptionSettings:
                 f"need 0 < continuation_ms <= boundary_ms and a window of at least 0, got "
                 f"{self.continuation_ms}, {self.boundary_ms} and {self.continuation_window_ms}"
             )
+        if self.bystander_ms <= 0:
+            raise ValueError(f"bystander_ms must be positive, got {self.bystander_ms}")
         if not 0.0 < self.finished <= 1.0:
             raise ValueError(f"finished must be in (0, 1], got {self.finished}")
 

@@ -357,8 +357,27 @@ class TurnControl:
 
     def _commit_voice(self, turn: UserTurn, event: TurnEvent) -> None:
         self._roll_back_if_continued(turn)
-        if not self._speculation.is_held:
+        was_held = self._speculation.is_held
+        if not was_held:
             self._feed.finish(turn.turn_id, self._speech_end_ms)
+        self._close_voice(turn, event)
+        self._decide(
+            "confirm",
+            turn.turn_id,
+            silence_ms=event.silence_ms,
+            reason=event.reason,
+            is_speculative=int(was_held),
+        )
+        self._speculation.note_turn()
+        if was_held:
+            held = self._speculation.confirm()
+            turn.commit = held.scope
+            self._player.begin_held(turn, held)
+        else:
+            self._submit_commit(turn)
+
+    def _close_voice(self, turn: UserTurn, event: TurnEvent) -> None:
+        """The turn is committed: its place, its length, and the time since its last speech."""
         capture = self._capture
         start = capture.samples_of(event.speech_start_ms)
         end = capture.samples_of(event.speech_end_ms)
@@ -378,21 +397,6 @@ class TurnControl:
             reason=event.reason,
             silence_ms=event.silence_ms,
         )
-        was_held = self._speculation.is_held
-        self._decide(
-            "confirm",
-            turn.turn_id,
-            silence_ms=event.silence_ms,
-            reason=event.reason,
-            is_speculative=int(was_held),
-        )
-        self._speculation.note_turn()
-        if not was_held:
-            self._submit_commit(turn)
-            return
-        held = self._speculation.confirm()
-        turn.commit = held.scope
-        self._player.begin_held(turn, held)
 
     def _reopen(self, turn: UserTurn) -> None:
         self._player.take_back()

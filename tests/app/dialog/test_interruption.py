@@ -104,6 +104,7 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
         ({"resume_ms": 400}, "resume_ms <= answer_ms"),
         ({"unfinished_ms": 100}, "answer_ms <= unfinished_ms"),
         ({"finished": 0.0}, "finished"),
+        ({"bystander_ms": 0}, "bystander_ms"),
     ],
 )
 def test_settings_are_checked(changes: dict[str, float], message: str) -> None:
