@@ -74,9 +74,9 @@ def test_the_menu_does_what_the_window_does(shown: MainWindow, session: Scripted
     shown.controls.mute_button.click()
     assert not tray.mute_action.isChecked()
     tray.interruption_action.trigger()
-    assert shown.preferences.interruption == "never"
+    assert shown.applied.current.interruption == "never"
     shown.controls.interruption_button.click()
-    assert shown.preferences.interruption == "at_once"
+    assert shown.applied.current.interruption == "at_once"
     assert not tray.interruption_action.isChecked()
 
 
@@ -99,7 +99,7 @@ def test_a_closed_window_is_gone_for_good(shown: MainWindow, session: ScriptedSe
 def test_a_closed_window_stays_in_the_tray_if_wanted(shown: MainWindow, session: ScriptedSession) -> None:
     closed: list[int] = []
     shown.closed.connect(lambda: closed.append(1))
-    shown.apply_preferences(Preferences(closes_to_tray=True))
+    shown.applied.apply(Preferences(closes_to_tray=True))
     shown.close()
     assert not shown.isVisible()
     assert not session.is_stopped
@@ -114,7 +114,7 @@ def test_a_closed_window_stays_in_the_tray_if_wanted(shown: MainWindow, session:
 def test_a_tray_that_has_gone_does_not_swallow_the_window(
     shown: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown.apply_preferences(Preferences(closes_to_tray=True))
+    shown.applied.apply(Preferences(closes_to_tray=True))
     monkeypatch.setattr(QSystemTrayIcon, "isSystemTrayAvailable", lambda: False)
     shown.close()
     assert session.is_stopped
