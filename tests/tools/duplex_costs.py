@@ -18,13 +18,13 @@ from app.duplex.room import RATE, EchoRoom
 from app.main import load_turn_end_detector
 from app.session.clocks import RealClock
 from app.session.commands import Start
-from app.session.events import PlaybackFinished
+from app.session.events import PlaybackFinished, TurnCancelled
 from app.session.session import Session
 from engine_runtime.types import Pcm
 from tests.app.session.test_session_echo import SpeakingEngine, spoken
 from tests.tools.session_driver import Driver
 
-_GAP_S = 4.0
+_EVERY_S = 10.0
 
 
 class TimedRoom(EchoRoom):
@@ -60,17 +60,18 @@ def main(seconds: float) -> None:
     )
     session.start()
     session.send(Start())
-    driver, began_s, replies = Driver(session, engine), time.monotonic(), 0
-    while time.monotonic() < began_s + seconds:
-        room.speak(0.6 * spoken("question", RATE), _GAP_S)
-        replies += 1
-        driver.until(lambda replies=replies: len(driver.of(PlaybackFinished)) >= replies, 60)  # type: ignore[misc]
+    driver, began_s = Driver(session, engine), time.monotonic()
+    question = 0.6 * spoken("question", RATE)
+    for _ in range(round(seconds / _EVERY_S)):
+        room.speak(question, _EVERY_S - len(question) / RATE)
+    driver.until(lambda: time.monotonic() >= began_s + seconds, 2 * seconds)
     seconds = time.monotonic() - began_s
+    replies, cuts = len(driver.of(PlaybackFinished)), len(driver.of(TurnCancelled))
     spent = {thread.name: _cpu_s(thread) for thread in session._threads if thread.is_alive()}
     session.stop()
     spent["dialog"] -= room.cpu_s
     shares = ", ".join(f"{name} {each / seconds:.1%}" for name, each in spent.items())
-    sys.stdout.write(f"of a core, in {seconds:.0f} s with {replies} replies: {shares}\n")
+    sys.stdout.write(f"of a core, in {seconds:.0f} s with {replies} replies, {cuts} cut: {shares}\n")
 
 
 def _cpu_s(thread: threading.Thread) -> float:
