@@ -84,7 +84,9 @@ class AppliedPreferences(QObject):
         self.current = dataclasses.replace(self.current, volume=percent)
         self._bridge.send(SetVolume(percent / 100))
 
-    def close(self, *, latency_panel: bool) -> None:
-        """The window closes, with or without its latency view."""
-        self.current = dataclasses.replace(self.current, latency_panel=latency_panel)
+    def close(self, *, latency_panel: bool, latency_window: bool) -> None:
+        """The window closes, with or without its latency view, which may have had a window of its own."""
+        self.current = dataclasses.replace(
+            self.current, latency_panel=latency_panel, latency_window=latency_window
+        )
         self.store.save(self.current)

@@ -67,6 +67,10 @@ class HeaderBar(QFrame):
             self.settings_button: "settings",
             self.help_button: "help",
         }
+        self.detach_action = QAction(self)
+        self.detach_action.setCheckable(True)
+        self.panel_button.addAction(self.detach_action)
+        self.panel_button.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         self.menu = QMenu(self)
         self.csv_action, self.trace_action, self.picture_action = (QAction(self) for _ in range(3))
         for action, signal in (
@@ -126,6 +130,12 @@ class HeaderBar(QFrame):
         ):
             button.setAccessibleName(name)
             button.setToolTip(f"{name} ({shortcut})" if shortcut else name)
+        self.detach_action.setText(self.tr("Latency view in a window of its own"))
+        self.panel_button.setToolTip(
+            self.tr("%1 (F9); in a window of its own: Shift+F9 or right-click").replace(
+                "%1", self._panel_words()
+            )
+        )
         self.csv_action.setText(self.tr("Timings as CSV …"))
         self.trace_action.setText(self.tr("Timings as Chrome trace …"))
         self.picture_action.setText(self.tr("Latency view as PNG …"))

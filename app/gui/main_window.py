@@ -130,7 +130,12 @@ class MainWindow(QMainWindow):
         self._show_state(SessionState.LOADING)
         self._retranslate()
         self.restoreGeometry(store.kept_bytes("geometry"))
-        self.modes.restore(store.kept_bytes("splitter"), shows_panel=preferences.latency_panel)
+        self.modes.restore(
+            store.kept_bytes("splitter"),
+            store.kept_bytes("latency"),
+            shows_panel=preferences.latency_panel,
+            is_detached=preferences.latency_window,
+        )
         self._use_ways()
 
     def begin(self) -> None:
@@ -181,7 +186,8 @@ class MainWindow(QMainWindow):
         self.background.close()
         self.applied.store.keep_bytes("geometry", self.saveGeometry())
         self.applied.store.keep_bytes("splitter", self.modes.handle)
-        self.applied.close(latency_panel=self.modes.shows_panel)
+        self.applied.store.keep_bytes("latency", self.modes.detached.saveGeometry())
+        self.applied.close(latency_panel=self.modes.shows_panel, latency_window=self.modes.is_detached)
         self.modes.close()
         self.bridge.stop()
         if not self.bridge.session.stop():
@@ -282,6 +288,8 @@ class MainWindow(QMainWindow):
         header.language_toggled.connect(self.toggle_language)
         header.settings_wanted.connect(self.open_settings)
         header.panel_wanted.connect(self.modes.toggle_panel)
+        header.detach_action.triggered.connect(self.modes.detach_panel)
+        self.modes.panel_detached.connect(header.detach_action.setChecked)
         header.compact_wanted.connect(self.modes.enter_compact)
         self.modes.panel_toggled.connect(header.show_panel)
         self.help.shortcuts_wanted.connect(self._show_shortcuts)
@@ -311,6 +319,7 @@ class MainWindow(QMainWindow):
             "Ctrl+E": self.export.save_csv,
             "Ctrl+T": self.toggle_theme,
             "F9": self.modes.toggle_panel,
+            "Shift+F9": self.modes.toggle_detached,
             "F10": self.modes.enter_compact,
             "Ctrl+,": self.open_settings,
             "F1": self._show_shortcuts,

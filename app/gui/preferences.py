@@ -95,6 +95,8 @@ class Preferences:
     voice: str = ""
     keep: Keep = "nothing"
     latency_panel: bool = True
+    latency_window: bool = False
+    """The latency view is in a window of its own."""
     closes_to_tray: bool = False
     starts_minimised: bool = False
 
@@ -199,6 +201,7 @@ class PreferenceStore:
             voice=self._text("voice"),
             keep=_known(get_args(Keep), self._text("keep"), default.keep),
             latency_panel=self._text("latency_panel") != "false",
+            latency_window=self._text("latency_window") == "true",
             closes_to_tray=self._text("closes_to_tray") == "true",
             starts_minimised=self._text("starts_minimised") == "true",
         )

@@ -45,6 +45,7 @@ class ShortcutsDialog(QDialog):
             "Ctrl+E": self.tr("Export the timings as CSV"),
             "Ctrl+T": self.tr("Switch between light and dark"),
             "F9": self.tr("Show or hide the latency view"),
+            "Shift+F9": self.tr("Latency view in a window of its own, or back"),
             "F10": self.tr("Small window"),
             "Ctrl+,": self.tr("Settings"),
             "F1": self.tr("This list"),

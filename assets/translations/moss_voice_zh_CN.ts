@@ -13,6 +13,13 @@
     </message>
 </context>
 <context>
+    <name>DetachedView</name>
+    <message>
+        <source>MOSS Voice: latency</source>
+        <translation>MOSS Voice：延迟</translation>
+    </message>
+</context>
+<context>
     <name>Composer</name>
     <message>
         <source>Type a question …</source>
@@ -777,6 +784,14 @@
         <translation>计时导出为 Chrome trace……</translation>
     </message>
     <message>
+        <source>Latency view in a window of its own</source>
+        <translation>在独立窗口中显示延迟视图</translation>
+    </message>
+    <message>
+        <source>%1 (F9); in a window of its own: Shift+F9 or right-click</source>
+        <translation>%1 (F9)；独立窗口：Shift+F9 或单击右键</translation>
+    </message>
+    <message>
         <source>Latency view as PNG …</source>
         <translation>延迟视图导出为 PNG……</translation>
     </message>
@@ -1465,6 +1480,10 @@
     <message>
         <source>Show or hide the latency view</source>
         <translation>显示或隐藏延迟视图</translation>
+    </message>
+    <message>
+        <source>Latency view in a window of its own, or back</source>
+        <translation>将延迟视图移到独立窗口，或移回</translation>
     </message>
     <message>
         <source>Small window</source>

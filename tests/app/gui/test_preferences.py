@@ -45,6 +45,8 @@ EVERYTHING = Preferences(
     exact_encoding=True,
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
+    latency_panel=False,
+    latency_window=True,
     closes_to_tray=True,
     starts_minimised=True,
 )

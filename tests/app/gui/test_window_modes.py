@@ -57,6 +57,51 @@ def test_a_view_that_is_dragged_away_is_hidden_and_leaves_no_sliver(window: Main
     assert window.splitter.sizes()[1] >= NARROWEST
 
 
+def test_the_latency_view_is_detached_and_put_back(window: MainWindow) -> None:
+    modes, width = window.modes, window.latency.width()
+    window._shortcuts["Shift+F9"].activated.emit()
+    QApplication.processEvents()
+    assert window.latency.window() is modes.detached
+    assert modes.detached.isVisible()
+    assert window.latency.isVisible()
+    assert window.header.detach_action.isChecked()
+    window.header.panel_button.click()
+    assert not modes.detached.isVisible()
+    window.header.panel_button.click()
+    assert modes.detached.isVisible()
+    modes.detached.close()  # as the user does
+    QApplication.processEvents()
+    assert window.latency.window() is window
+    assert window.latency.isVisible()
+    assert abs(window.latency.width() - width) <= 2
+    assert not window.header.detach_action.isChecked()
+
+
+def test_a_detached_view_comes_and_goes_with_the_window_and_stays_detached(
+    qtbot: QtBot, window: MainWindow, store: PreferenceStore
+) -> None:
+    handle = window.splitter.saveState()
+    window.header.detach_action.trigger()
+    window.modes.enter_compact()
+    assert not window.modes.detached.isVisible()
+    window.modes.leave_compact()
+    assert window.modes.detached.isVisible()
+    window.close()
+    assert not window.modes.detached.isVisible()
+    assert store.kept_bytes("splitter") == handle
+    assert store.load().latency_window
+    again = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    qtbot.addWidget(again)
+    assert not again.modes.detached.isVisible()
+    again.show()
+    assert again.latency.window() is again.modes.detached
+    assert again.modes.detached.isVisible()
+    again.modes.detach_panel(False)
+    QApplication.processEvents()
+    assert again.latency.window() is again
+    assert again.latency.width() >= NARROWEST
+
+
 def test_the_compact_window_takes_the_place_of_the_large_one(window: MainWindow) -> None:
     compact = window.modes.compact
     window.header.compact_button.click()

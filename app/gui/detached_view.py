@@ -1,0 +1,45 @@
+"""A window of its own for the latency view.
+
+In: the view, geometry. Out: the view in this window; a signal when the user closes it. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+
+class DetachedView(QWidget):
+    """Holds the view while it is detached. It belongs to the main window and looks like it.
+
+    Signals:
+        closed: the user closed the window.
+    """
+
+    closed = Signal()
+
+    def __init__(self, window: QWidget) -> None:
+        super().__init__(window, Qt.WindowType.Window)
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self.resize(900, 760)
+        self._retranslate()
+
+    def hold(self, view: QWidget) -> None:
+        """Take the view; the splitter that takes it back needs no call."""
+        self._layout.addWidget(view)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Report it; the view goes back to the main window."""
+        super().closeEvent(event)
+        self.closed.emit()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    def _retranslate(self) -> None:
+        self.setWindowTitle(self.tr("MOSS Voice: latency"))
