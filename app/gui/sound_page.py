@@ -60,7 +60,7 @@ class SoundPage(SettingsPage):
             (
                 self.tr("Echo &canceller"),
                 self.echo_library_box,
-                self.tr("Both are WebRTC's; livekit takes more computing time and memory."),
+                self.tr("Both are WebRTC's and cancel alike; livekit takes more memory."),
             ),
             (
                 self.tr("&Noise suppression"),

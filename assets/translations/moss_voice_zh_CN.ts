@@ -1146,8 +1146,8 @@
         <translation>回声消除器(&amp;C)</translation>
     </message>
     <message>
-        <source>Both are WebRTC&apos;s; livekit takes more computing time and memory.</source>
-        <translation>两者都来自 WebRTC；livekit 占用更多计算时间和内存。</translation>
+        <source>Both are WebRTC&apos;s and cancel alike; livekit takes more memory.</source>
+        <translation>两者都来自 WebRTC，效果相同；livekit 占用更多内存。</translation>
     </message>
     <message>
         <source>%1 (not installed)</source>
