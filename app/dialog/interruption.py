@@ -1,4 +1,4 @@
-"""Speech over a reply: is it a turn, or does the reply go on after it?
+"""Speech over a reply: is it a turn, or does the reply resume after it?
 
 In: the VAD frames since the speech began, and the end-of-turn detector's answer. Out: a verdict. Pure, with
 times in milliseconds of captured audio; used by turn_taking. No words are recognized: length decides, and the
@@ -7,15 +7,15 @@ detector where the length is between the two.
     speech                       verdict
     `boundary_ms` or longer      a turn, while the user still speaks
     `turn_ms` or longer          after a pause: a turn if it sounds finished, or if no answer comes; the reply
-                                 goes on if it does not, and the user does not either
-    shorter                      a backchannel ("mm-hm", "yeah"), a cough, a click: the reply goes on after a
+                                 resumes if it does not, and the user does not continue
+    shorter                      a backchannel ("mm-hm", "yeah"), a cough, a click: the reply resumes after a
                                  pause
 
 Right after the start of a reply to a turn that did not sound finished, `continuation_ms` are enough: the user
-was cut off and goes on.
+was cut off and continues.
 
 Spoken by ten synthetic voices, 95 of 100 backchannels are shorter than `turn_ms`, and so are single words
-such as "stop" or "what": neither length nor the detector tells these from "right". The reply goes on; a
+like "stop" or "what": neither length nor the detector distinguishes these from "right". The reply resumes; a
 button or Esc stops it.
 """
 
@@ -79,7 +79,7 @@ class SpeechVerdict(Enum):
     TURN = 1
     """A turn: the reply is cut."""
     NO_TURN = 2
-    """A backchannel or a noise: the reply goes on."""
+    """A backchannel or a noise: the reply resumes."""
 
 
 class Interruption:
@@ -95,7 +95,7 @@ class Interruption:
         was_cut_off: bool = False,
     ) -> None:
         """Speech from `start_ms` to `end_ms` was enough to pause the reply; `earlier` is what it continues,
-        which was taken for a backchannel. `was_cut_off`: it continues a turn that the reply has cut off."""
+        which was rated as a backchannel. `was_cut_off`: it continues a turn that the reply has cut off."""
         self._settings = settings
         self._boundary_ms = settings.continuation_ms if was_cut_off else settings.boundary_ms
         self._start_ms = start_ms
@@ -148,7 +148,7 @@ class Interruption:
 
     @property
     def length_ms(self) -> float:
-        """Speech so far, with the gaps after which the reply did not go on."""
+        """Speech so far, with the gaps after which the reply did not resume."""
         return self._earlier_ms + self.speech_end_ms - self._start_ms
 
     @property

@@ -2,7 +2,7 @@
 
 In: the audio of the present turn at 16 kHz, 160 ms of pause at its end. Out: the probability that the user
 has finished. Smart Turn alone takes many words in mid-sentence for the last one; whether pitch and loudness
-have fallen tells most of these apart. Later in the pause both know less, not more: Smart Turn's probability
+have fallen separates most of these. Later in the pause both know less, not more: Smart Turn's probability
 rises with silence of any kind. Runs in the end of turn thread.
 """
 

@@ -8,7 +8,7 @@ knows no audio, no thread and no real clock (times are milliseconds of captured 
                    hearing --drop--> idle          (too short: a cough, a click)
                    hearing <--reopen-- replying    (the user continues before the reply is heard)
                    replying --interrupt--> interrupted     (speech over the reply, which is paused)
-                   replying <--resume_reply-- interrupted  (a backchannel, a cough: the reply goes on)
+                   replying <--resume_reply-- interrupted  (a backchannel, a cough: the reply resumes)
                    hearing <--barge_in-- interrupted       (a new turn: the reply is cut)
 
 A pause is committed after `end_ms` of silence, or as `end_of_turn` decides once a detector has answered. An
@@ -333,7 +333,7 @@ class TurnTaking:
         return is_soon and self._may_reopen and not self._is_heard
 
     def _continued_by(self, start_ms: float) -> Interruption | None:
-        """What was taken for a backchannel, if speech from `start_ms` on follows it soon."""
+        """The speech that was rated as a backchannel, if speech from `start_ms` on follows it soon."""
         earlier, self._interruption = self._interruption, None
         is_soon = earlier is not None and start_ms - earlier.now_ms <= self.settings.end_ms
         return earlier if is_soon else None

@@ -46,14 +46,14 @@ class TurnTakingSettings:
     barge_in_threshold: float = 0.6
     """Probability needed while the assistant speaks."""
     barge_in_ms: int = 64
-    """Speech needed, without a gap, to pause the reply. `interruption` tells what follows."""
+    """Speech needed, without a gap, to pause the reply. `interruption` decides what follows."""
     barge_in_clear: float = 0.75
     """Where two frames are enough, so is a single one with this probability."""
     bystander_db: float | None = 10.0
     """Speech that is quieter than the user's turns by this much is somebody else's; None: all speech counts.
     People who talk with each other at one microphone differ by less."""
     interruption: InterruptionSettings = field(default_factory=InterruptionSettings)
-    """When speech over a reply is a turn, and when the reply goes on."""
+    """When speech over a reply is a turn, and when the reply resumes."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.end_threshold <= self.start_threshold <= 1.0:

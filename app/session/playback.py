@@ -19,7 +19,7 @@ from engine_runtime.types import Pcm
 
 _AHEAD_S = 1.0
 _AWAY_NS = 2_000_000_000
-"""A loudspeaker that is lost is replaced within a second; a reply goes on if it is not away for longer."""
+"""A loudspeaker that is lost is replaced within a second; a reply continues if it is not away for longer."""
 
 
 class Playback:

@@ -231,7 +231,7 @@ class TurnControl:
         self._turn_taking.end_turn()
 
     def cancel_speech(self) -> None:
-        """Drop what the user is saying: its source is gone. A reply goes on."""
+        """Drop what the user is saying: its source is gone. A reply continues."""
         for event in self._turn_taking.forget_speech():
             self._on_turn_event(event)
         if self.state is SessionState.HEARING:
