@@ -46,9 +46,8 @@ class InterruptionSettings:
     time-out is 2,000 ms; here, what was said is not lost if the user continues."""
     continuation_ms: int = 256
     """Speech of this length is a turn where it continues one that was cut off."""
-    continuation_window_ms: int = 1_000
-    """It does if it begins this soon after the first sound of the reply: the boundary of backchannels at the
-    start of a reply in LiveKit agents."""
+    continuation_window_ms: int = 500
+    """It does if it begins this soon after the first sound of the reply: too soon to be a reaction to it."""
     bystander_ms: int = 320
     """Speech that stays too quiet for the user's so long is a bystander's. Its first vowel may come late."""
 

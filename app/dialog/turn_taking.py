@@ -183,7 +183,7 @@ class TurnTaking:
         if start is None:
             return []
         if self._is_bystander:
-            return self._ignore(start, end_ms)
+            return self._ignore(end_ms)
         earlier = self._continued_by(start)
         self._begin_speech(start, end_ms)
         if earlier is not None:
@@ -275,7 +275,7 @@ class TurnTaking:
         if start is None or not self.settings.barge_in or self._may_continue(start):
             return []
         if self._is_bystander:
-            return self._ignore(start, end_ms)
+            return self._ignore(end_ms)
         earlier = self._continued_by(start)
         window_ms = self.settings.interruption.continuation_window_ms
         was_cut_off = self._sounded_unfinished and start - self._heard_ms <= window_ms
@@ -300,7 +300,7 @@ class TurnTaking:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
         if self._is_bystander and interruption.length_ms >= self.settings.interruption.bystander_ms:
             self._phase, self._interruption = _Phase.REPLYING, None
-            ignored = self._ignore(interruption.first_ms, interruption.now_ms)
+            ignored = self._ignore(interruption.now_ms)
             return [_event_of(interruption, TurnAction.RESUME_REPLY), *ignored]
         verdict = interruption.verdict if self.settings.barge_in else SpeechVerdict.NO_TURN
         if verdict is SpeechVerdict.NO_TURN:
@@ -322,9 +322,11 @@ class TurnTaking:
     def _is_bystander(self) -> bool:
         return self.voice_level.is_quieter(self.settings.bystander_db)
 
-    def _ignore(self, start_ms: float, end_ms: float) -> list[TurnEvent]:
-        """Somebody else speaks, which is said once."""
-        is_new = self.voice_level.ignore()
+    def _ignore(self, end_ms: float) -> list[TurnEvent]:
+        """A bystander speaks, or the user begins softly. It is reported once, when it is known."""
+        start_ms = self.voice_level.start_ms
+        is_long = end_ms - start_ms >= self.settings.interruption.bystander_ms
+        is_new = is_long and self.voice_level.ignore()
         return [TurnEvent(TurnAction.IGNORE, end_ms, start_ms, end_ms)] if is_new else []
 
     def _may_continue(self, start_ms: float) -> bool:

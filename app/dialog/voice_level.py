@@ -48,6 +48,8 @@ class VoiceLevel:
         """Loudest frame of the turn in progress."""
         self._turns: deque[tuple[float, float]] = deque(maxlen=_MOST_TURNS)
         """End and level of committed turns."""
+        self.start_ms = 0.0
+        """Start of the present, or the latest, stretch of speech."""
         self._end_ms = -math.inf
         """Of the latest speech."""
         self._now_ms = 0.0
@@ -66,6 +68,7 @@ class VoiceLevel:
             self._is_repetition = self._was_ignored and least_ms <= silence_ms <= most_ms
             self._was_ignored = False
             self.speech_db = None
+            self.start_ms = start_ms
         self._end_ms = end_ms
         if level_db is not None:
             self.speech_db = _louder(self.speech_db, level_db)

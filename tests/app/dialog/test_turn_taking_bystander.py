@@ -70,6 +70,7 @@ def test_a_soft_onset_belongs_to_the_turn() -> None:
     room.voice(64, OTHER_DB).voice(640, USER_DB)
     assert room.actions == [A.OPEN]
     assert room.events[0].speech_start_ms == start
+    assert replying().voice(160, OTHER_DB).voice(64, USER_DB).actions == [A.INTERRUPT]
 
 
 def test_a_hiss_pauses_the_reply_at_once_and_the_other_voice_after_it_lets_it_go_on() -> None:
