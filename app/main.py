@@ -66,11 +66,11 @@ def load_turn_end_detector() -> TurnEndDetector | None:
     """The end-of-turn detector, or a note and None where it is not installed or damaged. In the thread that
     will use it."""
     from app.dialog.smart_turn import SmartTurn
-    from app.dialog.turn_end import TurnEndDetector
+    from app.dialog.turn_end import TurnEndDetector, head_file, load_head
     from engine_runtime.errors import MossVoiceError
 
     try:
-        return TurnEndDetector(SmartTurn())
+        return TurnEndDetector(SmartTurn(), load_head(head_file()))
     except MossVoiceError as error:
         note(str(error))
         return None

@@ -61,6 +61,24 @@ def create_session(
         raise OnnxModelError(str(error)) from error
 
 
+def with_output(model: bytes, tensor: str) -> bytes:
+    """The `model` with one more output, behind those it has: a float32 tensor within its graph, by name.
+
+    Loading fails with OnnxModelError if the graph has no such tensor.
+    """
+    # An ONNX file is a protocol buffer, and what follows one is merged into it: lists, such as the outputs of
+    # the graph, grow. The numbers are those of onnx.proto, each with the wire type of a message.
+    element_type = _field(1, b"\x08\x01")
+    output = _field(1, tensor.encode()) + _field(2, element_type)
+    return model + _field(7, _field(12, output))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    if len(content) >= 128:
+        raise ValueError(f"at most 127 bytes fit one byte of length, got {len(content)}")
+    return bytes((number << 3 | 2, len(content))) + content
+
+
 def library_version() -> str:
     """The installed version, for reports. Raises importlib.metadata.PackageNotFoundError without it."""
     return metadata.version("onnxruntime")

@@ -1,14 +1,17 @@
-"""End-of-turn detection: the probability that the user has finished, from the Smart Turn v3.2 network.
+"""End-of-turn detection: the Smart Turn v3.2 network.
 
-In: the audio of the present turn at 16 kHz, of which the last 8 s count. Out: one probability. The network
-listens to prosody, not to words, and was trained on many languages. It comes inside the pipecat-ai package
-and runs on onnxruntime with one thread. A call takes tens of milliseconds, so it has a thread of its own
+In: the audio of the present turn at 16 kHz, of which the last 8 s count. Out: its probability that the user
+has finished, and its encoder's summary of the turn, from which turn_end judges anew. The network listens to
+prosody, not to words, and was trained on many languages. It comes inside the pipecat-ai package and runs on
+onnxruntime with one thread. A call takes tens of milliseconds, so it has a thread of its own
 (app.session.end_of_turn_worker); what follows from the probability is decided in end_of_turn and turn_taking.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 from app.dialog.packaged_model import find_model
 from engine_runtime.codec.speech_tokenizer.mel_filters import slaney_mel_filters
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.onnx_runtime import OnnxModelError, create_session
+from engine_runtime.onnx_runtime import OnnxModelError, create_session, with_output
 from engine_runtime.types import Pcm
 
 WINDOW_S = 8.0
@@ -27,6 +30,10 @@ _RATE = 16_000
 _WINDOW_SAMPLES = round(WINDOW_S * _RATE)
 _PACKAGE = "pipecat"
 _FILE = "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx"
+_SHA256 = "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f"
+"""Of the file with the tensor below: what is made of the summary was fitted on this version."""
+_SUMMARY = "sum_1"
+"""Inner tensor: Whisper's encoding of the window, pooled by attention."""
 _N_FFT, _HOP, _N_MELS = 400, 160, 80
 _BLOCK_FRAMES = 16
 _POWER_FLOOR = 1e-10
@@ -40,6 +47,15 @@ class EndOfTurnDetector(Protocol):
 
     def probability(self, pcm: Pcm) -> float:
         """How likely the turn `pcm` [n] at 16 kHz, with the pause at its end, is finished, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Impression:
+    """What the network makes of a turn: its own probability that it is finished, and the summary [384] of
+    what it heard, None where the installed network is of another version."""
+
+    probability: float
+    summary: NDArray[np.float32] | None
 
 
 def installed_model() -> Path | None:
@@ -62,8 +78,11 @@ class SmartTurn:
         self._features = LogMel()
         damaged = f"Silence alone ends a turn, because {path} is damaged. Reinstall the package pipecat-ai."
         try:
-            self._session = create_session(path, purpose="detect the end of a turn")
-        except OnnxModelError as error:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() == _SHA256:
+                content = with_output(content, _SUMMARY)
+            self._session = create_session(content, purpose="detect the end of a turn")
+        except (OSError, OnnxModelError) as error:
             raise MossVoiceError(damaged) from error
         if [(put.name, put.shape[1:]) for put in self._session.get_inputs()] != [
             ("input_features", [_N_MELS, _WINDOW_SAMPLES // _HOP])
@@ -71,10 +90,15 @@ class SmartTurn:
             raise MossVoiceError(damaged)
 
     def probability(self, pcm: Pcm) -> float:
-        """How likely the turn `pcm` [n] is finished; NaN is never returned."""
-        (output,) = self._session.run(None, {"input_features": self._features(pcm)[None]})
+        """How likely the turn `pcm` [n] is finished, by the network alone; NaN is never returned."""
+        return self.hear(pcm).probability
+
+    def hear(self, pcm: Pcm) -> Impression:
+        """What the network makes of the turn `pcm` [n]; the probability is never NaN."""
+        output, *summaries = self._session.run(None, {"input_features": self._features(pcm)[None]})
         probability = float(output.reshape(-1)[0])
-        return probability if math.isfinite(probability) else 0.0
+        summary = summaries[0].reshape(-1) if summaries else None
+        return Impression(probability if math.isfinite(probability) else 0.0, summary)
 
 
 class LogMel:

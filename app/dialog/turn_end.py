@@ -1,39 +1,100 @@
-"""End-of-turn detection: Smart Turn and prosody, weighed together by a logistic model.
+"""End-of-turn detection: the mean of two logistic models of a pause.
 
 In: the audio of the present turn at 16 kHz, 160 ms of pause at its end. Out: the probability that the user
-has finished. Smart Turn alone takes many words in mid-sentence for the last one; whether pitch and loudness
-have fallen separates most of these. Later in the pause both know less, not more: Smart Turn's probability
-rises with silence of any kind. Runs in the end of turn thread.
+has finished. The first model weighs Smart Turn's own judgement and prosody: Smart Turn alone takes many words
+in mid-sentence for the last one, and whether pitch and loudness have fallen tells most of these apart. That
+judgement was learned from people and says little about synthetic voices, although the encoder hears their
+ends; the second model, the head, weighs the 384 numbers of the encoder and was fitted on both. Without the
+head the first decides alone. Later in the pause both know less, not more: Smart Turn's probability rises with
+silence of any kind. Runs in the end of turn thread.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from pathlib import Path
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from app import paths
 from app.dialog.end_of_turn import log_odds
-from app.dialog.prosody import measure
-from app.dialog.smart_turn import EndOfTurnDetector
+from app.dialog.prosody import Prosody, measure
+from app.dialog.smart_turn import Impression
 from engine_runtime.types import Pcm
 
+_log = logging.getLogger(__name__)
+
 _BIAS, _NETWORK, _PITCH_FALL, _LEVEL_FALL = -5.103, 0.423, 0.193, 0.347
-"""Fitted by tests/tools/fit_turn_end.py."""
+"""Fitted by tests/tools/fit_turn_end.py on four people and four synthetic voices."""
 _BIAS_ALONE, _NETWORK_ALONE = -1.853, 0.656
 """Likewise, for turns without prosody."""
+SUMMARY_SIZE = 384
+_LARGEST_SCORE = 20.0
+"""Log-odds beyond which nothing changes."""
+
+
+class TurnEncoder(Protocol):
+    """A network that listens to a turn."""
+
+    def hear(self, pcm: Pcm) -> Impression:
+        """What it makes of the turn `pcm` [n] at 16 kHz, with the pause at its end."""
+
+
+class Head:
+    """The log-odds that a turn is finished, linear in the encoder's summary."""
+
+    def __init__(self, weight: NDArray[np.float32], bias: float) -> None:
+        self._weight, self._bias = weight, bias
+
+    def score(self, summary: NDArray[np.float32]) -> float:
+        """Log-odds of the turn with this `summary` [384], within +-20; NaN is never returned."""
+        score = float(summary @ self._weight) + self._bias
+        return 0.0 if math.isnan(score) else min(max(score, -_LARGEST_SCORE), _LARGEST_SCORE)
+
+
+def head_file() -> Path:
+    """Where the weights of the head are; tests/tools/fit_turn_end.py writes it."""
+    return paths.assets_dir() / "end_of_turn" / "head.safetensors"
+
+
+def load_head(file: Path) -> Head | None:
+    """The head, None where its file is missing or damaged, which the log says."""
+    try:
+        tensors = load_file(file)
+        weight, bias = tensors["weight"], tensors["bias"].item()
+        if weight.shape != (SUMMARY_SIZE,) or not np.isfinite([*weight, bias]).all():
+            raise ValueError(f"{file} has no {SUMMARY_SIZE} weights")
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        _log.warning("the end of a turn is judged without the encoder's head: %s", error)
+        return None
+    return Head(weight, bias)
+
+
+def prosody_score(probability: float, prosody: Prosody | None) -> float:
+    """Log-odds by the model of the network's own `probability` and prosody, None for too little voice."""
+    certainty = log_odds(probability)
+    if prosody is None:
+        return _BIAS_ALONE + _NETWORK_ALONE * certainty
+    falls = _PITCH_FALL * prosody.pitch_fall_st + _LEVEL_FALL * prosody.level_fall_db
+    return _BIAS + _NETWORK * certainty + falls
 
 
 class TurnEndDetector:
-    """A network's answer, corrected by prosody; it has no state."""
+    """A network, and both models on top of it; it has no state."""
 
-    def __init__(self, network: EndOfTurnDetector) -> None:
+    def __init__(self, network: TurnEncoder, head: Head | None) -> None:
         self._network = network
+        self._head = head
 
     def probability(self, pcm: Pcm) -> float:
         """How likely the turn `pcm` [n] is finished."""
-        certainty = log_odds(self._network.probability(pcm))
-        prosody = measure(pcm)
-        if prosody is None:
-            score = _BIAS_ALONE + _NETWORK_ALONE * certainty
-        else:
-            falls = _PITCH_FALL * prosody.pitch_fall_st + _LEVEL_FALL * prosody.level_fall_db
-            score = _BIAS + _NETWORK * certainty + falls
+        impression = self._network.hear(pcm)
+        score = prosody_score(impression.probability, measure(pcm))
+        if self._head is not None and impression.summary is not None:
+            score = (score + self._head.score(impression.summary)) / 2.0
         return 1.0 / (1.0 + math.exp(-score))

@@ -30,6 +30,7 @@ from app.dialog.interruption import Interruption, SpeechVerdict
 from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.voice_calibration import VoiceCalibration
 from app.dialog.voice_level import VoiceLevel
 
 
@@ -47,6 +48,8 @@ class TurnTaking:
         self.settings = settings
         """May be replaced between frames."""
         self.voice_level = VoiceLevel()
+        self.calibration = VoiceCalibration()
+        """May be replaced when a turn opens, for that of another voice."""
         self._phase = _Phase.IDLE
         self._recent = SpeechWindow()
         self._speech_start_ms = 0.0
@@ -54,7 +57,9 @@ class TurnTaking:
         self._speech_ms = 0.0
         self._is_paused = False
         self._probability: float | None = None
-        """The detector's answer about the present pause."""
+        """The detector's answer about the present pause, calibrated."""
+        self._rated: float | None = None
+        """That answer as it came."""
         self._now_ms = 0.0
         """End of the latest frame."""
         self._commit_ms = 0.0
@@ -117,6 +122,7 @@ class TurnTaking:
         continues = phase is _Phase.REPLYING and self._may_continue(at_ms)
         self._is_pressed = True
         self._released_ms = None
+        self.calibration.withdraw()
         self._end_pause()
         self._recent.clear()
         if phase is _Phase.HEARING:
@@ -140,14 +146,15 @@ class TurnTaking:
 
         Returns its stage, or None for a pause that is over.
         """
-        policy = self.settings.policy
+        policy, rated = self.settings.policy, probability
+        probability = self.calibration.apply(rated)
         if policy is not None and self.is_interrupted and self._interruption is not None:
             is_rated = self._interruption.rate(speech_end_ms, probability)
             return policy.stage(probability) if is_rated else None
         is_over = not (self.is_hearing and self._is_paused and speech_end_ms == self._speech_end_ms)
         if policy is None or is_over:
             return None
-        self._probability = probability
+        self._probability, self._rated = probability, rated
         return self._stage
 
     def begin_reply(self) -> None:
@@ -161,6 +168,9 @@ class TurnTaking:
 
     def end_turn(self) -> None:
         """The reply was played to its end, or the turn was cancelled: nobody speaks."""
+        if self._is_heard:
+            self.calibration.confirm()
+        self.calibration.withdraw()
         self._phase = _Phase.IDLE
         self._is_pressed = False
         self._recent.clear()
@@ -312,6 +322,7 @@ class TurnTaking:
         """What was said over the reply is a turn."""
         self._phase = _Phase.HEARING
         self._interruption = None
+        self.calibration.withdraw()
         self.voice_level.begin_turn()
         self._speech_start_ms, self._speech_end_ms = interruption.first_ms, interruption.speech_end_ms
         self._speech_ms = interruption.speech_ms
@@ -344,6 +355,7 @@ class TurnTaking:
 
     def _begin_speech(self, start_ms: float, end_ms: float) -> None:
         self._phase = _Phase.HEARING
+        self.calibration.withdraw()
         self.voice_level.begin_turn()
         self._speech_start_ms = start_ms
         self._speech_end_ms = end_ms
@@ -353,6 +365,7 @@ class TurnTaking:
 
     def _commit(self, at_ms: float, *, may_reopen: bool) -> None:
         self.voice_level.commit_turn()
+        self.calibration.commit(self._rated)
         self._enter_reply(at_ms, may_reopen=may_reopen)
 
     def _enter_reply(self, at_ms: float, *, may_reopen: bool) -> None:
@@ -367,7 +380,7 @@ class TurnTaking:
 
     def _end_pause(self) -> None:
         self._is_paused = False
-        self._probability = None
+        self._probability = self._rated = None
 
     def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
         return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage, press_end)

@@ -8,12 +8,14 @@ extended, committed, cancelled), its endpointing time, and every decision as a t
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
 
 from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
+from app.dialog.voice_calibration import VoiceCalibration
 from app.dialog.voice_level import VoiceLevel
 from app.session.capture import Capture, VadFrame
 from app.session.clocks import Clock
@@ -78,6 +80,8 @@ class TurnControl:
         self._clock = clock
         self._emit = emit
         self._turn_taking = TurnTaking(settings.turn_taking)
+        self._calibrations: defaultdict[TurnSource, VoiceCalibration] = defaultdict(VoiceCalibration)
+        """The voices of samples are not the user's."""
         self._pauses = PauseRating(end_of_turn, capture)
         self._turn: UserTurn | None = None
         self._turn_count = 0
@@ -162,11 +166,13 @@ class TurnControl:
             if self._turn is not None and self._turn.turn_id == pause.turn_id:
                 stage = self._turn_taking.rate_pause(pause.speech_end_ms, rated.probability)
             answered_ms = self._pauses.report(rated, stage, self.timing)
+            calibration = self._turn_taking.calibration
             self._decide(
                 "pause",
                 pause.turn_id,
                 silence_ms=answered_ms,
-                probability=rated.probability,
+                probability=calibration.apply(rated.probability),
+                shift=calibration.shift,
                 stage="late" if stage is None else stage.value,
                 cost_ms=rated.duration_ns / 1e6,
             )
@@ -244,6 +250,7 @@ class TurnControl:
     def new_conversation(self) -> None:
         """Forget the conversation so far."""
         self.cancel("replaced")
+        self._calibrations.clear()
         self.transcript.clear()
         self._worker.submit(Forget())
 
@@ -322,6 +329,7 @@ class TurnControl:
         if event.speech_end_ms > event.speech_start_ms:
             self._open_feed(event)
         source: TurnSource = "sample" if self._capture.is_file else "voice"
+        self._turn_taking.calibration = self._calibrations[source]
         self._emit(TurnOpened(turn.turn_id, source))
         self.transcript.open(turn.turn_id, turn.modality)
         self._worker.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))

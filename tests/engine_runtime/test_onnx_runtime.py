@@ -8,11 +8,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine_runtime import NO_TELEMETRY
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.onnx_runtime import OnnxModelError, create_session
+from engine_runtime.onnx_runtime import OnnxModelError, create_session, with_output
+from tests.factories.onnx_bytes import mean_and_project
 
 # onnxruntime sends nothing if these are set; a test that left them set would prove nothing.
 _QUIET_BY_CHANCE = {*NO_TELEMETRY, "CI", "TF_BUILD", "GITHUB_ACTIONS", "ORT_RUNNING_UNIT_TESTS"}
@@ -32,6 +34,22 @@ def test_a_session_has_the_options_it_was_given(model: Path) -> None:
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert create_session(model, purpose="test").get_session_options().intra_op_num_threads == 1
+
+
+def test_a_tensor_within_the_graph_becomes_an_output() -> None:
+    weight = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    session = create_session(with_output(mean_and_project(weight), "mean"), purpose="test")
+    vector, mean = session.run(None, {"features": np.array([[[1.0, -2.0], [3.0, 4.0]]], np.float32)})
+    np.testing.assert_array_equal(mean, [[2.0, 3.0]])
+    np.testing.assert_allclose(vector, mean @ weight)
+
+
+def test_an_output_needs_a_tensor_of_its_name() -> None:
+    model = mean_and_project(np.ones((2, 3), np.float32))
+    with pytest.raises(OnnxModelError, match="elsewhere"):
+        create_session(with_output(model, "elsewhere"), purpose="test")
+    with pytest.raises(ValueError, match="127 bytes"):
+        with_output(model, "x" * 200)
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ WORD_ENDS_S = {
     "11-joke": (0.68, 0.72),
 }
 """By flite's own segment times; words that end within 0.3 s of the start are left out."""
-_NOISE = 5e-4
+NOISE = 5e-4
 """-66 dBFS instead of digital silence."""
 _LEVEL = 0.05
 """RMS of a recording, -26 dBFS."""
@@ -63,7 +63,7 @@ class Utterance:
         parts = [np.zeros(round(LEAD_S * RATE)), self.pcm[:cut], np.zeros(round(pause_s * RATE)), rest]
         scene = np.concatenate(parts)
         noise = np.random.default_rng(len(self.pcm)).standard_normal(len(scene))
-        return (scene + _NOISE * noise).astype(np.float32)
+        return (scene + NOISE * noise).astype(np.float32)
 
 
 def samples() -> list[Utterance]:

@@ -83,6 +83,27 @@ def test_questions_sound_finished_and_less_so_without_their_last_word(detector: 
     assert np.mean(finished) - np.mean(cut) > 0.2, (finished, cut)
 
 
+def test_the_summary_goes_with_what_was_heard(detector: SmartTurn) -> None:
+    whole, half = (detector.hear(pcm) for pcm in (sample("10-repeat"), sample("10-repeat")[:16_000]))
+    again = detector.hear(sample("10-repeat"))
+    assert whole.summary is not None
+    assert half.summary is not None
+    assert again.summary is not None
+    assert whole.summary.shape == (384,)
+    assert np.isfinite(whole.summary).all()
+    np.testing.assert_array_equal(whole.summary, again.summary)
+    assert np.abs(whole.summary - half.summary).max() > 0.1
+
+
+def test_another_version_of_the_network_has_no_summary(
+    detector: SmartTurn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smart_turn, "_SHA256", "0" * 64)
+    other = SmartTurn().hear(sample("10-repeat"))
+    assert other.summary is None
+    assert other.probability == detector.hear(sample("10-repeat")).probability
+
+
 def test_any_length_yields_a_probability(detector: SmartTurn) -> None:
     for samples in (0, 1, 399, 16_000, 200_000):
         assert 0.0 <= detector.probability(np.zeros(samples, np.float32)) <= 1.0

@@ -307,10 +307,10 @@ def test_a_pause_that_sounds_finished_is_committed_at_once() -> None:
 
 def test_an_open_pause_waits_the_longer_the_less_it_sounds_finished() -> None:
     scene = Scene().speak(640).quiet(192)
-    assert answer(scene, 0.7) is Stage.POSSIBLE
+    assert answer(scene, 0.9) is Stage.POSSIBLE
     scene.quiet(960)
     assert scene.events[-1].action is A.COMMIT
-    assert scene.events[-1].silence_ms == 928  # the first frame that ends after 923 ms
+    assert scene.events[-1].silence_ms == 768  # the first frame that ends after 742 ms
     assert scene.events[-1].reason == "possible"
 
 

@@ -56,8 +56,8 @@ def test_the_detector_waits_in_the_pause_and_is_quick_at_the_end() -> None:
     assert points["balanced"].wait_ms == 350
     assert points["balanced"].vad_cut_off == 1.0  # silence alone of 350 ms cuts off
     assert curve(paused(0.95, 0.99))["balanced"].cut_off == Share(1, 1)
-    assert curve(paused(0.75, 0.99))["balanced"].cut_off == Share(0, 1)  # open: 854 ms
-    assert curve(paused(0.95, 0.99))["patient"].cut_off == Share(1, 1)
+    assert curve(paused(0.85, 0.99))["balanced"].cut_off == Share(0, 1)  # open: 985 ms
+    assert curve(paused(0.97, 0.99))["patient"].cut_off == Share(1, 1)
 
 
 def test_the_first_answer_decides() -> None:
@@ -71,10 +71,10 @@ def test_without_an_answer_silence_decides() -> None:
 
 
 def test_between_two_silences_the_rate_is_interpolated() -> None:
-    points = curve(paused(0.1, 0.99), paused(0.1, 0.8, from_s=10))  # 350 and 776 ms
-    assert points["balanced"].wait_ms == pytest.approx(563, abs=1)
+    points = curve(paused(0.1, 0.99), paused(0.1, 0.9, from_s=10))  # 350 and 742 ms
+    assert points["balanced"].wait_ms == pytest.approx(546, abs=1)
     assert points["balanced"].vad_cut_off == 1.0
-    assert curve(paused(0.1, 0.8), paused(0.1, 0.2, again=0.99, from_s=10))["balanced"].vad_cut_off == 0.0
+    assert curve(paused(0.1, 0.9), paused(0.1, 0.2, again=0.99, from_s=10))["balanced"].vad_cut_off == 0.0
 
 
 def test_there_is_no_curve_without_pauses() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from app.audio.wav_streams import WavMicrophone
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.commands import ApplySettings, PlaySample, Start
+from app.session.commands import ApplySettings, NewConversation, PlaySample, Start
 from app.session.events import (
+    PlaybackFinished,
     ReplyFinished,
     SampleFinished,
     Timing,
@@ -22,6 +23,7 @@ from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_detector import ScriptedDetector
 from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.doubles.scripted_microphone import ScriptedMicrophone
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
 FRAME_MS = 32
@@ -125,6 +127,39 @@ def test_a_turn_that_was_committed_too_early_is_reopened(tmp_path: Path) -> None
         assert engine.names_of(1) == ["open", "push", "commit", "reopen", "push", "commit"]
     # The second question is about the whole turn.
     assert len(detector.asked[-1]) / 16_000 == pytest.approx(0.32 + 2.4 + 0.16, abs=0.08)
+
+
+def ratings(driver: Driver) -> list[tuple[float, float]]:
+    """Probability, and the shift by what is known of the voice, of each rated pause."""
+    known = [event.attributes for event in named(driver, "decision")]
+    return [(float(each["probability"]), float(each["shift"])) for each in known if "shift" in each]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_new", [False, True], ids=["same conversation", "new conversation"])
+def test_a_voice_is_known_for_one_conversation(question: Path, is_new: bool) -> None:
+    with running(ScriptedEngine(), detector=ScriptedDetector(0.3)) as driver:
+        ask(driver, question)
+        driver.await_event(PlaybackFinished)
+        if is_new:
+            driver.session.send(NewConversation())
+        driver.session.send(PlaySample(question))
+        driver.await_event(TurnCommitted, 2)
+        (first, no_shift), (second, shift) = ratings(driver)
+    assert (first, no_shift) == (0.3, 0.0)
+    assert (shift > 0.0) is not is_new
+    assert (second > 0.3) is not is_new
+
+
+@pytest.mark.slow
+def test_the_voice_of_a_sample_is_not_that_of_the_user(question: Path) -> None:
+    microphone = ScriptedMicrophone(silence(0.8), speech(1.0))
+    with running(ScriptedEngine(), microphone=microphone, detector=ScriptedDetector(0.3)) as driver:
+        ask(driver, question)
+        driver.await_event(PlaybackFinished)
+        driver.session.send(Start())
+        driver.await_event(TurnCommitted, 2)
+        assert ratings(driver) == [(0.3, 0.0), (0.3, 0.0)]
 
 
 @pytest.mark.slow
