@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import inf
 
 from app.audio.playback_ring import FADE_S
@@ -37,12 +36,12 @@ DEFINITIONS = {
     "TTFA": "commit of a turn to the engine, a speculative one included -> first PCM sample ready",
     "endpointing": "last speech sample -> commit",
     "confirmed to sound": "decision that a turn is over -> first sample of the reply",
-    "resume -> sound": "decision to resume a reply -> its sound continues in the record",
+    "resume -> sound": "decision to resume a reply -> its sound continues, if it is not paused again before",
     "lost at a resume": f"of the reply, by its sound as made, in ms beyond {TOLERANCE_MS:g} ms",
     "doubled at a resume": "the same, of what is heard twice; what was faded out is faded in again",
     "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",
     "answers to itself": "committed turns during which no user spoke",
-    "interrupts": "replies paused because somebody spoke; resumes: gone on with; cuts: ended",
+    "interrupts": "replies paused because somebody spoke; resumes: continued; cuts: ended",
     "speculative replies": "replies begun at a candidate pause; rolled back: those discarded",
     "under-runs": "gaps in the playback",
     "samples lost": "on capture",
@@ -62,9 +61,7 @@ def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
     """The sums over these conversations."""
     shifts = [shift for recording in recordings for shift in _shifts(recording)]
     spreads = {name: _timed(recordings, event) for name, event in _TIMED.items()} | {
-        "resume -> sound": Spread.of(
-            late for recording in recordings for late in _lags(recording, "resume", _RESUME_S)
-        ),
+        "resume -> sound": Spread.of(late for recording in recordings for late in _resume_lags(recording)),
         "lost at a resume": Spread.of(max(shift - TOLERANCE_MS, 0.0) for shift in shifts),
         "doubled at a resume": Spread.of(max(-shift - TOLERANCE_MS, 0.0) for shift in shifts),
     }
@@ -94,9 +91,8 @@ def resumed_s(recording: DuplexRecord) -> list[float]:
 
 def yielded_s(recording: DuplexRecord) -> list[float]:
     """When replies were paused that were not resumed, or were cut without a pause."""
-    stops = sorted([*recording.of("interrupt"), *recording.of("resume"), *recording.of("cut")], key=_at_s)
     gave_up, paused = [], {}
-    for event in stops:
+    for event in sorted(_stops(recording), key=_at_s):
         kind = event.attributes["kind"]
         if kind == "interrupt":
             paused[event.turn_id] = _at_s(event)
@@ -135,17 +131,23 @@ def _timed(recordings: Iterable[DuplexRecord], name: str) -> Spread:
     )
 
 
-def _lags(recording: DuplexRecord, kind: str, limit_s: float) -> list[float]:
-    """From each decision of a kind to the next start of a sound, in milliseconds; none where the next such
-    decision comes first."""
+def _resume_lags(recording: DuplexRecord) -> list[float]:
+    """From each decision to resume to the next start of a sound, in milliseconds; none where the next
+    decision about a reply comes first."""
     sounds = find_segments(recording.assistant, RATE)
-    times = [_at_s(event) for event in recording.of(kind)]
+    resumed, decisions = resumed_s(recording), sorted(map(_at_s, _stops(recording)))
     lags = []
-    for at_s, next_s in pairwise([*times, inf]):
-        start_s = first_start(sounds, at_s - _ROUND_S, min(next_s, at_s + limit_s))
+    for at_s in resumed:
+        next_s = min((other_s for other_s in decisions if other_s > at_s), default=inf)
+        start_s = first_start(sounds, at_s - _ROUND_S, min(next_s, at_s + _RESUME_S))
         if start_s is not None:
             lags.append(max(start_s - at_s, 0.0) * 1e3)
     return lags
+
+
+def _stops(recording: DuplexRecord) -> list[TimingEvent]:
+    """Every decision to pause, resume or cut a reply."""
+    return [*recording.of("interrupt"), *recording.of("resume"), *recording.of("cut")]
 
 
 def _self_interruptions(recording: DuplexRecord) -> int:

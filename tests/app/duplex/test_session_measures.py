@@ -40,6 +40,12 @@ def test_lags_are_taken_from_the_record() -> None:
     assert measure_sessions([recording()]).spreads["resume -> sound"].count == 0
 
 
+def test_a_reply_that_is_paused_again_before_it_sounds_has_no_lag() -> None:
+    decisions = (decision("resume", 1.0), decision("interrupt", 1.06), decision("cut", 1.7))
+    found = measure_sessions([recording(*decisions, sounds=((2.5, 4.0),))])
+    assert found.spreads["resume -> sound"].count == 0
+
+
 def test_a_resumed_reply_is_compared_with_its_sound() -> None:
     made = (0.1 * np.random.default_rng(1).standard_normal(4 * RATE)).astype(np.float32)
     found = recording(decision("interrupt", 2.0), decision("resume", 3.0))
