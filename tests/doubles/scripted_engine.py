@@ -26,6 +26,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
 )
+from tests.doubles.stepped_clock import SteppedClock
 
 CODE_SAMPLES = 1_280
 CHUNK_CODES = 5
@@ -150,8 +151,12 @@ class ScriptedTurn:
             time.sleep(seconds)
             return
         end_ns = clock.now_ns() + round(seconds * 1e9)
+        if isinstance(clock, SteppedClock):
+            clock.wanted_ns = end_ns
         while clock.now_ns() < end_ns and not self._is_stopped:
             time.sleep(0.001)
+        if isinstance(clock, SteppedClock):
+            clock.wanted_ns = 0
 
     @property
     def _is_stopped(self) -> bool:

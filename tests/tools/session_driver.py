@@ -14,13 +14,14 @@ from app.audio.devices import DeviceList
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.smart_turn import EndOfTurnDetector
-from app.session.clocks import Clock, VirtualClock
+from app.session.clocks import Clock
 from app.session.events import Event
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioDeviceError
 from engine_runtime.types import Pcm
 from tests.doubles.scripted_engine import LoudnessVad, ScriptedEngine
+from tests.doubles.stepped_clock import SteppedClock
 
 RATE = 16_000
 AnyEvent = TypeVar("AnyEvent", bound=Event)
@@ -103,7 +104,7 @@ def running(
     detector: EndOfTurnDetector | None = None,
 ) -> Iterator[Driver]:
     """A started session without sound devices. The engine works on its clock."""
-    engine.clock = clock or VirtualClock()
+    engine.clock = clock or SteppedClock()
     session = Session(
         lambda: engine,
         settings or SessionSettings(hear_samples=False),

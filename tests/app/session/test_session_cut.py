@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
-from app.session.clocks import VirtualClock
 from app.session.commands import (
     AskText,
     CancelTurn,
@@ -40,6 +39,7 @@ from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioDeviceError
 from engine_runtime.types import Modality, Pcm
 from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine
+from tests.doubles.stepped_clock import SteppedClock
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
 RATE = 48_000
@@ -80,7 +80,7 @@ class Loudspeaker(WavSpeaker):
             time.sleep(0.001)
 
 
-class SlowClock(VirtualClock):
+class SlowClock(SteppedClock):
     """A virtual clock that sleeps in every round, so that the test can act in between."""
 
     def tick(self, idle: threading.Event, *, is_active: bool) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from app.audio.wav_streams import WavMicrophone
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.session.clocks import VirtualClock
 from app.session.commands import ApplySettings, NewConversation, PlaySample, Start
 from app.session.events import (
     PlaybackFinished,
@@ -164,7 +165,8 @@ def test_the_voice_of_a_sample_is_not_that_of_the_user(question: Path) -> None:
 
 @pytest.mark.slow
 def test_a_detector_that_is_too_slow_changes_nothing(question: Path) -> None:
-    with running(ScriptedEngine(), detector=ScriptedDetector(0.99, work_s=0.8)) as driver:
+    slow = ScriptedDetector(0.99, work_s=2.5)
+    with running(ScriptedEngine(), clock=VirtualClock(), detector=slow) as driver:
         ask(driver, question)
         driver.until(lambda: bool(named(driver, "end_of_turn")))
         assert [reason for name, reason in decisions(driver) if name == "confirm"] == ["silence"]

@@ -32,13 +32,14 @@ from engine_runtime.types import Pcm
 from tests.doubles.pulse_server import PulseServer
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.doubles.scripted_microphone import ScriptedMicrophone
+from tests.doubles.stepped_clock import SteppedClock
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
 HOUR_S = 3_600
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
 
 
-class JumpingClock(VirtualClock):
+class JumpingClock(SteppedClock):
     """Jumps ahead by an hour once, between two rounds."""
 
     def __init__(self, at_s: float) -> None:
