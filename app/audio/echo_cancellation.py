@@ -1,7 +1,8 @@
 """Echo cancellation, noise suppression and gain control of captured sound, by WebRTC's audio processing.
 
 In: captured 16 kHz sound and the reference of what the loudspeaker played. Out: the same samples, processed,
-up to 100 ms later where the reference of the same moment is not known yet. Takes 0.2 to 0.6 ms per 10 ms frame.
+up to 100 ms later where the reference of the same moment is not known yet. A frame of 10 ms takes 0.2 to
+0.6 ms.
 
 Automatic echo cancellation passes the captured samples through unchanged once nothing of what is played comes
 back, as with headphones. The canceller runs on beside them, so that it is of use at once when an echo begins.
