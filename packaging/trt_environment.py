@@ -24,7 +24,9 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import bootstrap
+
+ROOT = bootstrap.ROOT
 REQUIREMENTS = ROOT / "engine_runtime" / "trtllm" / "requirements.txt"
 CONSTRAINTS = ROOT / "packaging" / "constraints-trt.txt"
 VENV = ROOT / ".venv-trt"
@@ -32,9 +34,6 @@ MARK = VENV / "moss-voice-installed"
 PYTHON = "3.12"
 FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 """Requirements without a wheel on PyPI."""
-# As in bootstrap.py, and for its reason.
-WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
-PYTEST_OPTIONS = ("-n", "logical", "--maxprocesses", "4", "--reruns", "1")  # as in bootstrap.py
 OWN_EXTRA = "trt"
 """The extra that requires TensorRT-LLM itself."""
 CANNOT = 3
@@ -132,7 +131,7 @@ def install(python: str) -> None:
     own = str(VENV / "bin" / "python")
     constraints = ["--constraint", str(CONSTRAINTS)]
     _pip(own, "install", *constraints, "setuptools", "wheel", *own_requirements())
-    _pip(own, "install", "--no-deps", *WITHOUT_DEPENDENCIES)
+    _pip(own, "install", "--no-deps", *bootstrap.WITHOUT_DEPENDENCIES)
     _pip(own, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     MARK.write_text(wanted + "\n", encoding="utf-8")
 
@@ -140,12 +139,12 @@ def install(python: str) -> None:
 def run_tests(pytest_arguments: Sequence[str]) -> int:
     """Every test on the CPU, with the versions that TensorRT-LLM asks for."""
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [str(VENV / "bin" / "python"), "-m", "pytest", *PYTEST_OPTIONS, *pytest_arguments]
+    command = [str(VENV / "bin" / "python"), "-m", "pytest", *bootstrap.PYTEST_OPTIONS, *pytest_arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def _fingerprint() -> str:
-    digest = hashlib.sha256(str(ROOT).encode())
+    digest = hashlib.sha256(f"{ROOT} {bootstrap.WITHOUT_DEPENDENCIES}".encode())
     for file in (CONSTRAINTS, REQUIREMENTS, ROOT / "pyproject.toml", Path(__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()

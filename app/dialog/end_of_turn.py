@@ -62,6 +62,11 @@ def log_odds(probability: float) -> float:
     return math.log(kept / (1.0 - kept))
 
 
+def probability_of(score: float) -> float:
+    """The probability with the log-odds `score`."""
+    return 1.0 / (1.0 + math.exp(-score))
+
+
 POLICIES: dict[Eagerness, EndOfTurnPolicy | None] = {
     "off": None,
     "patient": EndOfTurnPolicy(likely=0.97, likely_ms=450, unlikely=0.50, unlikely_ms=2_200),

@@ -2,7 +2,7 @@
 
 In: the audio of the present turn at 16 kHz, 160 ms of pause at its end. Out: the probability that the user
 has finished. The first model weighs Smart Turn's own judgement and prosody: Smart Turn alone takes many words
-in mid-sentence for the last one, and whether pitch and loudness have fallen tells most of these apart. That
+in mid-sentence for the last one, and a fall of pitch and loudness distinguishes most of these. That
 judgement was learned from people and says little about synthetic voices, although the encoder hears their
 ends; the second model, the head, weighs the 384 numbers of the encoder and was fitted on both. Without the
 head the first decides alone. Later in the pause both know less, not more: Smart Turn's probability rises with
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from app import paths
-from app.dialog.end_of_turn import log_odds
+from app.dialog.end_of_turn import log_odds, probability_of
 from app.dialog.prosody import Prosody, measure
 from app.dialog.smart_turn import Impression
 from engine_runtime.types import Pcm
@@ -97,4 +97,4 @@ class TurnEndDetector:
         score = prosody_score(impression.probability, measure(pcm))
         if self._head is not None and impression.summary is not None:
             score = (score + self._head.score(impression.summary)) / 2.0
-        return 1.0 / (1.0 + math.exp(-score))
+        return probability_of(score)

@@ -56,10 +56,8 @@ class TurnTaking:
         self._speech_end_ms = 0.0
         self._speech_ms = 0.0
         self._is_paused = False
-        self._probability: float | None = None
-        """The detector's answer about the present pause, calibrated."""
         self._rated: float | None = None
-        """That answer as it came."""
+        """The detector's answer about the present pause, before calibration."""
         self._now_ms = 0.0
         """End of the latest frame."""
         self._commit_ms = 0.0
@@ -146,15 +144,15 @@ class TurnTaking:
 
         Returns its stage, or None for a pause that is over.
         """
-        policy, rated = self.settings.policy, probability
-        probability = self.calibration.apply(rated)
+        policy = self.settings.policy
         if policy is not None and self.is_interrupted and self._interruption is not None:
-            is_rated = self._interruption.rate(speech_end_ms, probability)
-            return policy.stage(probability) if is_rated else None
+            calibrated = self.calibration.apply(probability)
+            is_rated = self._interruption.rate(speech_end_ms, calibrated)
+            return policy.stage(calibrated) if is_rated else None
         is_over = not (self.is_hearing and self._is_paused and speech_end_ms == self._speech_end_ms)
         if policy is None or is_over:
             return None
-        self._probability, self._rated = probability, rated
+        self._rated = probability
         return self._stage
 
     def begin_reply(self) -> None:
@@ -254,6 +252,11 @@ class TurnTaking:
         return ended
 
     @property
+    def _probability(self) -> float | None:
+        """The detector's answer about the present pause, calibrated."""
+        return None if self._rated is None else self.calibration.apply(self._rated)
+
+    @property
     def _commit_after_ms(self) -> float:
         """Silence that commits the turn, as far as one knows by now."""
         policy, end_ms = self.settings.policy, self.settings.end_ms
@@ -263,9 +266,8 @@ class TurnTaking:
     def _stage(self) -> Stage | None:
         """How the detector found the present pause, None if it has not answered."""
         policy = self.settings.policy
-        if policy is None or self._probability is None:
-            return None
-        return policy.stage(self._probability)
+        probability = self._probability
+        return None if policy is None or probability is None else policy.stage(probability)
 
     def _await_interruption(self, end_ms: float) -> list[TurnEvent]:
         if self._waits_for_silence:
@@ -380,7 +382,7 @@ class TurnTaking:
 
     def _end_pause(self) -> None:
         self._is_paused = False
-        self._probability = self._rated = None
+        self._rated = None
 
     def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
         return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage, press_end)

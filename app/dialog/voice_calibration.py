@@ -11,10 +11,9 @@ or took the turn, the commit may have been a mistake, and nothing is learned fro
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
-from app.dialog.end_of_turn import log_odds
+from app.dialog.end_of_turn import log_odds, probability_of
 
 _EXPECTED = 2.5
 """Mean log-odds of the finished turns of a voice that needs no correction."""
@@ -40,7 +39,8 @@ class VoiceCalibration:
 
     def apply(self, probability: float) -> float:
         """The detector's `probability` after the correction."""
-        return 1.0 / (1.0 + math.exp(-log_odds(probability) - self.shift)) if self.shift else probability
+        shift = self.shift
+        return probability_of(log_odds(probability) + shift) if shift else probability
 
     def commit(self, probability: float | None) -> None:
         """A turn was committed at a pause that the detector gave this `probability`, None for no answer."""

@@ -1,4 +1,4 @@
-"""Is it the user who speaks, or somebody further away? Told by the level alone.
+"""Is it the user who speaks, or somebody further away? Decided by the level alone.
 
 In: the level of each VAD frame, and which turns were committed. Out: whether all of the present speech is
 quieter than the user's turns. Pure, with times in milliseconds of captured audio; used by turn_taking.
@@ -31,7 +31,7 @@ television, the next sentence usually comes sooner."""
 
 def voiced_level(frame: Pcm) -> float | None:
     """Level in dBFS. None for a hiss, with most of its power above an eighth of the sample rate or so: an /s/
-    is 15 dB quieter than the vowel after it, whoever speaks."""
+    is 15 dB quieter than the vowel after it in every voice."""
     power = float(np.mean(frame**2))
     if power <= 0.0 or float(np.mean(np.diff(frame) ** 2)) > power:
         return None

@@ -55,7 +55,7 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Use headphones, so that a reply does not interrupt itself."),
     QT_TRANSLATE_NOOP("Errors", "Sound cannot be used: the PortAudio library is missing."),
     QT_TRANSLATE_NOOP("Errors", "The program stood still for %1 s, as while the computer sleeps."),
-    QT_TRANSLATE_NOOP("Errors", "What was being said or played then was dropped; go on as before."),
+    QT_TRANSLATE_NOOP("Errors", "What was being said or played then was dropped; continue as before."),
     QT_TRANSLATE_NOOP("Errors", "The model is not loaded yet."),
     QT_TRANSLATE_NOOP("Errors", "Wait until it is ready."),
     QT_TRANSLATE_NOOP("Errors", "The microphone is closed."),

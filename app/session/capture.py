@@ -33,7 +33,7 @@ class VadFrame:
     end: int
     probability: float
     level_db: float | None = None
-    """In dBFS, None where it does not tell how far away somebody speaks (voice_level), and in a file."""
+    """In dBFS, None for a hiss, which says nothing about the distance (voice_level), and in a file."""
     may_be_echo: bool = False
     """It may hold an echo that is not cancelled yet."""
 

@@ -180,7 +180,7 @@ class DialogLoop:
             self._emit(
                 ErrorRaised(
                     f"The program stood still for {standstill_s:,.0f} s, as while the computer sleeps.",
-                    "What was being said or played then was dropped; go on as before.",
+                    "What was being said or played then was dropped; continue as before.",
                 )
             )
         self._sources.reopen()

@@ -28,8 +28,8 @@ class Playback:
     def __init__(self, audio_out: AudioOutput) -> None:
         self._out = audio_out
         self._ring = audio_out.ring
-        """The ring that the reply goes through; a loudspeaker of another rate comes with another one, which
-        `_move` goes on in."""
+        """The ring that the reply goes through; a loudspeaker of another rate has another one, where
+        `_move` continues."""
         self._resampler: Resampler | None = None
         self._waiting: deque[Pcm] = deque()
         self._waiting_samples = 0
@@ -126,7 +126,7 @@ class Playback:
         self._out.ring.pause()
 
     def resume(self) -> None:
-        """Go on where the fade of `pause` began: what was faded out is faded in, with gains that add up to
+        """Continue where the fade of `pause` began: what was faded out is faded in, with gains that add up to
         one."""
         self._is_paused = False
         self._out.ring.resume()
@@ -203,7 +203,7 @@ class Playback:
         return len(pcm) * 1000.0 / self._out.sample_rate
 
     def _move(self, resampler: Resampler) -> None:
-        """Go on through the ring of another loudspeaker, at its rate, from what was heard. The old ring holds
+        """Continue in the ring of another loudspeaker, at its rate, from what was heard. The old ring holds
         again what was not in the air yet."""
         self._left_samples = max(self._left_samples, self._ring.consumed - self._first_index)
         self._moved_at, self._left_samples = self._heard(resampler), 0

@@ -646,7 +646,7 @@
         <translation>请等待它就绪。</translation>
     </message>
     <message>
-        <source>What was being said or played then was dropped; go on as before.</source>
+        <source>What was being said or played then was dropped; continue as before.</source>
         <translation>当时正在说或播放的内容已丢弃；可照常继续。</translation>
     </message>
     <message>

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,14 +12,8 @@ from packaging.utils import canonicalize_name
 
 
 @pytest.fixture
-def script(repository: Path) -> ModuleType:
-    file = repository / "packaging" / "trt_environment.py"
-    spec = importlib.util.spec_from_file_location("trt_environment", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(scripts: dict[str, ModuleType]) -> ModuleType:
+    return scripts["trt_environment"]
 
 
 def _pins(script: ModuleType) -> dict[str, str]:

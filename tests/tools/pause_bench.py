@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, log_odds
+from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, log_odds, probability_of
 from app.dialog.smart_turn import EndOfTurnDetector, SmartTurn
 from app.dialog.turn_end import TurnEndDetector, head_file, load_head
 from app.dialog.turn_events import TurnAction
@@ -211,8 +211,8 @@ def _policies() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy]]:
     assert balanced is not None
     for likely in LIKELY:
         shift = log_odds(likely) - log_odds(balanced.likely)
-        unlikely = 1.0 / (1.0 + np.exp(-log_odds(balanced.unlikely) - shift))
-        policy = replace(balanced, likely=likely, unlikely=float(unlikely))
+        unlikely = probability_of(log_odds(balanced.unlikely) + shift)
+        policy = replace(balanced, likely=likely, unlikely=unlikely)
         yield f"likely from {likely}", "balanced", policy
     for ms in UNLIKELY_MS:
         yield f"unlikely after {ms} ms", "balanced", replace(balanced, unlikely_ms=ms)
