@@ -62,6 +62,9 @@ class MelSpec:
 class SamplingParams:
     """Sampling parameters of a row, for both channels.
 
+    The end of the reply is not sampled before row `min_new`, counted from 1; with 0 or 1 a reply may be
+    empty.
+
     With a `seed`, each reply of a conversation gets a different derived seed, and repeating the conversation
     reproduces its samples; without one, every conversation has a random seed.
     """
@@ -106,6 +109,15 @@ class CancelScope:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnEndPrediction:
+    """The language model's own answer to whether the user has finished: 1 - the probability of an empty
+    reply. The first event of a reply, from its first row; only from a bundle with `detects_turn_end`."""
+
+    turn_id: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyText:
     """A fragment of reply text: the reply itself, or the subtitle of speech (`is_subtitle`).
 
@@ -140,4 +152,4 @@ class ReplyDone:
     audio_samples: int = 0
 
 
-ReplyEvent = ReplyText | ReplyAudio | ReplyDone
+ReplyEvent = TurnEndPrediction | ReplyText | ReplyAudio | ReplyDone

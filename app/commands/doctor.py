@@ -187,6 +187,7 @@ def _bundles() -> Iterator[Finding]:
             yield Finding("ok", "bundle", f"{bundle.name}, {bundle.total_bytes / 1e6:.0f} MB, {path}{role}")
             if path == chosen:
                 yield _speech_encoder(bundle)
+                yield _turn_end(bundle)
 
 
 def _speech_encoder(bundle: Bundle) -> Finding:
@@ -201,6 +202,14 @@ def _speech_encoder(bundle: Bundle) -> Finding:
             "note", "encoder", backend, "Copy or download the bundle again, or update onnxruntime."
         )
     return Finding("ok", "encoder", backend)
+
+
+def _turn_end(bundle: Bundle) -> Finding:
+    """Whether the language model helps Smart Turn."""
+    detail = (
+        "detected by the language model, too" if bundle.lm.detects_turn_end else "not detected by the bundle"
+    )
+    return Finding("ok", "end of turn", detail)
 
 
 def _sound() -> Iterator[Finding]:

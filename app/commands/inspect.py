@@ -71,6 +71,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "kv_blocks": bundle.lm.kv_blocks,
         "tokens_per_block": bundle.lm.tokens_per_block,
         "subtitles": bundle.lm.subtitles,
+        "detects_turn_end": bundle.lm.detects_turn_end,
     }
 
 
@@ -114,6 +115,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"  context     {about['context_rows']} rows, {about['kv_blocks']} KV blocks of "
         f"{about['tokens_per_block']}",
         f"  subtitles   {'yes' if about['subtitles'] else 'no'}",
+        f"  turn end    {'detected by the language model' if about['detects_turn_end'] else 'not detected'}",
     ]
     lines += [f"  {name:<15} {count / 1e6:8.3f} M parameters" for name, count in about["parameters"].items()]
     return lines

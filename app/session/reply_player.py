@@ -192,7 +192,7 @@ class ReplyPlayer:
                     self._playback.push(event.pcm)
                 else:
                     self._playback.push_held(event.pcm, at_ns)
-        else:
+        elif isinstance(event, ReplyDone):
             self._complete(reply, event)
 
     def service(self, now_ns: int) -> bool:

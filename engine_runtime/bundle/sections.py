@@ -69,6 +69,9 @@ class LMSection:
     """How the weights are named: as released, or as a checkpoint that was converted for TensorRT-LLM."""
     subtitles: bool = False
     """At audio positions the text head predicts the word being spoken."""
+    detects_turn_end: bool = False
+    """The model was trained to reply nothing to an unfinished question and to a backchannel: the probability
+    of an empty reply says whether the user has finished (`TurnEndPrediction`)."""
 
 
 @dataclass(frozen=True, slots=True)

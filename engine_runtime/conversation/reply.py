@@ -29,6 +29,7 @@ from engine_runtime.types import (
     ReplyEvent,
     ReplyText,
     SamplingParams,
+    TurnEndPrediction,
 )
 
 
@@ -108,6 +109,7 @@ class Reply:
             text_vocab=stages.lm_config.text_vocab,
             audio_vocab=stages.lm_config.audio_vocab,
             want_subtitles=lm.subtitles,
+            predict_turn_end=lm.detects_turn_end,
             skip_unused_tails=True,
             samples_on_device=stages.lm.executor.can_sample,
             device=str(stages.lm.executor.device),
@@ -123,7 +125,7 @@ class Reply:
         if self._ending is None:
             row = self.generation.sample(self._next_output())
             self.rows.append(row)
-            events = [*self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
+            events = [*self._predict(row), *self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
             self._ending = self.generation.finish_reason
             if self._ending is None and (
                 self.sequence.num_rows >= self.limit or len(self.rows.codes) >= self.stages.max_codes
@@ -192,6 +194,12 @@ class Reply:
             return self.stages.sequences.decode(
                 sequence, rows[-1].row, tails, sampling, exclusive_gpu=has_gpu
             )
+
+    def _predict(self, row: GeneratedRow) -> Iterator[TurnEndPrediction]:
+        """What the first row says about the end of the user's turn."""
+        probability = self.generation.turn_end_probability
+        if row.index == 0 and probability is not None:
+            yield TurnEndPrediction(self.turn_id, probability)
 
     def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
         """Add a row to the reply; yields its events."""

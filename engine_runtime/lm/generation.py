@@ -87,11 +87,13 @@ class Generation:
     Args:
         prompt: all rows before the reply (they count for the repetition penalty).
         want_subtitles: read the text head at audio rows, too.
+        predict_turn_end: compute `turn_end_probability` at the first row.
         skip_unused_tails: skip the tail whose logits the next row does not need. Speech codes and text ids do
             not change: uniform samples are consumed for both channels in any case. The audio tail of a text
             row is skipped only without a repetition penalty, because the penalty counts ids that were sampled
             but not read.
-        samples_on_device: let the executor sample, if these parameters allow it.
+        samples_on_device: let the executor sample, if these parameters allow it; not the rows for which more
+            than ids is needed.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Generation:
         text_vocab: int,
         audio_vocab: int,
         want_subtitles: bool = False,
+        predict_turn_end: bool = False,
         skip_unused_tails: bool = False,
         samples_on_device: bool = False,
         device: str = "cpu",
@@ -110,6 +113,7 @@ class Generation:
     ) -> None:
         self._params, self._special = params, special
         self._want_subtitles, self._skip = want_subtitles, skip_unused_tails
+        self._predicts_turn_end = predict_turn_end
         self._text = Sampler(params, text_vocab, (row.text for row in prompt), device)
         self._audio = Sampler(params, audio_vocab, (row.audio for row in prompt), device)
         self._draws: list[list[float]] = []
@@ -124,6 +128,8 @@ class Generation:
             )
         self.mode = next_mode(initial_mode(prompt[-1], special), prompt[-1], special)
         self.finish_reason: FinishReason | None = None
+        self.turn_end_probability: float | None = None
+        """1 - the probability of an empty reply, whatever `min_new` forbids; None if it is not wanted."""
 
     @property
     def tails(self) -> Tails:
@@ -137,7 +143,7 @@ class Generation:
     @property
     def sampling(self) -> SamplingMetadata | None:
         """Sampling metadata of the next row; None if the ids are sampled here, from logits."""
-        if self._reply_sampling is None:
+        if self._reply_sampling is None or self._needs_logits:
             return None
         # NOTE: may still be requested after the last row; there is no uniform sample for that, and no use.
         draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
@@ -155,6 +161,8 @@ class Generation:
         """Sample the next row; afterwards `mode`, `tails` and `sampling` describe the row after it."""
         index, mode = self._num_rows, self.mode
         draw = self._draws[index] if self._draws else [0.0, 0.0]
+        if index == 0 and self._predicts_turn_end:
+            self.turn_end_probability = 1.0 - self._empty_probability(output)
         if output.sampled is None:
             sampled = Row(
                 self._sample_text(output.text_logits, draw[0]),
@@ -172,7 +180,7 @@ class Generation:
         self._audio.note(row.audio)
         self._num_rows += 1
         self._last = row
-        is_stop = row.text in (self._special.im_end, self._special.endoftext)
+        is_stop = row.text in self._stops
         if is_stop:
             self.finish_reason = "stop"
         elif self._num_rows >= self._params.max_new:
@@ -187,13 +195,37 @@ class Generation:
 
     @property
     def _may_not_end(self) -> bool:
-        """Whether `min_new` forbids the end of speech at the next row."""
+        """Whether `min_new` forbids the end of speech, or of a text reply, at the next row."""
         return self._num_rows + 1 < self._params.min_new
+
+    @property
+    def _needs_logits(self) -> bool:
+        """Whether the next row takes more than the ids that an executor samples: a probability, or a ban that
+        executors do not know."""
+        is_predicted = self._predicts_turn_end and self._num_rows == 0
+        return is_predicted or (self.mode is Mode.TEXT and self._may_not_end)
+
+    @property
+    def _stops(self) -> tuple[int, int]:
+        """The text ids that end a reply."""
+        return self._special.im_end, self._special.endoftext
+
+    def _empty_probability(self, output: StepOutput) -> float:
+        """Probability that the reply ends with its first row."""
+        if self.mode is Mode.AUDIO:
+            logits, ends = output.audio_logits, [self._special.eosp]
+            logits = None if logits is None else logits[: self._special.audio_forbidden_from]
+        else:
+            logits, ends = output.text_logits, list(self._stops)
+        if logits is None:
+            raise ValueError("the probability of an empty reply needs the logits of the first row")
+        return float(logits.double().softmax(-1)[ends].sum())
 
     def _sample_text(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:
             return self._special.modality_pad
-        return self._text.sample(self._text.scores(logits), draw)
+        forbidden = self._stops if self.mode is Mode.TEXT and self._may_not_end else ()
+        return self._text.sample(self._text.scores(logits, forbidden), draw)
 
     def _sample_audio(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:

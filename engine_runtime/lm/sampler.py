@@ -57,6 +57,8 @@ class Sampler:
         for ids in forbidden:
             scores[ids] = -torch.inf
         if self._penalized:
+            # An executor on a device may return logits in host memory.
+            self._seen_ids = self._seen_ids.to(scores.device)
             if self._noted:
                 noted = torch.tensor(self._noted, dtype=torch.int64, device=scores.device)
                 self._seen_ids, self._noted = torch.cat((self._seen_ids, noted)), []

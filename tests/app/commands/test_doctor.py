@@ -45,6 +45,7 @@ def test_it_says_what_runs_the_speech_encoder(
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "ok      encoder            torch (the bundle has no graph)" in out
+    assert "ok      end of turn        not detected by the bundle" in out
     assert {line[26] for line in out.splitlines() if line.startswith(("ok", "note"))} == {" "}  # one column
     monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(nano_bundle))
     assert main(["doctor"]) == 0

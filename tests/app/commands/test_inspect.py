@@ -23,6 +23,7 @@ def test_a_bundle_is_described(random_bundle: Path, capsys: pytest.CaptureFixtur
     assert "packets     5 codes, each with 3 of look-ahead" in text
     assert "hears       16000 Hz, speech encoder on the CPU in torch" in text
     assert "languages   not stated" in text
+    assert "turn end    not detected" in text
 
 
 def test_it_says_what_runs_the_speech_encoder(nano_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +46,7 @@ def test_the_json_says_the_same(random_bundle: Path, capsys: pytest.CaptureFixtu
     about = json.loads(capsys.readouterr().out)
     assert about["input_sample_rate"] == 16000
     assert about["mel"]["hop"] == 480
+    assert about["detects_turn_end"] is False
     tensors = safetensors.torch.load_file(random_bundle / "lm.safetensors").values()
     assert about["parameters"]["lm"] == sum(tensor.numel() for tensor in tensors)
 

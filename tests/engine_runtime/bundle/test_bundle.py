@@ -48,6 +48,13 @@ def test_every_section_is_read(random_bundle: Path) -> None:
     assert bundle.total_bytes == sum(f.stat().st_size for f in random_bundle.iterdir() if f.suffix != ".toml")
 
 
+def test_the_end_of_turns_is_detected_only_where_the_manifest_says_so(bundle_copy: Path) -> None:
+    assert not Bundle.open(bundle_copy).lm.detects_turn_end
+    _edit(bundle_copy, lambda manifest: manifest["lm"].update(detects_turn_end=True))
+    assert Bundle.open(bundle_copy).lm.detects_turn_end
+    assert "detects_turn_end" in _error(bundle_copy, lambda m: m["lm"].update(detects_turn_end="yes"))
+
+
 def test_networks_get_what_the_sections_say_once(random_bundle: Path) -> None:
     bundle = Bundle.open(random_bundle)
     assert bundle.lm.config["modality_pad"] == bundle.lm.special_ids.modality_pad

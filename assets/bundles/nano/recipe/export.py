@@ -39,6 +39,8 @@ TRAINED = (
 )
 GRAPH = "speech_encoder.onnx"
 LIMIT_BYTES = 45_000_000
+DETECTS_TURN_END = False
+"""Whether the language model was trained to reply nothing to an unfinished question and to a backchannel."""
 DESCRIPTION = (
     "A small model of MOSS-Speech's architecture for closed-domain English conversation, "
     "trained on synthetic speech"
@@ -90,11 +92,11 @@ def _lm(tokenizer: Tokenizer) -> dict[str, Any]:
     ids = {name: tokenizer.token_to_id(token) for name, token in zip(names, text.SPECIAL, strict=True)}
     return {
         "weights": "lm.safetensors", "tokens_per_block": 16, "kv_blocks": 256, "context_rows": LONG + 64,
-        "subtitles": True, "config": config,
+        "subtitles": True, "detects_turn_end": DETECTS_TURN_END, "config": config,
         "special_ids": {**ids, "eosp": EOSP, "audio_pad": AUDIO_PAD, "audio_forbidden_from": EOSP + 1},
         "prompt": {"system_speech": text.SYSTEM_SPEECH, "system_text": text.SYSTEM_TEXT,
                    "user_role": "user", "assistant_role": "assistant"},
-        "sampling": {"speech": {"do_sample": False, "max_new": 160, "min_new": 2},
+        "sampling": {"speech": {"do_sample": False, "max_new": 160, "min_new": 0 if DETECTS_TURN_END else 2},
                      "text": {"do_sample": False, "max_new": 60}},
     }  # fmt: skip
 
