@@ -25,11 +25,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from app.dialog.awaited_reply import AwaitedReply
 from app.dialog.end_of_turn import Stage
 from app.dialog.interruption import Interruption, SpeechVerdict
 from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.user_speech import UserSpeech
 from app.dialog.voice_calibration import VoiceCalibration
 from app.dialog.voice_level import VoiceLevel
 
@@ -52,21 +54,10 @@ class TurnTaking:
         """May be replaced when a turn opens, for that of another voice."""
         self._phase = _Phase.IDLE
         self._recent = SpeechWindow()
-        self._speech_start_ms = 0.0
-        self._speech_end_ms = 0.0
-        self._speech_ms = 0.0
-        self._is_paused = False
-        self._rated: float | None = None
-        """The detector's answer about the present pause, before calibration."""
+        self._speech = UserSpeech()
+        self._reply = AwaitedReply()
         self._now_ms = 0.0
         """End of the latest frame."""
-        self._commit_ms = 0.0
-        self._sounded_unfinished = False
-        """The detector took the pause that committed the turn for no certain end."""
-        self._heard_ms = 0.0
-        """When the first sample of the reply was heard."""
-        self._may_reopen = False
-        self._is_heard = False
         self._waits_for_silence = False
         self._is_pressed = False
         self._released_ms: float | None = None
@@ -91,7 +82,7 @@ class TurnTaking:
     @property
     def speech_end_ms(self) -> float:
         """End of the latest speech of the turn."""
-        return self._speech_end_ms
+        return self._speech.end_ms
 
     def update(
         self, probability: float, start_ms: float, end_ms: float, level_db: float | None = None
@@ -117,11 +108,11 @@ class TurnTaking:
     def press(self, at_ms: float) -> list[TurnEvent]:
         """The button of push-to-talk went down: a turn is open until `release`, whatever is heard."""
         phase, self._phase = self._phase, _Phase.HEARING
-        continues = phase is _Phase.REPLYING and self._may_continue(at_ms)
+        continues = phase is _Phase.REPLYING and self._reply.may_be_continued(self.settings, at_ms)
         self._is_pressed = True
         self._released_ms = None
         self.calibration.withdraw()
-        self._end_pause()
+        self._speech.end_pause()
         self._recent.clear()
         if phase is _Phase.HEARING:
             return []
@@ -130,8 +121,7 @@ class TurnTaking:
             return self._take_turn(self._interruption)
         if continues:
             return [self._event(TurnAction.REOPEN, at_ms)]
-        self._speech_start_ms = self._speech_end_ms = at_ms
-        self._speech_ms = 0.0
+        self._speech.begin(at_ms, at_ms, 0.0)
         action = TurnAction.OPEN if phase is _Phase.IDLE else TurnAction.BARGE_IN
         return [self._event(action, at_ms)]
 
@@ -149,24 +139,21 @@ class TurnTaking:
             calibrated = self.calibration.apply(probability)
             is_rated = self._interruption.rate(speech_end_ms, calibrated)
             return policy.stage(calibrated) if is_rated else None
-        is_over = not (self.is_hearing and self._is_paused and speech_end_ms == self._speech_end_ms)
-        if policy is None or is_over:
+        if policy is None or not self.is_hearing or not self._speech.rate(speech_end_ms, probability):
             return None
-        self._rated = probability
         return self._stage
 
     def begin_reply(self) -> None:
         """A typed question was committed: speech from now on interrupts its reply."""
-        self._enter_reply(self._speech_end_ms, may_reopen=False)
+        self._enter_reply(AwaitedReply())
 
     def reply_heard(self) -> None:
         """The first sample of the reply was handed to the loudspeaker: speech from now on is a barge-in."""
-        self._is_heard = True
-        self._heard_ms = self._now_ms
+        self._reply.begin_sound(self._now_ms)
 
     def end_turn(self) -> None:
         """The reply was played to its end, or the turn was cancelled: nobody speaks."""
-        if self._is_heard:
+        if self._reply.is_heard:
             self.calibration.confirm()
         self.calibration.withdraw()
         self._phase = _Phase.IDLE
@@ -195,54 +182,50 @@ class TurnTaking:
         earlier = self._continued_by(start)
         self._begin_speech(start, end_ms)
         if earlier is not None:
-            self._speech_start_ms = earlier.first_ms
+            self._speech.start_ms = earlier.first_ms
         return [self._event(TurnAction.OPEN, end_ms)]
 
     def _hear(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
-        threshold = self.settings.start_threshold if self._is_paused else self.settings.end_threshold
+        settings, speech = self.settings, self._speech
+        threshold = settings.start_threshold if speech.is_paused else settings.end_threshold
         events: list[TurnEvent] = []
         if probability >= threshold:
-            self._speech_end_ms = end_ms
-            self._speech_ms += end_ms - start_ms
-            if self._is_paused:
-                self._end_pause()
+            if speech.add(start_ms, end_ms):
                 events.append(self._event(TurnAction.RESUME, end_ms))
-            if end_ms - self._speech_start_ms >= self.settings.max_turn_ms:
+            if end_ms - speech.start_ms >= settings.max_turn_ms:
+                events.append(self._event(TurnAction.COMMIT, end_ms))
                 self._commit(end_ms, may_reopen=False)
                 self._waits_for_silence = True
-                events.append(self._event(TurnAction.COMMIT, end_ms))
             return events
-        silence_ms = end_ms - self._speech_end_ms
-        if not self._is_paused and silence_ms >= self.settings.pause_ms:
-            self._is_paused = True
+        silence_ms = end_ms - speech.end_ms
+        if not speech.is_paused and silence_ms >= settings.pause_ms:
+            speech.is_paused = True
             events.append(self._event(TurnAction.PAUSE, end_ms))
-        is_short = self._speech_ms < self.settings.min_speech_ms
-        if is_short and silence_ms >= self.settings.end_ms:
-            self.end_turn()
-            events.append(self._event(TurnAction.DROP, end_ms))
-        elif not is_short and silence_ms >= self._commit_after_ms:
-            committed = self._event(TurnAction.COMMIT, end_ms)
+        if speech.is_short(settings):
+            if silence_ms >= settings.end_ms:
+                self.end_turn()
+                events.append(self._event(TurnAction.DROP, end_ms))
+        elif silence_ms >= speech.commit_after_ms(settings, self.calibration):
+            events.append(self._event(TurnAction.COMMIT, end_ms))
             self._commit(end_ms, may_reopen=True)
-            self._sounded_unfinished = committed.stage not in (None, Stage.LIKELY)
-            events.append(committed)
         return events
 
     def _hear_press(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
-        settings, events = self.settings, []
-        if probability >= (settings.end_threshold if self._speech_ms else settings.start_threshold):
-            is_first, self._speech_end_ms = not self._speech_ms, end_ms
-            self._speech_ms += end_ms - start_ms
+        settings, speech, events = self.settings, self._speech, []
+        is_first = not speech.speech_ms
+        if probability >= (settings.start_threshold if is_first else settings.end_threshold):
+            speech.add(start_ms, end_ms)
             if is_first:
-                self._speech_start_ms = start_ms
+                speech.start_ms = start_ms
                 events.append(self._event(TurnAction.ONSET, end_ms))
         if self._released_ms is not None and end_ms >= self._released_ms:
             events.append(self._end_press(end_ms, "released"))
-        elif end_ms - self._speech_start_ms >= settings.max_turn_ms:
+        elif end_ms - speech.start_ms >= settings.max_turn_ms:
             events.append(self._end_press(end_ms, "length"))
         return events
 
     def _end_press(self, end_ms: float, how: PressEnd) -> TurnEvent:
-        is_short = self._speech_ms < self.settings.min_speech_ms
+        is_short = self._speech.is_short(self.settings)
         ended = self._event(TurnAction.DROP if is_short else TurnAction.COMMIT, end_ms, how)
         if is_short:
             self.end_turn()
@@ -250,24 +233,6 @@ class TurnTaking:
             self._commit(end_ms, may_reopen=how == "released")
             self._waits_for_silence = how == "length"
         return ended
-
-    @property
-    def _probability(self) -> float | None:
-        """The detector's answer about the present pause, calibrated."""
-        return None if self._rated is None else self.calibration.apply(self._rated)
-
-    @property
-    def _commit_after_ms(self) -> float:
-        """Silence that commits the turn, as far as one knows by now."""
-        policy, end_ms = self.settings.policy, self.settings.end_ms
-        return end_ms if policy is None else policy.silence_ms(self._probability, end_ms)
-
-    @property
-    def _stage(self) -> Stage | None:
-        """How the detector found the present pause, None if it has not answered."""
-        policy = self.settings.policy
-        probability = self._probability
-        return None if policy is None or probability is None else policy.stage(probability)
 
     def _await_interruption(self, end_ms: float) -> list[TurnEvent]:
         if self._waits_for_silence:
@@ -277,22 +242,22 @@ class TurnTaking:
                 self._recent.clear()
             return []
         start = self._recent.speech_start(self.settings)
-        if start is not None and self._may_continue(start):
-            spoken_ms, first_ms = self._speech_ms, self._speech_start_ms
+        if start is not None and self._reply.may_be_continued(self.settings, start):
+            spoken_ms, first_ms = self._speech.speech_ms, self._speech.start_ms
             self._begin_speech(start, end_ms)
-            self._speech_ms += spoken_ms
-            self._speech_start_ms = first_ms
+            self._speech.speech_ms += spoken_ms
+            self._speech.start_ms = first_ms
             return [self._event(TurnAction.REOPEN, end_ms)]
         start = self._recent.interruption_start(self.settings)
-        if start is None or not self.settings.barge_in or self._may_continue(start):
+        if start is None or not self.settings.barge_in:
+            return []
+        if self._reply.may_be_continued(self.settings, start):
             return []
         if self._is_bystander:
             return self._ignore(end_ms)
-        earlier = self._continued_by(start)
-        window_ms = self.settings.interruption.continuation_window_ms
-        was_cut_off = self._sounded_unfinished and start - self._heard_ms <= window_ms
+        was_cut_off = self._reply.has_cut_off(self.settings, start)
         self._interruption = Interruption(
-            self.settings.interruption, start, end_ms, earlier, was_cut_off=was_cut_off
+            self.settings.interruption, start, end_ms, self._continued_by(start), was_cut_off=was_cut_off
         )
         self._phase = _Phase.INTERRUPTED
         self._recent.clear()
@@ -326,9 +291,7 @@ class TurnTaking:
         self._interruption = None
         self.calibration.withdraw()
         self.voice_level.begin_turn()
-        self._speech_start_ms, self._speech_end_ms = interruption.first_ms, interruption.speech_end_ms
-        self._speech_ms = interruption.speech_ms
-        self._end_pause()
+        self._speech.begin(interruption.first_ms, interruption.speech_end_ms, interruption.speech_ms)
         return [_event_of(interruption, TurnAction.BARGE_IN)]
 
     @property
@@ -342,11 +305,6 @@ class TurnTaking:
         is_new = is_long and self.voice_level.ignore()
         return [TurnEvent(TurnAction.IGNORE, end_ms, start_ms, end_ms)] if is_new else []
 
-    def _may_continue(self, start_ms: float) -> bool:
-        """Whether speech from `start_ms` on still belongs to the turn that was committed."""
-        is_soon = start_ms <= self._commit_ms + self.settings.reopen_ms
-        return is_soon and self._may_reopen and not self._is_heard
-
     def _continued_by(self, start_ms: float) -> Interruption | None:
         """The speech that was rated as a backchannel, if speech from `start_ms` on follows it soon."""
         earlier, self._interruption = self._interruption, None
@@ -359,33 +317,30 @@ class TurnTaking:
         self._phase = _Phase.HEARING
         self.calibration.withdraw()
         self.voice_level.begin_turn()
-        self._speech_start_ms = start_ms
-        self._speech_end_ms = end_ms
-        self._speech_ms = self._recent.speech_since(start_ms, self.settings.end_threshold)
-        self._end_pause()
+        self._speech.begin(start_ms, end_ms, self._recent.speech_since(start_ms, self.settings.end_threshold))
         self._recent.clear()
 
     def _commit(self, at_ms: float, *, may_reopen: bool) -> None:
         self.voice_level.commit_turn()
-        self.calibration.commit(self._rated)
-        self._enter_reply(at_ms, may_reopen=may_reopen)
+        self.calibration.commit(self._speech.rated)
+        is_likely = self._stage in (None, Stage.LIKELY)
+        self._enter_reply(AwaitedReply(at_ms, may_reopen=may_reopen, sounded_unfinished=not is_likely))
 
-    def _enter_reply(self, at_ms: float, *, may_reopen: bool) -> None:
+    def _enter_reply(self, reply: AwaitedReply) -> None:
         self._phase = _Phase.REPLYING
-        self._commit_ms = at_ms
-        self._may_reopen = may_reopen
-        self._sounded_unfinished = self._is_heard = False
+        self._reply = reply
         self._waits_for_silence = False
         self._is_pressed = False
-        self._end_pause()
+        self._speech.end_pause()
         self._recent.clear()
 
-    def _end_pause(self) -> None:
-        self._is_paused = False
-        self._rated = None
+    @property
+    def _stage(self) -> Stage | None:
+        return self._speech.stage(self.settings, self.calibration)
 
     def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
-        return TurnEvent(action, at_ms, self._speech_start_ms, self._speech_end_ms, self._stage, press_end)
+        speech = self._speech
+        return TurnEvent(action, at_ms, speech.start_ms, speech.end_ms, self._stage, press_end)
 
 
 def _event_of(interruption: Interruption, action: TurnAction) -> TurnEvent:

@@ -147,10 +147,10 @@ class DialogLoop:
         sources.service(now_ns, is_held=is_held, is_idle=state is None)
         self._go_on(self._standstill.check(with_devices=True))
         self._take_results()
-        turns.take_ratings()
+        turns.voice.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._is_loaded:
-                turns.hear(replace(frame, probability=0.0) if self._sound_check.is_active else frame)
+                turns.voice.hear(replace(frame, probability=0.0) if self._sound_check.is_active else frame)
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem, _ECHO_ADVICE))
         turns.service(now_ns)
@@ -270,7 +270,7 @@ class DialogLoop:
             if self._sources.has_sample:
                 self.turns.cancel("replaced")
                 self._sources.end_sample()
-        self.turns.hold(on)
+        self.turns.voice.hold(on)
 
     def _start(self) -> None:
         if self._has_failed:

@@ -1,6 +1,6 @@
 """Speculative reply: generated at the candidate pause and held, then released or discarded.
 
-In: pauses, confirmations and roll backs of `TurnControl`, the events of the speculative reply. Out: jobs for
+In: pauses, confirmations and roll backs of `VoiceTurns`, the events of the speculative reply. Out: jobs for
 the engine; the held events, once confirmed; what was discarded, as SpeculationMeasured and as the timing
 roll_back. Dialog thread.
 

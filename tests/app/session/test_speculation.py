@@ -136,14 +136,14 @@ def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
 def test_the_engine_does_not_run_ahead_of_the_confirmation(question: Path) -> None:
     engine, counts = ScriptedEngine(Script(chunks=40)), []
     with running(engine, ON) as driver:
-        hold = driver.session._loop.turns._speculation.confirm
+        hold = driver.session._loop.turns.speculation.confirm
 
         def confirm() -> Any:
             held = hold()
             counts.append(held.audio_s)
             return held
 
-        driver.session._loop.turns._speculation.confirm = confirm  # type: ignore[method-assign]
+        driver.session._loop.turns.speculation.confirm = confirm  # type: ignore[method-assign]
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
     assert counts == [pytest.approx(HELD_S, abs=0.4)]
@@ -189,7 +189,7 @@ def test_automatic_stops_on_an_engine_that_is_slower_than_real_time(tmp_path: Pa
     parts = [part for _ in range(2) for part in (speech(0.5), silence(1.0))]
     path = write_question(tmp_path / "two.wav", silence(0.4), *parts)
     with running(ScriptedEngine(), SessionSettings(hear_samples=False)) as driver:
-        driver.session._loop.turns._speculation.note_reply(1.5)
+        driver.session._loop.turns.speculation.note_reply(1.5)
         driver.session.send(PlaySample(path))
         driver.await_event(SampleFinished)
     # The scripted replies are fast: after one of them nothing is in the way.

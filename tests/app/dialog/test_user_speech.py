@@ -1,0 +1,46 @@
+"""The speech of the open turn: its extent, its pause, and the silence that ends it."""
+
+from __future__ import annotations
+
+from app.dialog.end_of_turn import Stage
+from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.user_speech import UserSpeech
+from app.dialog.voice_calibration import VoiceCalibration
+
+SETTINGS = TurnTakingSettings(eagerness="balanced")
+
+
+def paused_speech() -> UserSpeech:
+    speech = UserSpeech()
+    speech.begin(100.0, 200.0, 80.0)
+    speech.is_paused = True
+    return speech
+
+
+def test_its_length_is_without_gaps() -> None:
+    speech = paused_speech()
+    assert speech.is_short(SETTINGS)
+    assert speech.add(400.0, 500.0)
+    assert not speech.add(500.0, 600.0)
+    assert (speech.start_ms, speech.end_ms, speech.speech_ms) == (100.0, 600.0, 280.0)
+    assert not speech.is_short(SETTINGS)
+
+
+def test_the_detector_rates_the_present_pause_alone() -> None:
+    speech, calibration = paused_speech(), VoiceCalibration()
+    assert speech.stage(SETTINGS, calibration) is None
+    assert not speech.rate(150.0, 0.99)
+    assert speech.rate(200.0, 0.99)
+    assert speech.stage(SETTINGS, calibration) is Stage.LIKELY
+    assert speech.commit_after_ms(SETTINGS, calibration) < SETTINGS.end_ms
+    speech.add(400.0, 500.0)
+    assert speech.stage(SETTINGS, calibration) is None
+    assert speech.commit_after_ms(SETTINGS, calibration) == SETTINGS.end_ms
+    assert not speech.rate(500.0, 0.99)
+
+
+def test_without_a_detector_only_silence_ends_it() -> None:
+    speech, settings = paused_speech(), TurnTakingSettings(eagerness="off")
+    speech.rate(200.0, 0.99)
+    assert speech.stage(settings, VoiceCalibration()) is None
+    assert speech.commit_after_ms(settings, VoiceCalibration()) == settings.end_ms
