@@ -3,6 +3,15 @@
 Laid out as the runtime does it: a system turn that names the modality of the replies, then dialogues one
 after the other, each user turn spoken (codes of an augmented rendition) or typed. `Factory` makes them in
 worker processes.
+
+What full duplex needs:
+- An unfinished question or a backchannel is answered by an *empty reply*: as text `<|im_end|>` at once, as
+  speech the end of speech as the first audio id, beside which the text head learns `<|empty|>` as at every
+  end of speech, and then `<|im_end|>`. The runtime takes such a turn back, so it is always the last one, and
+  always spoken: what is typed is complete.
+- A reply that was interrupted stays in the history as far as it was heard (`ReplyRows.as_turn`): its codes,
+  the end of speech, the end of the turn; its text up to some token, the end of the turn. What was said is
+  learnt, the end is not: nobody is taught to stop there.
 """
 
 from __future__ import annotations
@@ -28,9 +37,14 @@ USER_WEIGHT, REPLY_WEIGHT = 4, 100  # of the labels, in percent
 
 # How often each skill is asked: hard and large ones more.
 SHARES = {
-    "repeat": 24, "follow_up": 18, "plus": 11, "minus": 11, "count": 9, "unknown": 6, "opposite": 5,
-    "number": 4, "capital": 4, "month": 3, "colour": 3, "greeting": 3, "day": 3,
+    "repeat": 20, "follow_up": 15, "unknown": 12, "plus": 9, "minus": 9, "times": 9, "count": 8, "spell": 6,
+    "compare": 5, "opposite": 5, "number": 5, "confirm": 4, "capital": 4, "month": 4, "again": 3, "colour": 3,
+    "day": 3, "greeting": 3, "cannot": 2,
 }  # fmt: skip
+# How often each ends a conversation that ends with an empty reply. Its few labels ask for many of them.
+EMPTY_SHARES = {"unfinished": 6, "backchannel": 1}
+EMPTY_ENDS = 0.4  # share of conversations
+CUT_REPLIES = 0.08  # share of the replies that something follows
 SPEECH_REPLIES = 0.62  # share of conversations
 
 
@@ -61,12 +75,20 @@ class _Sheet:
                 self.rows[-1][TEXT_LABEL:] = [token, -1, weight]
             self.rows.append([token, AUDIO_PAD, -1, -1, 0])
 
-    def voice(self, codes: np.ndarray, subtitles: list[int] | None, weight: int) -> None:
+    def voice(
+        self, codes: np.ndarray, subtitles: list[int] | None, weight: int, learns_end: bool = True
+    ) -> None:
         """Speech and its end; the audio head learns the codes, the text head the subtitles (if any)."""
         for i, code in enumerate([*codes.tolist(), EOSP]):
             label = -1 if subtitles is None else subtitles[i] if i < len(subtitles) else self.empty
-            self.rows[-1][TEXT_LABEL:] = [label, code, weight]
+            if i < len(codes) or learns_end:
+                self.rows[-1][TEXT_LABEL:] = [label, code, weight]
             self.rows.append([self.pad, code, -1, -1, 0])
+
+
+def _num_heard(num: int, cut: float | None) -> int:
+    """Of so many ids of a reply: at least one and not all of them, if it was cut."""
+    return num if cut is None else max(1, int(cut * num))
 
 
 class Rows:
@@ -87,11 +109,12 @@ class Rows:
         rng: random.Random,
         limit: int,
         spoken_share: float = 0.66,
+        cut_share: float = 0.0,
     ) -> np.ndarray:
         """[rows, 5] int16: text id, audio id, text label, audio label, weight of the labels in percent.
 
         Dialogues are added while all of their rows fit into `limit`; `spoken_share` of the questions are
-        spoken.
+        spoken, those without a reply always; `cut_share` of the replies but the last were interrupted.
         """
         special = self.special
         sheet = _Sheet(special["modality_pad"], special["empty"])
@@ -100,8 +123,10 @@ class Rows:
         for dialogue in dialogues:
             size = len(sheet.rows)
             for turn in dialogue.turns:
-                self._ask(sheet, turn.question, rng, spoken_share)
-                self._reply(sheet, turn.units, speech_reply)
+                self._ask(sheet, turn.question, rng, spoken_share if turn.units else 1.0)
+                is_last = dialogue is dialogues[-1] and turn is dialogue.turns[-1]
+                is_cut = not is_last and rng.random() < cut_share
+                self._reply(sheet, turn.units, speech_reply, rng.random() if is_cut else None)
             if len(sheet.rows) > limit:
                 del sheet.rows[size:]
                 break
@@ -120,16 +145,21 @@ class Rows:
             sheet.say(self.ids(text.typed(question, rng)), USER_WEIGHT)
         sheet.say(self._end_of_turn())
 
-    def _reply(self, sheet: _Sheet, units: tuple[str, ...], speech_reply: bool) -> None:
+    def _reply(self, sheet: _Sheet, units: tuple[str, ...], speech_reply: bool, cut: float | None) -> None:
+        """`cut` is the share of the reply that was heard, None if all of it."""
         sheet.say([self.special["im_start"], *self.ids("assistant\n")])
+        end_weight = REPLY_WEIGHT if cut is None else 0
         if speech_reply:
             sheet.say([self.special["object_ref_start"]])
             counts = [self.speech.unit_codes[unit] for unit in units]
             subtitles = text.subtitles(self.tokenizer, units, counts, self.special["empty"])
-            sheet.voice(self.speech.answers[units], subtitles, REPLY_WEIGHT)
-            sheet.say([self.special["im_end"]], REPLY_WEIGHT)
+            codes = self.speech.answers[units] if units else np.zeros(0, np.int64)
+            codes = codes[: _num_heard(len(codes), cut)]
+            sheet.voice(codes, subtitles, REPLY_WEIGHT, learns_end=cut is None)
         else:
-            sheet.say([*self.ids(domain.sentence(units)), self.special["im_end"]], REPLY_WEIGHT)
+            ids = self.ids(domain.sentence(units))
+            sheet.say(ids[: _num_heard(len(ids), cut)], REPLY_WEIGHT)
+        sheet.say([self.special["im_end"]], end_weight)
         sheet.say(self.ids("\n"))
 
 
@@ -142,8 +172,6 @@ class _Worker:
         for dialogue in domain.all_dialogues():
             if not dialogue.held_out and all(turn.question in speech.renditions for turn in dialogue.turns):
                 self.by_skill.setdefault(dialogue.skill, []).append(dialogue)
-        self.skills = [skill for skill in SHARES if skill in self.by_skill]
-        self.weights = [SHARES[skill] for skill in self.skills]
 
     def make(self, seed: int, count: int, limit: int) -> np.ndarray:
         """[count, limit, 5] int16 of random conversations, unused rows zeros without labels."""
@@ -151,12 +179,24 @@ class _Worker:
         out = np.zeros((count, limit, 5), np.int16)
         out[..., TEXT_LABEL : AUDIO_LABEL + 1] = -1
         for row in out:
-            many = LONG_DIALOGUES if limit == LONG else rng.choice([1, 1, 1, 2])
-            skills = rng.choices(self.skills, self.weights, k=many)
-            picks = [rng.choice(self.by_skill[skill]) for skill in skills]
-            conversation = self.rows.conversation(picks, rng.random() < SPEECH_REPLIES, rng, limit)
+            conversation = self._conversation(rng, limit)
             row[: len(conversation)] = conversation
         return out
+
+    def _conversation(self, rng: random.Random, limit: int) -> np.ndarray:
+        many = LONG_DIALOGUES if limit == LONG else rng.choice([1, 1, 1, 2])
+        speech_reply = rng.random() < SPEECH_REPLIES
+        picks = self._picks(SHARES, many, rng)
+        if rng.random() < EMPTY_ENDS:
+            # Fewer before it, so that most of the ends fit.
+            few = rng.randint(0, many * 5 // 8)
+            picks = [*picks[:few], *self._picks(EMPTY_SHARES, 1, rng)]
+        return self.rows.conversation(picks, speech_reply, rng, limit, cut_share=CUT_REPLIES)
+
+    def _picks(self, shares: dict[str, int], count: int, rng: random.Random) -> list[domain.Dialogue]:
+        known = {skill: share for skill, share in shares.items() if skill in self.by_skill}
+        skills = rng.choices(list(known), list(known.values()), k=count)
+        return [rng.choice(self.by_skill[skill]) for skill in skills]
 
 
 _worker: _Worker | None = None

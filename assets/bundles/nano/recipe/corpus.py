@@ -106,7 +106,9 @@ class Answers:
 def training_answers(rng: np.random.Generator, random_strings: int) -> list[tuple[str, ...]]:
     """Distinct answers of the training dialogues, and random unit strings for more joints between units."""
     dialogues = domain.all_dialogues()
-    known = list(dict.fromkeys(turn.units for d in dialogues if not d.held_out for turn in d.turns))
+    known = list(
+        dict.fromkeys(turn.units for d in dialogues if not d.held_out for turn in d.turns if turn.units)
+    )
     units = domain.all_units(dialogues)
     extra = [
         tuple(units[i] for i in rng.integers(0, len(units), rng.integers(2, 5)))

@@ -1,11 +1,13 @@
 """Judge of the recipe: held-out questions through the chain of `moss-voice talk`, heard by another ear.
 
-    python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--follow-ups 40] [--copies 60]
+    python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--follow-ups 40] [--declined 60]
+        [--copies 60]
 
 Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
 text must be the answer word for word; speech must be recognized word for word by pocketsphinx with the
-grammar of possible answers. `copy synthesis` compares the assistant's own speech before and after mel and
-vocoder, and after codes, flow and vocoder.
+grammar of possible answers; after an unfinished question or a backchannel nothing may be said. `copy
+synthesis` compares the assistant's own speech before and after mel and vocoder, and after codes, flow and
+vocoder.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import recognizer
 import soundfile
 import torch
 import voices
+from judgements import NO_REPLY, Judgement, summary
 
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
@@ -64,28 +67,28 @@ class Judge:
 
     def __init__(self, bundle: Path) -> None:
         self.engine = SharedEngine(Engine.load(Bundle.open(bundle)))
-        self.right: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        self.judged: list[Judgement] = []
         self.wrong: list[dict[str, str]] = []
 
     def ask(self, mode: str, group: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> None:
         """`mode` is s2t, s2s or t2s. Only the last turn of a dialogue is judged."""
-        if mode == "t2s" and len(dialogue.turns) > 1:
-            return  # one typed question makes a whole conversation of `talk`
-        wanted = domain.normalize(domain.sentence(dialogue.turns[-1].units))
+        if mode == "t2s" and (len(dialogue.turns) > 1 or dialogue.skill in NO_REPLY):
+            return  # one typed question makes a whole conversation of `talk`, and it is complete
         try:
             text, heard = self._reply(mode, dialogue, rendition)
         except MossVoiceError as error:
             text = heard = f"({error})"
-        ok = heard == wanted
-        self.right[mode, group, dialogue.skill].append(int(ok))
-        if not ok:
+        judgement = Judgement(mode, group, dialogue, heard)
+        self.judged.append(judgement)
+        if not judgement.is_right:
             asked = " / ".join(turn.question for turn in dialogue.turns)
-            answer = {"wanted": wanted, "heard": heard, "subtitle": text}
+            answer = {"wanted": judgement.wanted, "heard": heard, "subtitle": text}
             self.wrong.append({"mode": mode, "voice": group, "asked": asked, **answer})
 
     def _reply(self, mode: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> tuple[str, str]:
         """Text (or subtitles) of the last reply, and what the ear hears of it (of a text reply: the text)."""
-        reply = Modality.TEXT if mode == "s2t" else Modality.SPEECH
+        modality = Modality.TEXT if mode == "s2t" else Modality.SPEECH
+        units = dialogue.turns[-1].units
         with tempfile.TemporaryDirectory() as folder:
             question, out = Path(folder) / "q.wav", Path(folder) / "a.wav"
             source: dict[str, Any] = {}
@@ -95,35 +98,20 @@ class Judge:
                 jobs = [(turn.question, rendition) for turn in dialogue.turns]
                 write_question(question, voices.render_many(jobs))
                 source["wav_in"] = question
-            settings = SessionSettings(reply=reply)
+            settings = SessionSettings(reply=modality)
             report = run_file(lambda _timing=None: self.engine, settings=settings, out=out, **source)
             turns = report["turns"]
             if len(turns) != len(dialogue.turns):
-                text = "(turns were missed)"
-            else:
-                text = domain.normalize(turns[-1]["reply"]["text"])
+                # A turn with an empty reply may have been taken back.
+                text = "" if len(turns) < len(dialogue.turns) and not units else "(turns were missed)"
+                return text, text
+            reply = turns[-1]["reply"]
+            text = domain.normalize(reply["text"])
             if mode == "s2t":
                 return text, text
             pcm, rate = soundfile.read(out, dtype="float32")
-            own = pcm[-round(turns[-1]["reply"]["audio_s"] * rate) :]
-            return text, recognizer.recognize(own, rate, dialogue.skill) if len(own) > rate // 5 else ""
-
-    def table(self) -> dict[str, Any]:
-        """Shares of right answers: by mode and voice group, and by skill."""
-        found: dict[str, Any] = {}
-        for mode, group in sorted({(m, g) for m, g, _ in self.right}):
-            parts = {s: v for (m, g, s), v in self.right.items() if (m, g) == (mode, group)}
-            single = [x for s, v in parts.items() if s != "follow_up" for x in v]
-            found[f"{mode} {group}"] = {
-                "right": _share(single),
-                "questions": len(single),
-                "skills": {s: f"{sum(v)}/{len(v)}" for s, v in sorted(parts.items())},
-            }
-        return found
-
-
-def _share(right: list[int]) -> float | None:
-    return round(float(np.mean(right)), 3) if right else None
+            own = pcm[len(pcm) - round(reply["audio_s"] * rate) :]
+            return text, recognizer.recognize(own, rate, units) if len(own) > rate // 5 else ""
 
 
 def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
@@ -146,7 +134,9 @@ def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, s
         }
         wanted = domain.normalize(domain.sentence(dialogue.turns[-1].units))
         for name, pcm in versions.items():
-            right[name] += recognizer.recognize(pcm, voices.ASSISTANT_RATE, dialogue.skill) == wanted
+            right[name] += (
+                recognizer.recognize(pcm, voices.ASSISTANT_RATE, dialogue.turns[-1].units) == wanted
+            )
     return {name: f"{count}/{len(dialogues)}" for name, count in right.items()}
 
 
@@ -171,6 +161,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--unseen", type=int, default=100)
     parser.add_argument("--follow-ups", type=int, default=40)
+    parser.add_argument("--declined", type=int, default=60, help="questions out of domain")
     parser.add_argument("--copies", type=int, default=60)
     args = parser.parse_args()
     rng, start = random.Random(11), time.time()
@@ -179,9 +170,10 @@ def main() -> None:
     single = [d for d in dialogues if d.held_out and len(d.turns) == 1]
     seen = balanced(single, args.questions, rng)
     unseen = balanced(single, args.unseen, rng)
-    follow_ups = rng.sample([d for d in dialogues if d.held_out and len(d.turns) > 1], args.follow_ups)
+    follow_ups = balanced([d for d in dialogues if d.held_out and len(d.turns) > 1], args.follow_ups, rng)
+    declined = balanced([d for d in single if d.skill == "unknown"], args.declined, rng)
     names = list(voices.HELD_OUT_VOICES)
-    for index in range(max(len(seen), len(unseen), len(follow_ups))):
+    for index in range(max(map(len, (seen, unseen, follow_ups, declined)))):
         voice = voices.seen_voice(rng)
         if index < len(seen):
             for mode in ("s2t", "t2s", "s2s"):
@@ -193,11 +185,14 @@ def main() -> None:
         if index < len(follow_ups):
             for mode in ("s2t", "s2s"):
                 judge.ask(mode, "seen", follow_ups[index], voice)
+        if index < len(declined):
+            judge.ask("s2t", "seen", declined[index], voice)
         if index % 10 == 9:
-            summary = {k: (v["right"], v["questions"]) for k, v in judge.table().items()}
-            print(f"[{time.time() - start:.0f} s] {index + 1}: {summary}", flush=True)
-    copies = copy_synthesis(judge.engine, balanced(single, args.copies, rng))
-    report = {"table": judge.table(), "copy_synthesis": copies, "wrong": judge.wrong}
+            right = {group: shares["right"] for group, shares in summary(judge.judged).items()}
+            print(f"[{time.time() - start:.0f} s] {index + 1}: {right}", flush=True)
+    answered = [dialogue for dialogue in single if dialogue.turns[-1].units]
+    copies = copy_synthesis(judge.engine, balanced(answered, args.copies, rng))
+    report = {"table": summary(judge.judged), "copy_synthesis": copies, "wrong": judge.wrong}
     args.report.write_text(json.dumps(report, indent=1))
     print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1))
 

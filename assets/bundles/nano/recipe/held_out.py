@@ -9,6 +9,7 @@ import domain
 import numpy as np
 import torch
 from conversations import AUDIO_PAD, EOSP, REPLY_WEIGHT, WEIGHT, Rows
+from judgements import NO_REPLY, Judgement, share, summary
 from torch import Tensor
 
 from engine_runtime.models.moss_lm import MossLM
@@ -33,11 +34,9 @@ class _Item:
     """One reply to make and what it should be."""
 
     mode: str
-    skill: str
-    group: str
+    spoken: HeldOutDialogue
     prompt: np.ndarray
     """[rows, 2], up to the last assistant prefix."""
-    text: str
     codes: np.ndarray
 
     @property
@@ -46,12 +45,18 @@ class _Item:
 
 
 class Evaluation:
-    """Asks as speech to text, text to speech and speech to speech; only last turns are judged."""
+    """Asks as speech to text, text to speech and speech to speech; only last turns are judged. What needs no
+    reply is only spoken."""
 
     def __init__(self, rows: Rows, dialogues: list[HeldOutDialogue], device: str) -> None:
         self.rows, self.device = rows, device
         rng = random.Random(9)
-        items = [self._item(spoken, mode, rng) for spoken in dialogues for mode in MODES]
+        items = [
+            self._item(spoken, mode, rng)
+            for spoken in dialogues
+            for mode in MODES
+            if mode != "t2s" or spoken.dialogue.skill not in NO_REPLY
+        ]
         self.items = sorted(items, key=lambda item: len(item.prompt))
 
     def _item(self, spoken: HeldOutDialogue, mode: str, rng: random.Random) -> _Item:
@@ -65,25 +70,28 @@ class Evaluation:
         labelled = made[:, WEIGHT] == REPLY_WEIGHT
         starts = np.flatnonzero(labelled & ~np.roll(labelled, 1))  # first rows of replies
         units = dialogue.turns[-1].units
-        answer = rows.speech.answers[units]
-        prompt = made[: starts[-1] + 1, :2]
-        return _Item(mode, dialogue.skill, spoken.group, prompt, domain.sentence(units), answer)
+        answer = rows.speech.answers[units] if units else np.zeros(0, np.int64)
+        return _Item(mode, spoken, made[: starts[-1] + 1, :2], answer)
 
     def run(self, model: MossLM) -> dict[str, str]:
-        """Share of right answers by mode and voice group, and by skill."""
-        right: dict[str, list[int]] = {}
+        """Shares by mode and voice group (`judgements.summary`), and of replies with the right codes."""
+        judged: list[Judgement] = []
+        near: dict[str, list[bool]] = {}
         for first in range(0, len(self.items), BATCH):
             part = self.items[first : first + BATCH]
             for item, (ids, codes) in zip(part, self._replies(model, part), strict=True):
-                group = f"{item.mode} {item.group}"
+                group = item.spoken.group
                 said = self.rows.tokenizer.decode([i for i in ids if i != self.rows.special["empty"]])
-                ok = domain.normalize(said) == domain.normalize(item.text)
-                right.setdefault(group, []).append(int(ok))
-                right.setdefault(f"  {group} / {item.skill}", []).append(int(ok))
+                if item.speech and not codes:
+                    said = ""  # nothing is heard
+                judged.append(Judgement(item.mode, group, item.spoken.dialogue, domain.normalize(said)))
                 if item.speech:
-                    near = _near(codes, item.codes.tolist())
-                    right.setdefault(f"{item.mode} codes>90% {item.group}", []).append(int(near))
-        return {group: f"{sum(v)}/{len(v)} = {np.mean(v):.3f}" for group, v in sorted(right.items())}
+                    same = _near(codes, item.codes.tolist())
+                    near.setdefault(f"{item.mode} codes>90% {group}", []).append(same)
+        report = {group: share(values) for group, values in sorted(near.items())}
+        for group, shares in summary(judged).items():
+            report |= {f"{group}: {name}": value for name, value in shares.items()}
+        return report
 
     def _replies(self, model: MossLM, items: list[_Item]) -> list[tuple[list[int], list[int]]]:
         """Text ids and codes of each reply, without their ends."""

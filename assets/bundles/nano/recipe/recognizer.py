@@ -2,18 +2,19 @@
 
 In: reply speech. Out: the words of the most likely answer. Two grammars, because one over everything is slow:
 the word strings of "repeat after me", and all other answers together (a wrong skill is therefore heard as
-wrong).
+wrong). Letters are recognized as those of the words that are spelled.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-import domain
 import numpy as np
+import topics
 from numpy.typing import NDArray
 from pocketsphinx import Config, Decoder, get_model_path
 from scipy.signal import resample_poly
+from topics import Units
 
 
 def _one_of(words: list[str] | tuple[str, ...]) -> str:
@@ -22,26 +23,33 @@ def _one_of(words: list[str] | tuple[str, ...]) -> str:
 
 def answer_grammar() -> str:
     """JSGF of every answer but the repeated strings."""
-    number, day, month = _one_of(domain.NUMBERS), _one_of(domain.DAYS), _one_of(domain.MONTHS)
-    opposite = _one_of([word for pair in domain.OPPOSITES for word in pair])
-    fixed = [" ".join(units) for _, units in domain.GREETINGS] + [" ".join(domain.UNKNOWN_ANSWER)]
-    rules = [
-        f"{number} ( plus | minus ) {number} is {number}",
-        f"{number} {number} {number} [ {number} ] [ {number} ] [ {number} ] [ {number} ]",
+    number, day, month = _one_of(topics.NUMBERS), _one_of(topics.DAYS), _one_of(topics.MONTHS)
+    opposite = _one_of([word for pair in topics.OPPOSITES for word in pair])
+    result = _one_of([topics.number_name(n) for n in range(101)])
+    facts = [
+        f"{number} ( plus | minus | times ) {number} is {result}",
         f"( before | after ) {number} comes {number}",
         f"( before | after ) {day} comes {day}",
         f"( before | after ) {month} comes {month}",
         f"the opposite of {opposite} is {opposite}",
-        f"the capital of {_one_of(list(domain.CAPITALS))} is {_one_of(list(domain.CAPITALS.values()))}",
-        f"{_one_of(list(domain.COLOURS))} is {_one_of(list(domain.COLOURS.values()))}",
-        *fixed,
+        f"the capital of {_one_of(list(topics.CAPITALS))} is {_one_of(list(topics.CAPITALS.values()))}",
+        f"{_one_of(list(topics.COLOURS))} is {_one_of(list(topics.COLOURS.values()))}",
+    ]
+    fixed = [units for _, units in topics.GREETINGS]
+    fixed += [topics.UNKNOWN_ANSWER, topics.CANNOT_ANSWER, topics.AGREEMENT]
+    rules = [
+        *(f"[ no ] {fact}" for fact in facts),
+        f"{number} {number} {number} [ {number} ] [ {number} ] [ {number} ] [ {number} ]",
+        f"{number} is ( bigger | smaller )",
+        _one_of([" ".join(word) for word in topics.SPELLED]),
+        *(" ".join(units) for units in fixed),
     ]
     return "#JSGF V1.0;\ngrammar answers;\npublic <answer> = " + " | ".join(rules) + ";\n"
 
 
 def repeat_grammar() -> str:
     """JSGF of two to four words of the repeat list."""
-    word = _one_of(domain.REPEAT_WORDS)
+    word = _one_of(topics.REPEAT_WORDS)
     return f"#JSGF V1.0;\ngrammar strings;\n<w> = {word};\npublic <answer> = <w> <w> [ <w> ] [ <w> ];\n"
 
 
@@ -54,13 +62,18 @@ def _decoder(kind: str) -> Decoder:
     return decoder
 
 
-def recognize(pcm: NDArray[np.float32], rate: int, skill: str) -> str:
-    """Words heard in `pcm` (mono at `rate`); empty if nothing fits."""
+def grammar_of(wanted: Units) -> str:
+    """The grammar that holds this answer: "repeat" or "answer"."""
+    return "repeat" if set(wanted) <= set(topics.REPEAT_WORDS) else "answer"
+
+
+def recognize(pcm: NDArray[np.float32], rate: int, wanted: Units) -> str:
+    """Words heard in `pcm` (mono at `rate`), which should say `wanted`; empty if nothing fits."""
     up, down = {24_000: (2, 3), 16_000: (1, 1)}[rate]
     pcm = resample_poly(pcm, up, down)
     pcm = np.pad(pcm * (0.5 / max(float(np.abs(pcm).max()), 1e-3)), 4_000)
     pcm = pcm + np.random.default_rng(0).normal(0, 3e-4, len(pcm))
-    decoder = _decoder("repeat" if skill == "repeat" else "answer")
+    decoder = _decoder(grammar_of(wanted))
     decoder.start_utt()
     decoder.process_raw((np.clip(pcm, -1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)
     decoder.end_utt()

@@ -1,8 +1,8 @@
 """Text side of the recipe: the tokenizer, typed variants of questions, subtitles.
 
-`build_tokenizer` trains a byte-level BPE on the domain: its frequent words (numbers, words to repeat) become
-one token, the others a few, anything else falls back to bytes. A line break is always a token of its own, so
-that the prompt may be tokenized in pieces.
+`build_tokenizer` trains a byte-level BPE on the domain: the words of answers and the frequent ones of
+questions become one token, the others a few, anything else falls back to bytes. A line break is always a
+token of its own, so that the prompt may be tokenized in pieces.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 
 import domain
+import topics
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIAL = [
@@ -22,6 +23,7 @@ SPECIAL = [
     "<|empty|>",
 ]
 VOCAB = 1_280
+ANSWER_WORDS = 2_000  # how often each word of the answers is seen
 SYSTEM_SPEECH = "Answer with speech."
 SYSTEM_TEXT = "Answer with text."
 
@@ -45,12 +47,15 @@ def build_tokenizer(path: Path) -> Tokenizer:
 
 
 def _training_text() -> list[str]:
-    """All words and names, again and again, then questions, answers and the words of the prompt."""
-    words = domain.vocabulary(domain.all_dialogues())
-    lines = [" ".join(["", *words])] * 400
-    lines += [word.capitalize() for word in words] * 100
-    lines += [" " + name.capitalize() for name in sorted(domain.NAMES)] * 400
-    for dialogue in domain.all_dialogues(repeats=2_000):
+    """The words of answers and all names, again and again, then questions, answers and the words of the
+    prompt."""
+    dialogues = domain.all_dialogues(repeats=2_000)
+    units = domain.all_units(dialogues)
+    words = sorted({word for unit in units for word in unit.strip(",").split()})
+    lines = [" ".join(["", *words])] * ANSWER_WORDS
+    lines += [unit.split()[0].strip(",").capitalize() for unit in units] * (ANSWER_WORDS // 8)
+    lines += [" " + name.capitalize() for name in sorted(topics.NAMES)] * ANSWER_WORDS
+    for dialogue in dialogues:
         for turn in dialogue.turns:
             lines += [turn.question, turn.question.capitalize() + "?", domain.sentence(turn.units)]
     return lines + ["system\n", "user\n", "assistant\n", SYSTEM_SPEECH, SYSTEM_TEXT] * 2_000
@@ -60,13 +65,13 @@ def typed(question: str, rng: random.Random) -> str:
     """The question as somebody might type it."""
     words = question.split()
     if rng.random() < 0.35:
-        words = [str(domain.NUMBERS.index(w)) if w in domain.NUMBERS else w for w in words]
+        words = [str(topics.NUMBERS.index(w)) if w in topics.NUMBERS else w for w in words]
         if rng.random() < 0.5:
-            words = [{"plus": "+", "minus": "-"}.get(w, w) for w in words]
+            words = [{"plus": "+", "minus": "-", "times": "*"}.get(w, w) for w in words]
     words = ["I" if w == "i" and rng.random() < 0.7 else w for w in words]
     text = " ".join(words)
     if rng.random() < 0.6:
-        text = " ".join(w.capitalize() if w in domain.NAMES else w for w in text.split())
+        text = " ".join(w.capitalize() if w in topics.NAMES else w for w in text.split())
         text = text[0].upper() + text[1:]
     return text + rng.choice(["", "?", "?", "."])
 
@@ -76,6 +81,8 @@ def subtitles(tokenizer: Tokenizer, units: tuple[str, ...], codes: list[int], em
 
     `codes` counts the codes of each unit. Joined, the tokens are the answer's text.
     """
+    if not units:
+        return []
     encoding = tokenizer.encode(domain.sentence(units), add_special_tokens=False)
     ends, position = [], 0
     for unit in units:

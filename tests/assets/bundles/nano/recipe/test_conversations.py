@@ -86,11 +86,91 @@ def test_only_complete_dialogues_fit(recipe, dialogues, tokenizer, speech) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("skill", ["unfinished", "backchannel"])
+def test_an_empty_reply_ends_at_once(recipe, dialogues, tokenizer, speech, skill) -> None:
+    conversations = recipe("conversations")
+    rows = conversations.Rows(tokenizer, speech)
+    dialogue = _dialogue(dialogues, skill)
+    for speech_reply, wanted in (
+        (True, [[rows.special["empty"], conversations.EOSP], [rows.special["im_end"], -1]]),
+        (False, [[rows.special["im_end"], -1]]),
+    ):
+        made = rows.conversation([dialogue], speech_reply, random.Random(0), 1000, spoken_share=0.0)
+        labels = made[made[:, conversations.WEIGHT] == conversations.REPLY_WEIGHT, conversations.TEXT_LABEL :]
+        assert labels[:, :2].tolist() == wanted
+        spoken = made[:, conversations.WEIGHT] == conversations.USER_WEIGHT
+        assert made[spoken, conversations.AUDIO_LABEL].tolist() == [7, 8, 9, conversations.EOSP]
+
+
+@pytest.mark.slow
+def test_a_reply_that_was_cut_is_laid_out_as_by_the_runtime_and_its_end_is_not_learnt(
+    recipe, dialogues, tokenizer, speech
+) -> None:
+    conversations = recipe("conversations")
+    rows = conversations.Rows(tokenizer, speech)
+    first, second = _dialogue(dialogues, "capital"), _dialogue(dialogues, "plus")
+    for speech_reply in (True, False):
+        for seed in range(8):
+            rng = random.Random(seed)
+            made = rows.conversation([first, second], speech_reply, rng, 1000, 1.0, cut_share=1.0)
+            cut, whole = _replies(rows, made)
+            answer, all_of = speech.answers[first.turns[0].units], speech.answers[second.turns[0].units]
+            audio, im_end = conversations.AUDIO, rows.special["im_end"]
+            if speech_reply:
+                heard = cut[: cut[:, audio].tolist().index(conversations.EOSP)]
+                assert 1 <= len(heard) < len(answer)
+                assert heard[:, audio].tolist() == answer[: len(heard)].tolist()
+                assert whole[: len(all_of), audio].tolist() == all_of.tolist()
+                assert cut[len(heard) :, :2].tolist()[0] == [rows.special["modality_pad"], conversations.EOSP]
+                assert cut[len(heard) + 1, conversations.TEXT] == im_end
+                assert heard[-1, conversations.TEXT_LABEL :].tolist() == [-1, -1, 0]
+                assert (heard[:-1, conversations.WEIGHT] == conversations.REPLY_WEIGHT).all()
+            else:
+                heard = cut[: cut[:, conversations.TEXT].tolist().index(im_end)]
+                assert heard[-1, conversations.TEXT_LABEL :].tolist() == [-1, -1, 0]
+            assert im_end not in cut[:, conversations.TEXT_LABEL]
+            assert im_end in whole[:, conversations.TEXT_LABEL]
+
+
+def _replies(rows, made):
+    """The rows of each reply, behind its opening."""
+    text = made[:, 0].tolist()
+    opening = [rows.special["im_start"], *rows.ids("assistant\n")]
+    starts = [i + len(opening) for i in range(len(text)) if text[i : i + len(opening)] == opening]
+    starts = [start + (text[start] == rows.special["object_ref_start"]) for start in starts]
+    return [made[start:end] for start, end in zip(starts, [*starts[1:], len(made)], strict=True)]
+
+
+@pytest.mark.slow
+def test_what_needs_no_reply_comes_last_and_only_there(recipe, tokenizer, speech, tmp_path) -> None:
+    conversations = recipe("conversations")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    worker = conversations._Worker(str(tmp_path / "tokenizer.json"), speech)
+    rng, ends = random.Random(0), 0
+    for _ in range(60):
+        made = worker._conversation(rng, conversations.SHORT)
+        empty = [
+            reply for reply in _replies(worker.rows, made) if _is_empty(worker.rows, conversations, reply)
+        ]
+        assert len(empty) <= 1
+        if empty:
+            ends += 1
+            assert np.array_equal(empty[0], made[-len(empty[0]) :])
+    assert 10 < ends < 40
+
+
+def _is_empty(rows, conversations, reply) -> bool:
+    return int(reply[0, conversations.AUDIO]) == conversations.EOSP or (
+        int(reply[0, conversations.TEXT]) == rows.special["im_end"]
+    )
+
+
+@pytest.mark.slow
 def test_workers_use_no_held_out_dialogue(recipe, tokenizer, speech, tmp_path) -> None:
     conversations = recipe("conversations")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     worker = conversations._Worker(str(tmp_path / "tokenizer.json"), speech)
-    assert set(worker.skills) == set(conversations.SHARES)
+    assert set(worker.by_skill) == {*conversations.SHARES, *conversations.EMPTY_SHARES}
     assert not any(dialogue.held_out for pile in worker.by_skill.values() for dialogue in pile)
     made = worker.make(3, 4, conversations.SHORT)
     assert made.shape == (4, conversations.SHORT, 5)
