@@ -1,7 +1,7 @@
 """All stages of the recipe in the order of their needs, side by side where there are several GPUs.
 
     python train_all.py WORK OUT [--gpus 1] [--scale 1.0] [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12]
-        [--refine 5]
+        [--refine 5] [--start FILE]
 
 Minutes for each stage. With one GPU all but the tokenizer share it; with more, vocoder and flow have their
 own.
@@ -60,6 +60,7 @@ def main() -> None:
         ("refine", 5.0),
     ):
         parser.add_argument(f"--{name}", type=float, default=minutes, metavar="MINUTES")
+    parser.add_argument("--start", type=Path, help="weights of a larger vocoder whose layers are taken over")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     paths = [str(args.work.resolve()), str(args.out.resolve())]
@@ -71,9 +72,10 @@ def main() -> None:
 
     Stage("synthesize", ["synthesize.py", paths[0], "--scale", args.scale], args.out, first).wait()
     # On one GPU the vocoder waits: the others need the tokenizer, and it needs nobody.
-    vocoder = stage("vocoder", "train_vocoder.py", second) if args.gpus > 1 else None
+    start = ("--start", str(args.start.resolve())) if args.start else ()
+    vocoder = stage("vocoder", "train_vocoder.py", second, *start) if args.gpus > 1 else None
     stage("tokenizer", "train_tokenizer.py", first).wait()
-    vocoder = vocoder or stage("vocoder", "train_vocoder.py", second)
+    vocoder = vocoder or stage("vocoder", "train_vocoder.py", second, *start)
     flow = stage("flow", "train_flow.py", second)
     lm = stage("lm", "train_lm.py", first)
     flow.wait()

@@ -3,13 +3,15 @@
 Loss: multi-resolution log-mel L1, then also least-squares GAN with multi-period and multi-resolution
 discriminators and feature matching (HiFi-GAN, BigVGAN). Mostly the assistant's voice, some user voices. With
 `--flow` a part of the mels is what the trained flow makes of the codes, frame for frame on the same speech:
-what the vocoder will really be given.
+what the vocoder will really be given. With `--start` the generator takes over the layers that it has in
+common with a larger one.
 
-    python train_vocoder.py WORK OUT --minutes 20 [--flow] [--init FOLDER]
+    python train_vocoder.py WORK OUT --minutes 20 [--start FILE] [--flow] [--init FOLDER]
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import corpus
@@ -26,13 +28,14 @@ from train_flow import CONFIG as FLOW_CONFIG
 
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.models.bigvgan import build_bigvgan, receptive_field
+from engine_runtime.models.bigvgan_package import BigVGAN
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.types import MelSpec
 
 CONFIG = {
     "resblock": "1", "upsample_rates": [10, 6, 4, 2], "upsample_kernel_sizes": [20, 12, 8, 4],
-    "upsample_initial_channel": 512, "resblock_kernel_sizes": [3, 7],
-    "resblock_dilation_sizes": [[1, 3], [1, 2]], "activation": "snakebeta", "snake_logscale": True,
+    "upsample_initial_channel": 512, "resblock_kernel_sizes": [3],
+    "resblock_dilation_sizes": [[1, 3]], "activation": "snakebeta", "snake_logscale": True,
     "num_mels": 80, "use_tanh_at_final": False, "use_bias_at_final": False,
 }  # fmt: skip
 FRAMES = 32  # mel frames of a training segment
@@ -142,27 +145,55 @@ class Segments:
 
 
 @torch.no_grad()
-def continue_from(folder: Path, generator: nn.Module, discriminators: nn.Module) -> None:
-    """Take the weights of an earlier call; plain weights become direction and length of the weight norm."""
+def take_weights(generator: BigVGAN, weights: Mapping[str, Tensor]) -> None:
+    """Copy plain weights; under a weight norm they become its direction and length."""
     state = generator.state_dict()
-    for name, value in stage.read_weights(folder / "vocoder.safetensors").items():
+    for name, value in weights.items():
         if name in state:
             state[name].copy_(value)
         else:
             state[f"{name}_v"].copy_(value)
             state[f"{name}_g"].copy_(value.flatten(1).norm(dim=1).view_as(state[f"{name}_g"]))
-    discriminators.load_state_dict(stage.read_weights(folder / "discriminators.safetensors"))
+
+
+def in_common(generator: BigVGAN, larger: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of the weights of a generator with equal widths and more blocks in each stage those of this one.
+
+    A block is matched by its stage and its kernel size.
+    """
+    indices = {int(name.split(".")[1]) for name in larger if name.startswith("resblocks.")}
+    per_stage = len(indices) // generator.num_upsamples
+    found = {name: value for name, value in larger.items() if not name.startswith("resblocks.")}
+    for index, block in enumerate(generator.resblocks):
+        first, taps = index // generator.num_kernels * per_stage, block.convs1[0].kernel_size[0]
+        same = (
+            other
+            for other in range(first, first + per_stage)
+            if larger[f"resblocks.{other}.convs1.0.weight"].shape[2] == taps
+        )
+        prefix = f"resblocks.{next(same)}."
+        found |= {
+            f"resblocks.{index}.{name.removeprefix(prefix)}": value
+            for name, value in larger.items()
+            if name.startswith(prefix)
+        }
+    own = {name.removesuffix("_g").removesuffix("_v") for name in generator.state_dict()}
+    return {name: value for name, value in found.items() if name in own}
 
 
 class Training:
     """Generator and discriminators with their optimizers."""
 
-    def __init__(self, device: str, init: Path | None) -> None:
+    def __init__(self, device: str, init: Path | None = None, start: Path | None = None) -> None:
+        """`init`: folder of an earlier training to go on from. `start`: weights of a larger generator."""
         self.device = device
         self.generator = build_bigvgan(CONFIG, weight_norm=True).to(device).train()
         self.discriminators, self.multi_mel = Discriminators().to(device), MultiMel().to(device)
+        if start:
+            take_weights(self.generator, in_common(self.generator, stage.read_weights(start)))
         if init:
-            continue_from(init, self.generator, self.discriminators)
+            take_weights(self.generator, stage.read_weights(init / "vocoder.safetensors"))
+            self.discriminators.load_state_dict(stage.read_weights(init / "discriminators.safetensors"))
         torch._dynamo.config.recompile_limit = 64  # the activation is compiled for each width and length
         use_fast_activations(self.generator, compiled=device == "cuda")
         self.g_optimiser = adamw(self.generator, device, (0.8, 0.99), 0.01)
@@ -185,27 +216,26 @@ class Training:
         return (spectral.detach(),)
 
     def gan_step(self, mel: Tensor, wave: Tensor) -> tuple[Tensor, ...]:
-        """mel [B, 80, FRAMES], wave [B, SAMPLES] -> spectral, discriminator, adversarial, matching losses."""
+        """mel [B, 80, FRAMES], wave [B, SAMPLES] -> spectral, discriminator, adversarial, matching losses.
+
+        Both sides learn from the same scores: the discriminators run once for either wave.
+        """
         with self._autocast():
             made = self.generator(mel)[:, 0].float()
-            real_features, made_features = self.discriminators(wave), self.discriminators(made.detach())
+            real_features, made_features = self.discriminators(wave), self.discriminators(made)
         d_loss = discriminator_loss(real_features, made_features)
-        self.d_optimiser.zero_grad(set_to_none=True)
-        d_loss.backward()
-        nn.utils.clip_grad_norm_(self.discriminators.parameters(), 50.0)
-        self.d_optimiser.step()
-        with self._autocast():
-            with torch.no_grad():
-                real_features = self.discriminators(wave)
-            made_features = self.discriminators(made)
         adversarial, matching = adversarial_loss(made_features), matching_loss(real_features, made_features)
         spectral = self.multi_mel(made, wave)
+        self.d_optimiser.zero_grad(set_to_none=True)
+        d_loss.backward(inputs=list(self.discriminators.parameters()), retain_graph=True)
         self._improve_generator(15 * spectral + adversarial + 2 * matching)
+        nn.utils.clip_grad_norm_(self.discriminators.parameters(), 50.0)
+        self.d_optimiser.step()
         return spectral.detach(), d_loss.detach(), adversarial.detach(), matching.detach()
 
     def _improve_generator(self, loss: Tensor) -> None:
         self.g_optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward(inputs=list(self.generator.parameters()))
         nn.utils.clip_grad_norm_(self.generator.parameters(), 500.0)
         self.g_optimiser.step()
 
@@ -226,6 +256,7 @@ def main() -> None:
         "--flow", action="store_true", help="train half of each batch on mels of the trained flow"
     )
     parser.add_argument("--init", type=Path, help="folder of an earlier call, to go on from")
+    parser.add_argument("--start", type=Path, help="weights of a larger vocoder whose layers are taken over")
     parser.add_argument("--pool", type=int, default=4096, help="answers whose mels the flow makes")
     parser.add_argument("--peak", type=float, default=4e-4, help="learning rate")
     args = parser.parse_args()
@@ -234,7 +265,7 @@ def main() -> None:
     segments = Segments(args.work, args.device)
     if args.flow:
         segments.use_flow(args.out, args.pool)
-    training = Training(args.device, args.init)
+    training = Training(args.device, args.init, args.start)
     generator, count, log = training.generator, 0, []
     parameters = stage.count_parameters(generator)
     print("vocoder:", parameters, "parameters, context", receptive_field(CONFIG), flush=True)

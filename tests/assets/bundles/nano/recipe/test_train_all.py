@@ -58,3 +58,11 @@ def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stage
 
 def test_without_minutes_nothing_is_refined(stages) -> None:
     assert "refine" not in _order(stages("--refine", "0"))
+
+
+@pytest.mark.parametrize("gpus", ["1", "2"])
+def test_only_the_first_training_of_the_vocoder_starts_from_a_larger_one(stages, tmp_path, gpus: str) -> None:
+    events = stages("--gpus", gpus, "--start", str(tmp_path / "large.safetensors"))
+    started = {event[0]: event[2] for event in events if not isinstance(event, str) and "--start" in event[2]}
+    assert list(started) == ["vocoder"]
+    assert started["vocoder"][-1] == str(tmp_path / "large.safetensors")
