@@ -3,21 +3,20 @@
 
     python3 packaging/bootstrap.py run     open the window (without a display: a sample conversation)
     python3 packaging/bootstrap.py test    lint, types, architecture, tests
+    python3 packaging/bootstrap.py download --wheels DIR    packages for a machine without network
 
 Creates .venv in the checkout, installs the system libraries that are missing (as root or with sudo that asks
-no password; otherwise it says which and how) and the Python packages of packaging/constraints.txt. What is
-already there is left alone, so a second start takes a second. Standard library only.
+no password; otherwise it says which and stops) and the Python packages of packaging/constraints.txt, with
+--wheels from that folder alone. What is already there is left alone, so a second start takes a second.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes.util
 import hashlib
-import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -25,13 +24,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from system_libraries import MissingLibrariesError, install_system_libraries
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "packaging" / "constraints.txt"
 MARK = VENV / "moss-voice-installed"
 SUPPORTED = ((3, 11), (3, 12))
 TORCH = "torch==2.13.0"
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# Where pip looks for the CPU build, in this order: a mirror may have it, PyPI has not.
+CPU_TORCH_SOURCES = (
+    (),
+    ("--extra-index-url", "https://download.pytorch.org/whl/cpu", "--retries", "0", "--timeout", "15"),
+)
 # bigvgan asks for training tools (pesq is a C build, tensorboard, nnaudio, auraloss), silero-vad for
 # torchaudio, pipecat-ai for a web framework. None of that is used: of bigvgan the network, of silero-vad and
 # pipecat-ai (Smart Turn v3.2) an ONNX file each. What they do need is in pyproject.toml.
@@ -50,38 +55,6 @@ BUILD_ENGINES = (
     *("--engines", str(ROOT / "build" / "engines")),
 )
 
-# Debian package -> a shared library, which shows whether it is already installed.
-RUN_LIBRARIES = {
-    "libportaudio2": "portaudio",
-    "libasound2-plugins": None,
-    "libegl1": "EGL",
-    "libgl1": "GL",
-    "libxkbcommon0": "xkbcommon",
-    "libxkbcommon-x11-0": "xkbcommon-x11",
-    "libfontconfig1": "fontconfig",
-    "libdbus-1-3": "dbus-1",
-    "libxcb-cursor0": "xcb-cursor",
-    "libxcb-icccm4": "xcb-icccm",
-    "libxcb-keysyms1": "xcb-keysyms",
-    "libxcb-image0": "xcb-image",
-    "libxcb-render-util0": "xcb-render-util",
-    "libxcb-shape0": "xcb-shape",
-    "libxcb-xkb1": "xcb-xkb",
-    "libwayland-client0": "wayland-client",
-    "libwayland-cursor0": "wayland-cursor",
-    "libwayland-egl1": "wayland-egl",
-    "libgomp1": "gomp",
-    "fonts-dejavu-core": None,
-    "fonts-noto-cjk": None,
-}
-TEST_PROGRAMS = {
-    "pulseaudio": "pulseaudio",
-    "pulseaudio-utils": "pactl",
-    "strace": "strace",
-    "xvfb": "Xvfb",
-}
-
-
 # Output of pip if it reaches no index; its last line is then about versions.
 NO_NETWORK = re.compile(
     r"Retrying \(Retry|name resolution|Name or service not known|Network is unreachable|Connection refused|"
@@ -90,6 +63,10 @@ NO_NETWORK = re.compile(
 
 
 NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
+
+
+NOT_FOUND = re.compile(r"No matching distribution found")
+_DOWNLOAD = "python3 packaging/bootstrap.py download --wheels DIR"
 
 
 class SetUpError(Exception):
@@ -101,23 +78,43 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("run", "test"))
+    parser.add_argument("command", choices=("run", "test", "download"))
     parser.add_argument("--gpu", action="store_true", help="install the CUDA build of torch (about 3 GB)")
     parser.add_argument(
         "--headless", action="store_true", help="run: hold the sample conversation without a window"
     )
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="install from this folder, without network; download fills it",
+    )
+    parser.add_argument(
+        "--skip-system-libraries",
+        action="store_true",
+        help="go on where some are missing, without sound or window",
+    )
     parser.add_argument("rest", nargs="*", help="test: arguments for pytest (after --)")
     arguments = parser.parse_args()
-    if arguments.command == "run" and arguments.rest:
-        parser.error(f"run takes no arguments: {' '.join(arguments.rest)}")
+    if arguments.command != "test" and arguments.rest:
+        parser.error(f"{arguments.command} takes no arguments: {' '.join(arguments.rest)}")
+    if arguments.command == "download" and arguments.wheels is None:
+        parser.error("download needs --wheels DIR")
     if sys.version_info[:2] not in SUPPORTED:
         found = ".".join(map(str, sys.version_info[:3]))
         return _fail(f"Python {found} is not supported. Start this script with python3.11 or python3.12.")
     try:
-        install_system_libraries(with_tests=arguments.command == "test")
+        if arguments.command == "download":
+            return download_wheels(arguments.wheels, arguments.gpu)
+        if not arguments.skip_system_libraries:
+            install_system_libraries(with_tests=arguments.command == "test")
+        if arguments.wheels is not None:
+            use_wheels(arguments.wheels)
         install_packages(with_tests=arguments.command == "test", gpu=arguments.gpu)
     except KeyboardInterrupt:
         return _fail("Stopped. Start again to continue.", 130)
+    except MissingLibrariesError as error:
+        return _fail(f"{error}\nThen start again. --skip-system-libraries goes on without sound or window.")
     except SetUpError as error:
         return _fail(f"Set-up failed: {error} Start again to continue.")
     except (OSError, subprocess.CalledProcessError) as error:
@@ -133,72 +130,12 @@ def main() -> int:
 # ---- set-up ----
 
 
-def install_system_libraries(with_tests: bool) -> None:
-    """Install missing Debian packages if permitted, else list them."""
-    missing = missing_system_packages(with_tests)
-    if not missing:
-        return
-    if shutil.which("apt-get") is None:
-        _say(f"Not on Debian or Ubuntu: please install what these packages hold: {' '.join(missing)}")
-        return
-    prefix = _root_prefix()
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-    if prefix is None:
-        _say("These system libraries are missing and may not be installed from here. The program may lack")
-        _say(f"sound or its window until someone runs: sudo {' '.join(command)}")
-        return
-    _say(f"Installing system libraries: {' '.join(missing)}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run([*prefix, "apt-get", "update", "-q"], environment, check=False)
-    if _run([*prefix, *command], environment, check=False) != 0:
-        _say("Not all of them could be installed; `moss-voice doctor` shows the consequences.")
-
-
-def missing_system_packages(with_tests: bool) -> list[str]:
-    """Debian packages of which neither the library is found nor dpkg knows."""
-    wanted = dict(RUN_LIBRARIES)
-    missing = [package for package, library in wanted.items() if not _has_library(package, library)]
-    if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it, and so venv, in a package of its own
-        missing.append(f"python{sys.version_info[0]}.{sys.version_info[1]}-venv")
-    if with_tests:
-        missing += [package for package, program in TEST_PROGRAMS.items() if shutil.which(program) is None]
-    return missing
-
-
-def _has_library(package: str, library: str | None) -> bool:
-    if library is not None and ctypes.util.find_library(library):
-        return True
-    if shutil.which("dpkg-query") is None:
-        return library is None
-    result = subprocess.run(
-        ["dpkg-query", "--show", "--showformat=${Status}", package],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return result.stdout.endswith("install ok installed")
-
-
-def _root_prefix() -> list[str] | None:
-    """Prefix of a command that needs root; None if root access requires a password."""
-    if os.geteuid() == 0:
-        return []
-    if (
-        shutil.which("sudo")
-        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
-    ):
-        return ["sudo", "-n", "--preserve-env=DEBIAN_FRONTEND"]
-    return None
-
-
 def install_packages(with_tests: bool, gpu: bool) -> None:
     """Create .venv and install the requirements of pyproject.toml, unless that was done before."""
     wanted = _fingerprint(with_tests, gpu)
     if MARK.is_file() and wanted in MARK.read_text(encoding="utf-8").split():
         return
-    if not _has_pip():  # also where making it was interrupted before
-        _say(f"Making {VENV.name}")
-        venv.EnvBuilder(with_pip=True, clear=VENV.exists()).create(VENV)
+    make_environment()
     _say("Installing Python packages (the first time this takes some minutes)")
     _pip("install", "setuptools", "wheel")
     _install_torch(gpu)
@@ -211,13 +148,45 @@ def install_packages(with_tests: bool, gpu: bool) -> None:
     MARK.write_text("\n".join(marks) + "\n", encoding="utf-8")
 
 
+def make_environment() -> None:
+    """Create .venv, unless it is there and complete."""
+    if not _has_pip():  # also where making it was interrupted before
+        _say(f"Making {VENV.name}")
+        venv.EnvBuilder(with_pip=True, clear=VENV.exists()).create(VENV)
+
+
+def use_wheels(folder: Path) -> None:
+    """Let pip take everything from a folder. SetUpError if there is none."""
+    if not folder.is_dir():
+        raise SetUpError(f"there is no folder {folder}. Fill it where there is a network: {_DOWNLOAD}.")
+    os.environ["PIP_NO_INDEX"] = "1"
+    os.environ["PIP_FIND_LINKS"] = folder.resolve().as_uri()  # pip splits paths at blanks
+
+
+def download_wheels(folder: Path, gpu: bool) -> int:
+    """Fill a folder with what `run` and `test` install, for this version of Python; the exit status."""
+    make_environment()
+    _say(f"Downloading Python packages to {folder}")
+    common = ("--dest", str(folder), "--find-links", folder.resolve().as_uri())
+    torch, sources = (TORCH, ((),)) if gpu else (f"{TORCH}+cpu", CPU_TORCH_SOURCES)
+    *others, last = sources
+    if all(_pip("download", *common, *source, torch, check=False, quiet=True) != 0 for source in others):
+        _pip("download", *common, *last, torch)
+    _pip("install", "setuptools", "wheel")  # which describe the project to pip
+    _pip("download", *common, "--no-build-isolation", torch, "setuptools", "wheel", f"{ROOT}[dev]")
+    _pip("download", *common, "--no-deps", *WITHOUT_DEPENDENCIES)
+    _pip("download", *common, "--no-deps", TENSORRT_RTX, check=False, quiet=True)
+    _say(f"Filled {folder}. There: python3 packaging/bootstrap.py run --wheels {folder}")
+    return 0
+
+
 def _install_torch(gpu: bool) -> None:
     """torch first, and on a machine without a GPU its CPU build: the default one brings gigabytes of CUDA."""
     has = _run([str(venv_python()), "-c", "import torch"], quiet=True, check=False) == 0
     if has and not gpu:
         return
     if not gpu:
-        for source in ([], ["--extra-index-url", TORCH_CPU_INDEX, "--retries", "0", "--timeout", "15"]):
+        for source in CPU_TORCH_SOURCES:
             if _pip("install", *source, f"{TORCH}+cpu", check=False, quiet=True) == 0:
                 return
         _say("The CPU build of torch cannot be reached; taking the default one with CUDA (about 3 GB).")
@@ -260,6 +229,8 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> int:
             "the package index cannot be reached. Check the network; behind a proxy or with a mirror set "
             "HTTPS_PROXY or PIP_INDEX_URL."
         )
+    if "PIP_NO_INDEX" in os.environ and NOT_FOUND.search(errors):
+        raise SetUpError(f"a package is not in the folder of --wheels. Fill it for this Python: {_DOWNLOAD}.")
     raise subprocess.CalledProcessError(status, command)
 
 

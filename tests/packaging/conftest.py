@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPTS = ("bootstrap", "linux_packages", "build", "trt_environment")
+SCRIPTS = ("system_libraries", "bootstrap", "linux_packages", "build", "trt_environment")
 
 
 @pytest.fixture

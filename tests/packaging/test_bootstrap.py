@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import importlib.util
 import re
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,13 +13,8 @@ import pytest
 
 
 @pytest.fixture
-def bootstrap(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bootstrap", repository / "packaging" / "bootstrap.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def bootstrap(scripts: dict[str, ModuleType]) -> ModuleType:
+    return scripts["bootstrap"]
 
 
 def test_help_needs_nothing_installed(repository: Path) -> None:
@@ -39,15 +34,68 @@ def test_another_python_is_refused_in_words(
     assert "Python 3.9.2 is not supported" in capsys.readouterr().err
 
 
-def test_missing_libraries_are_named_where_they_may_not_be_installed(
+def test_without_its_libraries_nothing_is_started(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bootstrap, "missing_system_packages", lambda with_tests: ["libportaudio2"])
-    monkeypatch.setattr(bootstrap, "_root_prefix", lambda: None)
-    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: "/usr/bin/apt-get")
-    monkeypatch.setattr(bootstrap, "_run", lambda *a, **k: pytest.fail("must not install"))
-    bootstrap.install_system_libraries(with_tests=False)
-    assert "sudo apt-get install -y --no-install-recommends libportaudio2" in capsys.readouterr().out
+    def missing(with_tests: bool) -> None:
+        raise bootstrap.MissingLibrariesError("Only root can install them: sudo apt-get install libegl1")
+
+    installed: list[bool] = []
+    monkeypatch.setattr(bootstrap, "install_packages", lambda **_: installed.append(True))
+    monkeypatch.setattr(bootstrap, "install_system_libraries", missing)
+    monkeypatch.setattr(bootstrap, "run_tests", lambda words: 0)
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "test"])
+    assert bootstrap.main() == 1
+    assert "sudo apt-get install libegl1\nThen start again." in capsys.readouterr().err
+    assert not installed
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "test", "--skip-system-libraries"])
+    assert bootstrap.main() == 0
+    assert installed
+
+
+def test_wheels_of_a_folder_are_all_that_pip_sees(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+    folder = tmp_path / "with blank"
+    with pytest.raises(bootstrap.SetUpError, match="there is no folder"):
+        bootstrap.use_wheels(folder)
+    folder.mkdir()
+    bootstrap.use_wheels(folder)
+    monkeypatch.setattr(bootstrap, "venv_python", lambda: Path(sys.executable))
+    with pytest.raises(bootstrap.SetUpError, match="a package is not in the folder of --wheels"):
+        bootstrap._pip("download", "--no-deps", "a-package-that-is-not-here")
+    wheel(folder, "a_package_that_is_here")
+    assert bootstrap._pip("download", "--no-deps", "--dest", str(tmp_path), "a-package-that-is-here") == 0
+    assert list(tmp_path.glob("*.whl"))
+
+
+def wheel(folder: Path, name: str) -> None:
+    """The smallest wheel that pip takes."""
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/RECORD", "")
+
+
+def test_a_folder_is_filled_with_what_both_commands_install(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def pip(*words: str, **_: object) -> int:
+        asked.append(words)
+        return 0
+
+    monkeypatch.setattr(bootstrap, "_pip", pip)
+    monkeypatch.setattr(bootstrap, "make_environment", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "download", "--wheels", str(tmp_path)])
+    assert bootstrap.main() == 0
+    loaded = [word for words in asked if words[0] == "download" for word in words]
+    assert {"torch==2.13.0+cpu", f"{bootstrap.ROOT}[dev]", "setuptools"} <= set(loaded)
+    assert set(bootstrap.WITHOUT_DEPENDENCIES) <= set(loaded)
 
 
 def test_nothing_is_installed_twice(

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import subprocess
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def libraries(scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """On a Debian where one library and one font are missing, and without root."""
+    module = scripts["system_libraries"]
+    absent = {"libegl1", "fonts-noto-cjk"}
+    monkeypatch.setattr(module, "_has_library", lambda package, library: package not in absent)
+    monkeypatch.setattr(module, "_root_prefix", lambda: None)
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
+    return module
+
+
+def test_required_and_optional_packages_are_told_apart(libraries: ModuleType) -> None:
+    assert libraries.missing_system_packages(with_tests=True) == (["libegl1"], ["fonts-noto-cjk"])
+
+
+def test_what_may_not_be_installed_is_named_with_the_command(libraries: ModuleType) -> None:
+    command = "sudo apt-get install -y --no-install-recommends libegl1 fonts-noto-cjk"
+    with pytest.raises(libraries.MissingLibrariesError, match=command):
+        libraries.install_system_libraries(with_tests=False)
+
+
+def test_a_missing_font_stops_nothing(
+    libraries: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(libraries, "_has_library", lambda package, library: package != "fonts-noto-cjk")
+    libraries.install_system_libraries(with_tests=False)
+    assert "fonts-noto-cjk\nIt goes without them" in capsys.readouterr().out
+
+
+def test_elsewhere_the_packages_are_named(libraries: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries.shutil, "which", lambda name: None)
+    with pytest.raises(
+        libraries.MissingLibrariesError, match=r"not Debian or Ubuntu.*libegl1 fonts-noto-cjk"
+    ):
+        libraries.install_system_libraries(with_tests=False)
+
+
+def test_root_installs_them(libraries: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(libraries, "_root_prefix", lambda: ["sudo", "-n"])
+    monkeypatch.setattr(libraries.subprocess, "run", run)
+    libraries.install_system_libraries(with_tests=False)
+    assert [words[:4] for words in ran] == [["sudo", "-n", "apt-get", word] for word in ("update", "install")]
+    assert ran[1][-2:] == ["libegl1", "fonts-noto-cjk"]
