@@ -12,6 +12,7 @@ bundle runs where glibc is not older than on the machine it was made on. Standar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import platform
@@ -29,10 +30,15 @@ import linux_packages
 
 ROOT = bootstrap.ROOT
 BUNDLE = ROOT / "packaging" / "bundle"
-TOOLS = ("build", "pyinstaller", "pyinstaller-hooks-contrib", "setuptools", "wheel")
+TOOLS = (
+    *("build", "cyclonedx-python-lib", "pyinstaller", "pyinstaller-hooks-contrib"),
+    *("setuptools", "wheel"),
+)
 EXTRAS = "hotkey,released"
 """Small optional parts that the bundle has; kaldi-native-fbank makes voices of one's own."""
 DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
+SBOM = "moss-voice.cdx.json"
+"""What packaging/sbom.py writes into the bundle."""
 LARGEST_PARTS = 12
 
 
@@ -75,6 +81,7 @@ def build(out: Path, *, gpu: bool, only_wheel: bool) -> None:
         bundle = freeze(python, out)
         report_sizes(bundle)
         name = f"moss-voice-{version()}-{'gpu-' if gpu else ''}{sys.platform}-{platform.machine()}"
+        artefacts.append(Path(shutil.copy(bundle / SBOM, out / f"{name}.cdx.json")))
         if sys.platform == "linux":
             artefacts += linux_packages.make_all(bundle, out, name, version(), source_date())
     report_hashes(artefacts, out / "SHA256SUMS")
@@ -91,13 +98,26 @@ def make_environment(folder: Path, *, gpu: bool, only_tools: bool) -> Path:
     venv.EnvBuilder(with_pip=True, clear=True).create(folder)
     pip(python, "install", *TOOLS)
     if not only_tools:
-        torch = bootstrap.TORCH if gpu else f"{bootstrap.TORCH}+cpu"
-        pip(python, "install", torch, *([] if gpu else ["--extra-index-url", bootstrap.TORCH_CPU_INDEX]))
+        install_torch(python, gpu)
         pip(python, "install", "--no-build-isolation", f"{ROOT}[{EXTRAS}]")
         pip(python, "install", "--no-deps", *bootstrap.WITHOUT_DEPENDENCIES)
     marks = {wanted, fingerprint(gpu=gpu, only_tools=True)}
     mark.write_text("\n".join(sorted(marks)) + "\n", encoding="utf-8")
     return python
+
+
+def install_torch(python: Path, gpu: bool) -> None:
+    """The wanted build of torch, of the first source that has it. Raises subprocess.CalledProcessError."""
+    if gpu:
+        pip(python, "install", bootstrap.TORCH)
+        return
+    *others, last = bootstrap.CPU_TORCH_SOURCES
+    for source in others:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            pip(python, "install", f"{bootstrap.TORCH}+cpu", *source)
+            return
+        say("The package index has no CPU build of torch; taking it from that of PyTorch.")
+    pip(python, "install", f"{bootstrap.TORCH}+cpu", *last)
 
 
 def fingerprint(*, gpu: bool, only_tools: bool) -> str:
@@ -119,7 +139,7 @@ def make_wheel(python: Path, out: Path) -> tuple[Path, Path]:
 
 
 def freeze(python: Path, out: Path) -> Path:
-    """The folder of the bundle: the executables, _internal, and the documents that people should see."""
+    """The folder of the bundle: the executables, _internal, documents and bill of materials."""
     say("Freezing (some minutes)")
     command = [str(python), "-m", "PyInstaller", "--noconfirm", "--log-level", "WARN"]
     command += ["--distpath", str(out / "dist"), "--workpath", str(out / "work")]
@@ -133,6 +153,8 @@ def freeze(python: Path, out: Path) -> Path:
         source = Path("/usr/share/common-licenses") / text
         if source.is_file():
             shutil.copy(source, bundle / "_internal" / "licenses" / text)
+    script = ROOT / "packaging" / "sbom.py"
+    run([str(python), str(script), str(bundle), version(), str(source_date())], quiet=True)
     return bundle
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPTS = ("system_libraries", "bootstrap", "linux_packages", "build", "trt_environment")
+SCRIPTS = ("system_libraries", "bootstrap", "linux_packages", "build", "sbom", "trt_environment")
 
 
 @pytest.fixture
@@ -32,6 +32,11 @@ def build(scripts: dict[str, ModuleType]) -> ModuleType:
 @pytest.fixture
 def linux_packages(scripts: dict[str, ModuleType]) -> ModuleType:
     return scripts["linux_packages"]
+
+
+@pytest.fixture
+def sbom(scripts: dict[str, ModuleType]) -> ModuleType:
+    return scripts["sbom"]
 
 
 @pytest.fixture

@@ -50,15 +50,21 @@ def test_a_wheel_needs_the_tools_only(build: ModuleType, asked: list[str], tmp_p
 def test_the_bundle_gets_its_documents_and_the_name_of_the_window(
     build: ModuleType, frozen: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pyinstaller(command: list[str], **_: object) -> None:
+    scripts = []
+
+    def run(command: list[str], **_: object) -> None:
+        if "PyInstaller" not in command:
+            scripts.append(command[1:3])
+            return
         assert command[command.index("--distpath") + 1] == str(frozen.parent)
         (frozen / "moss-voice-window").unlink()
 
-    monkeypatch.setattr(build, "run", pyinstaller)
+    monkeypatch.setattr(build, "run", run)
     bundle = build.freeze(Path(sys.executable), frozen.parent.parent)
     assert (bundle / "moss-voice-window").resolve() == bundle / "moss-voice"
     assert "Apache License" in (bundle / "LICENSE").read_text(encoding="utf-8")
     assert (bundle / "NOTICE").is_file()
+    assert scripts == [[str(build.ROOT / "packaging" / "sbom.py"), str(frozen)]]
 
 
 def test_the_largest_parts_are_listed_first(

@@ -1,0 +1,258 @@
+"""Software bill of materials (CycloneDX) and licence report of a frozen bundle.
+
+In: the folder that PyInstaller made, with the .dist-info of every package in it. Out, in that folder:
+moss-voice.cdx.json and THIRD-PARTY-LICENSES.txt; the licences of libraries of the system go to
+_internal/licenses beside those of the packages. Run by packaging/build.py with the interpreter of its
+environment, which has cyclonedx-python-lib:
+
+    python packaging/sbom.py BUNDLE VERSION DATE
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+
+SBOM, REPORT = "moss-voice.cdx.json", "THIRD-PARTY-LICENSES.txt"
+OWN = "moss-voice"
+OWN_LICENCE = "Apache-2.0"
+MODELS = Path("_internal", "assets", "bundles")
+# What a package does not say, or not as an SPDX expression; from the licence file that it brings.
+KNOWN = {
+    "bigvgan": "MIT",
+    "protobuf": "BSD-3-Clause",
+    "pyinstaller": "GPL-2.0-or-later WITH Bootloader-exception",
+    "python-xlib": "LGPL-2.1-or-later",
+}
+CLASSIFIED = {"Apache Software License": "Apache-2.0", "MIT License": "MIT", "BSD License": "BSD-3-Clause"}
+_LIBRARY = re.compile(r"\.so(\.|$)")
+
+
+class UnknownLicenceError(Exception):
+    """A package states no licence."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that the bundle contains."""
+
+    name: str
+    version: str
+    licence: str
+    """An SPDX expression where the maker gives one."""
+    purl: PackageURL
+    kind: ComponentType = ComponentType.LIBRARY
+    sha256: str | None = None
+    needs: tuple[str, ...] = ()
+    """Normalized names of the packages that it requires."""
+    files: tuple[Part, ...] = field(default=())
+
+
+def main() -> int:
+    """Write both files."""
+    bundle, version, date = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    try:
+        write(bundle, version, date)
+    except UnknownLicenceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def write(bundle: Path, version: str, date: int) -> None:
+    """Write both files into the bundle; `date` is what they carry, in seconds since 1970.
+
+    Raises UnknownLicenceError.
+    """
+    parts = [python(), *packages(bundle), *system_libraries(bundle), *models(bundle, version)]
+    (bundle / SBOM).write_text(render(parts, version, date), encoding="utf-8")
+    (bundle / REPORT).write_text(report(parts, bundle), encoding="utf-8")
+
+
+# ---- what is inside ----
+
+
+def python() -> Part:
+    """The interpreter and its standard library."""
+    version = platform.python_version()
+    return Part("Python", version, "PSF-2.0", PackageURL("generic", None, "python", version))
+
+
+def packages(bundle: Path) -> list[Part]:
+    """The Python packages, by the metadata that is in the bundle."""
+    found = metadata.distributions(path=[str(bundle / "_internal")])
+    return sorted((_package(one) for one in found if one.name != OWN), key=lambda part: part.name.lower())
+
+
+def _package(found: metadata.Distribution) -> Part:
+    requirements = [Requirement(text) for text in found.requires or []]
+    needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return Part(
+        found.name,
+        found.version,
+        licence_of(found),
+        PackageURL("pypi", None, normalized(found.name), found.version),
+        needs=tuple(sorted({normalized(one.name) for one in needed})),
+    )
+
+
+def licence_of(found: metadata.Distribution) -> str:
+    """The licence that a package states: as an expression, else in words. Raises UnknownLicenceError."""
+    fields = found.metadata
+    classes = [
+        text.split(" :: ")[-1] for text in fields.get_all("Classifier") or [] if text.startswith("License")
+    ]
+    stated = _field(fields, "License-Expression") or KNOWN.get(normalized(found.name))
+    stated = stated or (CLASSIFIED.get(classes[0]) if len(classes) == 1 else None)
+    words = _field(fields, "License").splitlines()
+    if licence := stated or (words[0] if words else None) or " AND ".join(classes):
+        return licence
+    raise UnknownLicenceError(
+        f"{found.name} states no licence: read its licence file and add it to KNOWN in sbom.py."
+    )
+
+
+def _field(fields: metadata.PackageMetadata, name: str) -> str:
+    return fields[name].strip() if name in fields else ""
+
+
+def system_libraries(bundle: Path) -> list[Part]:
+    """The libraries that came from the machine that froze the bundle, by the package they belong to."""
+    inside = bundle / "_internal"
+    files = [
+        file for file in sorted(inside.iterdir()) if _LIBRARY.search(file.name) and not file.is_symlink()
+    ]
+    names = [file for file in files if "cpython" not in file.name and not file.name.startswith("libpython")]
+    return [_system_library(file, inside / "licenses") for file in names]
+
+
+def _system_library(file: Path, licences: Path) -> Part:
+    digest = sha256(file)
+    package = _debian("dpkg-query", "--search", f"*/{file.name}").partition(":")[0]
+    if not package:
+        return Part(file.name, "", "unknown", PackageURL("generic", None, file.name), sha256=digest)
+    version = _debian("dpkg-query", "--show", "--showformat=${Version}", package)
+    text = Path("/usr/share/doc", package, "copyright")
+    target = licences / f"{package}-{version.replace(':', '_')}"
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copy(text, target / "copyright")
+    purl = PackageURL("deb", "debian", package, version)
+    return Part(file.name, version, f"see {target.name}/copyright", purl, sha256=digest)
+
+
+def _debian(*command: str) -> str:
+    """The first line that a tool of dpkg prints; "" where there is none, or nothing is found."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0].strip()
+
+
+def models(bundle: Path, version: str) -> list[Part]:
+    """The model bundles, with the hash of each of their files."""
+    return [_model(folder, version) for folder in sorted((bundle / MODELS).iterdir()) if folder.is_dir()]
+
+
+def _model(folder: Path, version: str) -> Part:
+    manifest = tomllib.loads((folder / "bundle.toml").read_text(encoding="utf-8"))["bundle"]
+    name, licence = str(manifest["name"]), str(manifest["licence"])
+    files = tuple(
+        Part(file.name, "", licence, PackageURL("generic", OWN, file.name), ComponentType.FILE, sha256(file))
+        for file in sorted(folder.iterdir())
+        if file.is_file()
+    )
+    kind = ComponentType.MACHINE_LEARNING_MODEL
+    return Part(name, version, licence, PackageURL("generic", OWN, name, version), kind, files=files)
+
+
+# ---- what is written ----
+
+
+def render(parts: list[Part], version: str, date: int) -> str:
+    """The bill of materials as JSON, the same for the same parts."""
+    bom = Bom()
+    bom.metadata.timestamp = datetime.fromtimestamp(date, UTC)
+    own = Part(
+        OWN, version, OWN_LICENCE, PackageURL("generic", None, OWN, version), ComponentType.APPLICATION
+    )
+    bom.metadata.component = _component(own)
+    components = {normalized(part.name): _component(part) for part in parts}
+    for component in components.values():
+        bom.components.add(component)
+    for part in parts:
+        needed = [components[name] for name in part.needs if name in components]
+        bom.register_dependency(components[normalized(part.name)], needed)
+    bom.register_dependency(bom.metadata.component, components.values())
+    identity = " ".join(f"{part.purl} {part.sha256}" for part in parts)
+    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"{own.purl} {date} {identity}")
+    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+
+
+def _component(part: Part) -> Component:
+    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else []
+    return Component(
+        name=part.name,
+        version=part.version or None,
+        type=part.kind,
+        bom_ref=str(part.purl) + (f"#{part.sha256}" if part.sha256 else ""),
+        purl=part.purl,
+        licenses=[LicenseFactory().make_from_string(part.licence)],
+        hashes=hashes,
+        components=[_component(file) for file in part.files],
+    )
+
+
+def report(parts: list[Part], bundle: Path) -> str:
+    """The licence report: a line for each part, and where its licence text is."""
+    texts = {folder.name for folder in (bundle / "_internal" / "licenses").iterdir()}
+    rows = [(part.name, part.version, part.licence, _folder_of(part, texts)) for part in parts]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, (*widths, 0), strict=True)) for row in rows
+    ]
+    head = (
+        "What MOSS Voice contains besides its own code: name, version, licence as its maker states it, and\n"
+        "the folder of _internal/licenses with the text. MOSS Voice itself is under Apache-2.0: LICENSE.\n"
+    )
+    return "\n".join([head, *(line.rstrip() for line in lines)]) + "\n"
+
+
+def _folder_of(part: Part, folders: set[str]) -> str:
+    if part.name == "Python":
+        return "python"
+    wanted = normalized(f"{part.name}-{part.version}")
+    return next((name for name in sorted(folders) if normalized(name) == wanted), "")
+
+
+def normalized(name: str) -> str:
+    """A name as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
