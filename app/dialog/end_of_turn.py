@@ -26,6 +26,10 @@ class Stage(str, Enum):
     """Open: the more likely, the shorter the wait."""
     UNLIKELY = "unlikely"
     """The user probably thinks about the next word: wait."""
+    FINISHED = "finished"
+    """The language model has an answer: commit almost at once."""
+    UNFINISHED = "unfinished"
+    """The language model has none yet: wait long."""
 
 
 @dataclass(frozen=True, slots=True)

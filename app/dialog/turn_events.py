@@ -23,7 +23,7 @@ class TurnAction(Enum):
     COMMIT = "commit"
     """Finished: the reply may begin."""
     DROP = "drop"
-    """Too little speech: there was no turn."""
+    """Too little speech, or a backchannel: there was no turn."""
     REOPEN = "reopen"
     """The user continued after the commit: the same turn is reopened and the reply is discarded."""
     INTERRUPT = "interrupt"
@@ -45,8 +45,8 @@ class TurnEvent:
     """An action, when it was decided, and the speech it is about (start of the first, end of the last; both
     the time of the press before any speech).
 
-    `stage` is how the detector found the present pause, None where it has not answered; `press_end` is how a
-    press of the button ended with this event.
+    `stage` is how detector and language model found the present pause, None without an answer; `press_end` is
+    how a press of the button ended with this event.
     """
 
     action: TurnAction

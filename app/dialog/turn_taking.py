@@ -1,18 +1,19 @@
 """Turn-taking: a pure state machine from speech probabilities to turn events. The clock is passed in.
 
-In: one probability per VAD frame with its time and level, the end-of-turn detector's answers about pauses,
-the button of push-to-talk, and when a reply starts and ends. Out: turn events. Runs in the dialog thread;
-knows no audio, no thread and no real clock (times are milliseconds of captured audio).
+In: one probability per VAD frame with its time and level, the answers of end-of-turn detector and language
+model about pauses, the button of push-to-talk, and when a reply starts and ends. Out: turn events. Runs in
+the dialog thread; knows no audio, no thread and no real clock (times are milliseconds of captured audio).
 
     idle --open--> hearing --commit--> replying (not heard yet) --reply_heard--> replying (heard) --> idle
-                   hearing --drop--> idle          (too short: a cough, a click)
+                   hearing --drop--> idle          (a cough, a click; "mm-hm", which needs no reply)
                    hearing <--reopen-- replying    (the user continues before the reply is heard)
                    replying --interrupt--> interrupted     (speech over the reply, which is paused)
                    replying <--resume_reply-- interrupted  (a backchannel, a cough: the reply resumes)
                    hearing <--barge_in-- interrupted       (a new turn: the reply is cut)
 
-A pause is committed after `end_ms` of silence, or as `end_of_turn` decides once a detector has answered. An
-answer that comes late, or never, changes nothing.
+A pause is committed after `end_ms` of silence, or as `turn_end_fusion` decides once the detector or the
+language model has answered. An answer that comes late, or never, changes nothing. Speech as short as a
+backchannel to which the language model has nothing to reply is dropped.
 
 Speech that is much quieter than the user's turns is somebody else's: it opens no turn and pauses no reply.
 
@@ -141,7 +142,13 @@ class TurnTaking:
             return policy.stage(calibrated) if is_rated else None
         if policy is None or not self.is_hearing or not self._speech.rate(speech_end_ms, probability):
             return None
-        return self._stage
+        return policy.stage(self.calibration.apply(probability))
+
+    def predict_turn_end(self, speech_end_ms: float, probability: float) -> Stage | None:
+        """The language model's answer about the pause after `speech_end_ms`, as in `rate_pause`."""
+        if not self.is_hearing or not self._speech.predict(speech_end_ms, probability):
+            return None
+        return self.settings.fusion.verdict(probability)
 
     def begin_reply(self) -> None:
         """A typed question was committed: speech from now on interrupts its reply."""
@@ -201,13 +208,13 @@ class TurnTaking:
         if not speech.is_paused and silence_ms >= settings.pause_ms:
             speech.is_paused = True
             events.append(self._event(TurnAction.PAUSE, end_ms))
-        if speech.is_short(settings):
-            if silence_ms >= settings.end_ms:
-                self.end_turn()
-                events.append(self._event(TurnAction.DROP, end_ms))
-        elif silence_ms >= speech.commit_after_ms(settings, self.calibration):
-            events.append(self._event(TurnAction.COMMIT, end_ms))
+        action = speech.end_action(settings, self.calibration, silence_ms)
+        if action is not None:
+            events.append(self._event(action, end_ms))
+        if action is TurnAction.COMMIT:
             self._commit(end_ms, may_reopen=True)
+        elif action is TurnAction.DROP:
+            self.end_turn()
         return events
 
     def _hear_press(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:

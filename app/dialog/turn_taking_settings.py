@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy
 from app.dialog.interruption import InterruptionSettings
+from app.dialog.turn_end_fusion import TurnEndFusion
 from app.settings import Eagerness, InputMode
 
 
@@ -54,6 +55,8 @@ class TurnTakingSettings:
     People who talk with each other at one microphone differ by less."""
     interruption: InterruptionSettings = field(default_factory=InterruptionSettings)
     """When speech over a reply is a turn, and when the reply resumes."""
+    fusion: TurnEndFusion = field(default_factory=TurnEndFusion)
+    """How the language model's answer about a pause counts, where it gives one."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.end_threshold <= self.start_threshold <= 1.0:

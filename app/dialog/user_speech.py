@@ -1,12 +1,13 @@
 """What the user has said in the open turn: its extent, the present pause, and how finished that sounds.
 
-In: speech and silence, frame by frame, and the end-of-turn detector's answers. Out: the silence that ends the
-turn. Pure, with times in milliseconds of captured audio; used by turn_taking.
+In: speech and silence, frame by frame, the answers of end-of-turn detector and language model. Out: the
+silence that ends the turn. Pure, with times in milliseconds of captured audio; used by turn_taking.
 """
 
 from __future__ import annotations
 
 from app.dialog.end_of_turn import Stage
+from app.dialog.turn_events import TurnAction
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.voice_calibration import VoiceCalibration
 
@@ -24,6 +25,8 @@ class UserSpeech:
         self.is_paused = False
         self.rated: float | None = None
         """The detector's answer about the present pause, before calibration."""
+        self.predicted: float | None = None
+        """That of the language model."""
 
     def begin(self, start_ms: float, end_ms: float, speech_ms: float) -> None:
         """The speech of another turn."""
@@ -41,14 +44,22 @@ class UserSpeech:
     def end_pause(self) -> None:
         """What was known of the pause is over."""
         self.is_paused = False
-        self.rated = None
+        self.rated = self.predicted = None
 
     def rate(self, speech_end_ms: float, probability: float) -> bool:
         """The detector's answer about the pause after `speech_end_ms`; False if that is over."""
-        if not self.is_paused or speech_end_ms != self.end_ms:
-            return False
-        self.rated = probability
-        return True
+        is_present = self._is_present(speech_end_ms)
+        self.rated = probability if is_present else self.rated
+        return is_present
+
+    def predict(self, speech_end_ms: float, probability: float) -> bool:
+        """The same of the language model."""
+        is_present = self._is_present(speech_end_ms)
+        self.predicted = probability if is_present else self.predicted
+        return is_present
+
+    def _is_present(self, speech_end_ms: float) -> bool:
+        return self.is_paused and speech_end_ms == self.end_ms
 
     def is_short(self, settings: TurnTakingSettings) -> bool:
         """Whether this is too little for a turn."""
@@ -59,12 +70,27 @@ class UserSpeech:
         policy = settings.policy
         if policy is None:
             return settings.end_ms
-        rated = None if self.rated is None else calibration.apply(self.rated)
-        return policy.silence_ms(rated, settings.end_ms)
+        rated = self._calibrated(calibration)
+        return settings.fusion.silence_ms(policy, rated, self.predicted, settings.end_ms)
 
     def stage(self, settings: TurnTakingSettings, calibration: VoiceCalibration) -> Stage | None:
-        """How the detector found the present pause, None if it has not answered."""
+        """How detector and language model found the present pause, None if neither has answered."""
         policy = settings.policy
-        if policy is None or self.rated is None:
+        if policy is None:
             return None
-        return policy.stage(calibration.apply(self.rated))
+        return settings.fusion.stage(policy, self._calibrated(calibration), self.predicted)
+
+    def end_action(
+        self, settings: TurnTakingSettings, calibration: VoiceCalibration, silence_ms: float
+    ) -> TurnAction | None:
+        """What the silence so far makes of the turn: a commit, a drop, or nothing yet."""
+        if self.is_short(settings):
+            return TurnAction.DROP if silence_ms >= settings.end_ms else None
+        if silence_ms < self.commit_after_ms(settings, calibration):
+            return None
+        is_brief = self.end_ms - self.start_ms < settings.interruption.turn_ms
+        needs_no_reply = self.stage(settings, calibration) is Stage.UNFINISHED
+        return TurnAction.DROP if is_brief and needs_no_reply else TurnAction.COMMIT
+
+    def _calibrated(self, calibration: VoiceCalibration) -> float | None:
+        return None if self.rated is None else calibration.apply(self.rated)

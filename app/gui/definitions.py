@@ -85,8 +85,8 @@ def rating_definition() -> str:
     """The definition of an answer of the detector."""
     return translate(
         "Definitions",
-        "Probability that you have finished, from Smart Turn, pitch and level at a pause. It decides after "
-        "how much silence the turn is committed.",
+        "Probability that you have finished, from Smart Turn, pitch and level at a pause, and from the "
+        "language model where it can tell. It decides after how much silence the turn is committed.",
     )
 
 
@@ -96,6 +96,8 @@ def rating_text(rating: Rating) -> str:
         "likely": translate("Definitions", "%1 after %2 ms: finished"),
         "possible": translate("Definitions", "%1 after %2 ms: perhaps finished"),
         "unlikely": translate("Definitions", "%1 after %2 ms: not finished"),
+        "finished": translate("Definitions", "%1 after %2 ms: finished, by the language model"),
+        "unfinished": translate("Definitions", "%1 after %2 ms: not finished, by the language model"),
     }
     values = (f"{rating.probability:.2f}", f"{rating.answered_ms:.0f}")
     return texts[rating.stage].replace("%1", values[0]).replace("%2", values[1])

@@ -49,13 +49,15 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """An answer of the end-of-turn detector: the probability that the user has finished, the result (`Stage`
-    of app.dialog.end_of_turn), and the silence when it was asked and when it answered."""
+    """An answer of the end-of-turn detector or of the language model: the probability that the user has
+    finished, the result (`Stage` of app.dialog.end_of_turn), and the silence when it was asked and when it
+    answered."""
 
     probability: float
     stage: str
     asked_ms: float
     answered_ms: float
+    by: str = "detector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +174,11 @@ class TurnTimes:
         probability, asked_ms, answered_ms = (
             float(known[name]) for name in ("probability", "asked_ms", "answered_ms")
         )
-        if self.ratings and asked_ms <= self.ratings[-1].asked_ms:
+        by = str(known.get("by", "detector"))
+        if any(rating.by == by and asked_ms <= rating.asked_ms for rating in self.ratings):
             self.ratings.clear()
         if known["stage"] != "late":
-            self.ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms))
+            self.ratings.append(Rating(probability, str(known["stage"]), asked_ms, answered_ms, by))
 
 
 def finite(value: object) -> float | None:

@@ -153,14 +153,20 @@ class WaterfallView(QWidget):
 
     def _draw_ratings(self, painter: QPainter, track: QRectF, middle: float, upper: float) -> None:
         right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        left = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
         painter.setBrush(QColor(self._theme.text))
         painter.setPen(QPen(QColor(self._theme.sunken), 1))
         for rating in self._waterfall.ratings if self._waterfall is not None else ():
             x = track.left() + track.width() * min(rating.answered_ms, upper) / upper
             corners = ((x - _MARK, middle), (x, middle - _MARK), (x + _MARK, middle), (x, middle + _MARK))
             painter.drawPolygon([QPointF(*corner) for corner in corners])
+            # The detector's number to the left, that of the language model to the right: both come soon after
+            # the pause.
             box = QRectF(x - _ROW * 4, middle - _ROW / 2, _ROW * 4 - _MARK - 2, _ROW)
-            painter.drawText(box, right, f"{rating.probability:.2f}")
+            is_detector = rating.by == "detector"
+            if not is_detector:
+                box.moveLeft(x + _MARK + 2)
+            painter.drawText(box, right if is_detector else left, f"{rating.probability:.2f}")
 
     def _describe(self) -> None:
         self.setAccessibleName(self.tr("Waterfall of the last turn"))

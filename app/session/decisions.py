@@ -8,7 +8,9 @@ from typing import Literal
 from app.session.clocks import Clock
 from engine_runtime.timing import TimingBus
 
-DecisionKind = Literal["pause", "speculate", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"]
+DecisionKind = Literal[
+    "pause", "speculate", "predict", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"
+]
 
 
 class Decisions:

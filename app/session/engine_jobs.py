@@ -58,7 +58,7 @@ class Commit:
     """The user's turn is over: make the reply. `seed` overrides the bundle's.
 
     With `timings` the reply is speculative: its durations go there, and it is made only as far as it is worth
-    holding until `Confirm`.
+    holding until `Confirm`; where the language model predicts less than `finished`, no further than that.
     """
 
     turn_id: int
@@ -66,6 +66,7 @@ class Commit:
     seed: int | None
     scope: CancelScope
     timings: HeldTimings | None = None
+    finished: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,13 +42,15 @@ from app.session.engine_jobs import (
 from app.session.pending_work import PendingWork
 from app.session.reply_run import ReplyRun
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.types import CancelScope, Modality, SamplingParams
+from engine_runtime.types import CancelScope, Modality
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
     from engine_runtime.conversation.turn import Turn
     from engine_runtime.engine import Engine
 
 _log = logging.getLogger(__name__)
+_ANSWER_ROWS = 2
+"""Rows of the shortest reply that is not empty: a word or a code, and its end."""
 
 EngineFactory = Callable[[], AbstractContextManager["Engine"]]
 """Loads the engine. Called once, in the engine thread; may raise a MossVoiceError. The context is left when
@@ -218,14 +220,21 @@ class EngineWorker:
             self._run.advance(self.results)
 
     def _reply(self, engine: Engine, turn: Turn, job: Commit) -> None:
-        params: SamplingParams | None = None
+        lm = engine.bundle.lm
+        params = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
         if job.seed is not None:
-            lm = engine.bundle.lm
-            default = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
-            params = replace(default, seed=job.seed)
+            params = replace(params, seed=job.seed)
+        if lm.detects_turn_end:
+            # The prediction says whether to answer; who is answered gets a word.
+            params = replace(params, min_new=max(params.min_new, _ANSWER_ROWS))
         events = turn.commit(job.reply, params, scope=job.scope, timing=job.timings)
-        clock_ns = engine.timing.clock_ns
-        self._run = ReplyRun(job.scope, events, is_speculative=job.timings is not None, clock_ns=clock_ns)
+        self._run = ReplyRun(
+            job.scope,
+            events,
+            is_speculative=job.timings is not None,
+            finished=job.finished,
+            clock_ns=engine.timing.clock_ns,
+        )
         self._run.advance(self.results)
 
     def _end_run(self, scope: CancelScope) -> None:

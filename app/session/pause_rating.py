@@ -1,11 +1,12 @@
 """The pauses of a turn on their way to the end-of-turn detector and back.
 
-In: pauses that turn-taking found, the audio captured so far, answers of the detector. Out: questions for the
-detector, and the timing event end_of_turn (the detector's answer). Dialog thread.
+In: pauses that turn-taking found, the audio captured so far, answers of detector and language model. Out:
+questions for the detector, and the timing event end_of_turn for each answer. Dialog thread.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from queue import Empty
 
@@ -14,6 +15,7 @@ from app.dialog.smart_turn import WINDOW_S
 from app.dialog.turn_events import TurnEvent
 from app.session.capture import Capture
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
+from app.session.speculation import HeldReply
 from engine_runtime.timing import TimingBus
 
 
@@ -44,15 +46,38 @@ class PauseRating:
         """Record the answer of the detector in the trace; `stage` is None where the pause was over by then.
         Returns the silence at the time of the answer, in milliseconds."""
         pause = rated.pause
-        answered_ms = self._capture.ms_of(self._capture.utterance.end) - pause.speech_end_ms
+        answered_ms = self._silence_ms(pause.speech_end_ms)
         timing.emit(
             "end_of_turn",
             pause.turn_id,
             rated.start_ns,
             rated.duration_ns,
+            by="detector",
             probability=rated.probability,
             stage="late" if stage is None else stage.value,
             asked_ms=pause.silence_ms,
             answered_ms=answered_ms,
         )
         return answered_ms
+
+    def report_prediction(
+        self, held: HeldReply, probability: float, stage: Stage | None, cost_ns: int, timing: TimingBus
+    ) -> float:
+        """The same for the answer of the language model, which came with a speculative reply after
+        `cost_ns`."""
+        answered_ms = self._silence_ms(held.speech_end_ms)
+        timing.emit(
+            "end_of_turn",
+            held.turn_id,
+            time.perf_counter_ns() - cost_ns,
+            cost_ns,
+            by="language model",
+            probability=probability,
+            stage="late" if stage is None else stage.value,
+            asked_ms=held.silence_ms,
+            answered_ms=answered_ms,
+        )
+        return answered_ms
+
+    def _silence_ms(self, speech_end_ms: float) -> float:
+        return self._capture.ms_of(self._capture.utterance.end) - speech_end_ms

@@ -21,7 +21,7 @@ _OF_TURN = {
 }
 _DECIDED = ("kind", "reason", "stage")
 """Attributes of a decision that are compared; its time and cost are not."""
-_OF_SPEED = frozenset({"speculate", "confirm", "roll_back"})
+_OF_SPEED = frozenset({"speculate", "predict", "confirm", "roll_back"})
 """Decisions that depend on how fast the engine is."""
 
 

@@ -1,7 +1,8 @@
 """A reply while it is made: its events on their way to the dialog thread.
 
 In: the events of `Turn.commit`. Out: results. Until it is confirmed, a speculative reply is made only as far
-as playback would buffer it, so that little work is discarded. Engine thread.
+as playback would buffer it, so that little work is discarded: nothing beyond the prediction where that is
+that the user has not finished. Engine thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Callable, Generator
 from queue import SimpleQueue
 
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result
-from engine_runtime.types import CancelScope, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from engine_runtime.types import (
+    CancelScope,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    TurnEndPrediction,
+)
 
 HELD_S = 1.0
 """Speech of a speculative reply in seconds after which it waits for its confirmation."""
@@ -28,8 +36,10 @@ class ReplyRun:
         events: Generator[ReplyEvent, None, None],
         *,
         is_speculative: bool,
+        finished: float = 0.0,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
+        """`finished` is the least prediction with which a speculative reply is worth making."""
         self.is_speculative = is_speculative
         """Set to False when the reply is confirmed."""
         self.work_ns = 0
@@ -39,6 +49,8 @@ class ReplyRun:
         self._clock_ns = clock_ns
         self._audio_s = 0.0
         self._deltas = 0
+        self._finished = finished
+        self._is_unfinished = False
 
     def advance(self, results: SimpleQueue[Result]) -> None:
         """Make the reply, to its end or as far as a speculative one goes."""
@@ -63,10 +75,14 @@ class ReplyRun:
 
     @property
     def _is_enough(self) -> bool:
-        return self.is_speculative and (self._audio_s >= HELD_S or self._deltas >= HELD_DELTAS)
+        if not self.is_speculative:
+            return False
+        return self._is_unfinished or self._audio_s >= HELD_S or self._deltas >= HELD_DELTAS
 
     def _count(self, event: ReplyEvent) -> None:
         if isinstance(event, ReplyAudio):
             self._audio_s += len(event.pcm) / event.sample_rate
         elif isinstance(event, ReplyText):
             self._deltas += 1
+        elif isinstance(event, TurnEndPrediction):
+            self._is_unfinished = event.probability < self._finished

@@ -99,11 +99,13 @@ class ConversationReport:
         `kind`, its `turn` and `at_s`, by the session's clock: `pause` (the turn may be over; `silence_ms`
         since the last speech), once more with the calibrated `probability` that it is, the `shift` of its
         log-odds by what is known of the voice, the `stage` (end_of_turn.Stage, or "late") and the `cost_ms`
-        of the detector when that has answered; `speculate` (a reply is made and held); `confirm` (the turn is
+        of the detector when that has answered; `speculate` (a reply is made and held); `predict` (the
+        language model has answered, too) with `probability`, `stage` and `cost_ms`; `confirm` (the turn is
         committed) with its `silence_ms`, `reason` (the stage, "silence" or "length") and `is_speculative` (1
         if there is a held reply); `roll_back` (the user continued: the held
         reply, or with `is_speculative` 0 that of a committed turn, is discarded); `ignore` (a bystander
-        speaks) with its `level_db` and that of the user, `user_db`; `cut` (the reply was stopped) with its
+        speaks) with its `level_db` and that of the user, `user_db`, or with `reason` "backchannel" (short
+        speech to which the language model has nothing to reply); `cut` (the reply was stopped) with its
         `reason`, `heard_ms`, `made_ms`.
 
         speculation: SpeculationStats.

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from app.dialog.turn_events import TurnEvent
 from app.session.clocks import Clock
 from app.session.engine_jobs import Commit, Confirm, Reopen, RolledBack
 from app.session.engine_worker import EngineWorker
@@ -34,6 +35,8 @@ class HeldReply:
     scope: CancelScope
     speech_end_ms: float
     """End of the speech that it answers."""
+    silence_ms: float
+    """Silence since then, when it was asked for."""
     asked_ns: int
     timings: HeldTimings
     events: list[tuple[ReplyEvent, int]] = field(default_factory=list)
@@ -81,21 +84,30 @@ class Speculation:
         """Whether there is a speculative reply, and the user has continued since."""
         return self._held is not None and self._held.speech_end_ms != speech_end_ms
 
-    def begin(self, commit: Commit, speech_end_ms: float, timing: TimingBus) -> None:
-        """The user may have finished: make the reply to what was said up to `speech_end_ms`."""
+    def begin(self, commit: Commit, pause: TurnEvent, timing: TimingBus) -> None:
+        """The user may have finished: make the reply to what was said before this pause."""
         held = HeldReply(
-            commit.turn_id, commit.scope, speech_end_ms, self._clock.now_ns(), HeldTimings(timing)
+            commit.turn_id,
+            commit.scope,
+            pause.speech_end_ms,
+            pause.silence_ms,
+            self._clock.now_ns(),
+            HeldTimings(timing),
         )
         self._held = held
         self._worker.submit(replace(commit, timings=held.timings))
         self._count(speculated=self._stats.speculated + 1)
 
+    def held_of(self, scope: CancelScope) -> HeldReply | None:
+        """The speculative reply, if it is that of this commit."""
+        return self._held if self._held is not None and self._held.scope is scope else None
+
     def hold(self, scope: CancelScope, event: ReplyEvent) -> bool:
         """Keep the next event if it is of the speculative reply; whether it is."""
-        if self._held is None or self._held.scope is not scope:
-            return False
-        self._held.events.append((event, self._clock.now_ns()))
-        return True
+        held = self.held_of(scope)
+        if held is not None:
+            held.events.append((event, self._clock.now_ns()))
+        return held is not None
 
     def confirm(self) -> HeldReply:
         """The user has finished: the reply, the rest of which follows. Its durations count from now on."""

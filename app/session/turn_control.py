@@ -36,6 +36,7 @@ from app.session.speech_feed import SpeechFeed
 from app.session.turn_lifecycle import TurnLifecycle
 from app.session.voice_turns import VoiceTurns
 from engine_runtime.timing import TimingBus
+from engine_runtime.types import CancelScope, ReplyEvent, TurnEndPrediction
 
 
 class TurnControl:
@@ -206,8 +207,14 @@ class TurnControl:
         elif isinstance(result, Heard):
             if result.turn_id == turn.turn_id:
                 turn.user_codes += result.codes
-        elif not result.scope.is_cancelled and not self.speculation.hold(result.scope, result.event):
-            self._player.add(result.event)
+        elif not result.scope.is_cancelled:
+            self._on_reply_event(result.scope, result.event)
+
+    def _on_reply_event(self, scope: CancelScope, event: ReplyEvent) -> None:
+        if isinstance(event, TurnEndPrediction):
+            self.voice.take_prediction(scope, event)
+        elif not self.speculation.hold(scope, event):
+            self._player.add(event)
 
     def service(self, now_ns: int) -> None:
         """Advance the playback; notice its first and its last sample."""

@@ -1,8 +1,8 @@
 """Turns by voice: from rated frames, the button and the detector's answers to a committed turn.
 
-In: frames of the microphone, the button of push-to-talk, answers of the end-of-turn detector. Out: the turn
-opened, reopened, committed or dropped, its speech for the engine, pauses for the detector, the reply paused
-or resumed, the event TurnCommitted, the endpointing time, and the decisions. Dialog thread.
+In: frames of the microphone, the button of push-to-talk, answers of detector and language model. Out: the
+turn opened, reopened, committed or dropped, its speech for the engine, pauses for the detector, the reply
+paused or resumed, the event TurnCommitted, the endpointing time, and the decisions. Dialog thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from app.dialog.conversation import ConversationRecord
+from app.dialog.end_of_turn import Stage
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.voice_calibration import VoiceCalibration
@@ -26,7 +27,7 @@ from app.session.pause_rating import PauseRating
 from app.session.reply_player import UserTurn
 from app.session.session_settings import SessionSettings
 from app.session.turn_lifecycle import TurnLifecycle
-from engine_runtime.types import CancelScope
+from engine_runtime.types import CancelScope, TurnEndPrediction
 
 
 class VoiceTurns:
@@ -111,6 +112,26 @@ class VoiceTurns:
                 cost_ms=rated.duration_ns / 1e6,
             )
 
+    def take_prediction(self, scope: CancelScope, prediction: TurnEndPrediction) -> None:
+        """What the language model says about the pause that the reply of this commit is for; it says nothing
+        about a turn that is committed."""
+        held = self._turns.speculation.held_of(scope)
+        if held is None or self._settings.turn_taking.policy is None:
+            return
+        probability = prediction.probability
+        stage = self._turn_taking.predict_turn_end(held.speech_end_ms, probability)
+        cost_ns = self._clock.now_ns() - held.asked_ns
+        timing = self._decisions.timing
+        answered_ms = self._pauses.report_prediction(held, probability, stage, cost_ns, timing)
+        self._decisions.report(
+            "predict",
+            held.turn_id,
+            silence_ms=answered_ms,
+            probability=probability,
+            stage="late" if stage is None else stage.value,
+            cost_ms=cost_ns / 1e6,
+        )
+
     def forget_speech(self) -> None:
         """The source of the frames is gone: a reply that was paused for it continues."""
         for event in self._turn_taking.forget_speech():
@@ -154,6 +175,10 @@ class VoiceTurns:
         elif event.action is TurnAction.ONSET:
             self._open_feed(event)
         elif event.action is TurnAction.DROP:
+            if event.stage is Stage.UNFINISHED:
+                self._decisions.report(
+                    "ignore", turn.turn_id, reason="backchannel", silence_ms=event.silence_ms
+                )
             turns.stop(turn, "too_short" if event.press_end is None else "nothing_heard")
 
     def _open_voice(self, event: TurnEvent) -> None:
@@ -183,8 +208,15 @@ class VoiceTurns:
             return
         self._turns.feed.finish(turn.turn_id, self._speech_end_ms)
         self._decisions.report("speculate", turn.turn_id, silence_ms=event.silence_ms)
-        commit = Commit(turn.turn_id, turn.modality, settings.seed, CancelScope(turn.scope))
-        speculation.begin(commit, event.speech_end_ms, self._decisions.timing)
+        heeds_model = settings.turn_taking.policy is not None
+        commit = Commit(
+            turn.turn_id,
+            turn.modality,
+            settings.seed,
+            CancelScope(turn.scope),
+            finished=settings.turn_taking.fusion.finished if heeds_model else 0.0,
+        )
+        speculation.begin(commit, event, self._decisions.timing)
 
     def _roll_back_if_continued(self, turn: UserTurn) -> None:
         """Speech after the pause: it is given to the engine after the pause, and the reply was none."""

@@ -200,8 +200,8 @@
         <translation>说完检测</translation>
     </message>
     <message>
-        <source>Probability that you have finished, from Smart Turn, pitch and level at a pause. It decides after how much silence the turn is committed.</source>
-        <translation>停顿时由 Smart Turn、音高和音量判断您已说完的概率。它决定静音多久后提交这一轮。</translation>
+        <source>Probability that you have finished, from Smart Turn, pitch and level at a pause, and from the language model where it can tell. It decides after how much silence the turn is committed.</source>
+        <translation>停顿时由 Smart Turn、音高、音量以及（在支持时）语言模型判断您已说完的概率。它决定静音多久后提交这一轮。</translation>
     </message>
     <message>
         <source>%1 after %2 ms: finished</source>
@@ -214,6 +214,14 @@
     <message>
         <source>%1 after %2 ms: not finished</source>
         <translation>%1，停顿 %2 毫秒时：未说完</translation>
+    </message>
+    <message>
+        <source>%1 after %2 ms: finished, by the language model</source>
+        <translation>%1，停顿 %2 毫秒时：语言模型认为已说完</translation>
+    </message>
+    <message>
+        <source>%1 after %2 ms: not finished, by the language model</source>
+        <translation>%1，停顿 %2 毫秒时：语言模型认为未说完</translation>
     </message>
     <message>
         <source>last %1, mean %2, p50 %3, p95 %4, maximum %5</source>

@@ -56,10 +56,12 @@ def prefill(
 @dataclass(slots=True)
 class _Clock:
     """Time stamps and durations from which the latency metrics of a reply are computed. Work is time inside
-    `advance`, in ns."""
+    `advance`, in ns; the caller waits where a reply is held."""
 
     committed_ns: int
     work_ns: int = 0
+    waited_ns: int = 0
+    last_work_ns: int | None = None
     work_at_first_chunk_ns: int = 0
     work_at_last_chunk_ns: int = 0
     ttfa_ns: int = 0
@@ -122,6 +124,8 @@ class Reply:
         """Generate the next row or, after the last, wait for pending speech; returns the events that became
         ready. The last event is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
+        if self._clock.last_work_ns is not None:
+            self._clock.waited_ns += start_ns - self._clock.last_work_ns
         if self._ending is None:
             row = self.generation.sample(self._next_output())
             self.rows.append(row)
@@ -137,7 +141,8 @@ class Reply:
             events = list(self._arrivals(start_ns, wait=True))
         if self._leaving is None:
             self.finish_reason = self._ending
-        self._clock.work_ns += self.timing.clock_ns() - start_ns
+        self._clock.last_work_ns = self.timing.clock_ns()
+        self._clock.work_ns += self._clock.last_work_ns - start_ns
         if self.finish_reason is not None:
             events.append(self.done(self.finish_reason))
         return events
@@ -257,9 +262,9 @@ class Reply:
             clock.work_at_last_chunk_ns = clock.work_ns + now_ns - start_ns
             if not clock.samples:
                 clock.work_at_first_chunk_ns = clock.work_at_last_chunk_ns
-                clock.ttfa_ns = now_ns - clock.committed_ns
+                clock.ttfa_ns = now_ns - clock.committed_ns - clock.waited_ns
                 clock.first_chunk_samples = pcm.size
-                self.timing.emit("first_audio", self.turn_id, clock.committed_ns, clock.ttfa_ns)
+                self.timing.emit("first_audio", self.turn_id, now_ns - clock.ttfa_ns, clock.ttfa_ns)
             clock.samples += pcm.size
             yield ReplyAudio(self.turn_id, pcm, sample_rate, self._chunk_index)
             self._chunk_index += 1

@@ -25,6 +25,7 @@ from engine_runtime.types import (
     ReplyEvent,
     ReplyText,
     SamplingParams,
+    TurnEndPrediction,
 )
 from tests.doubles.stepped_clock import SteppedClock
 
@@ -49,12 +50,17 @@ class Script:
     error: Exception = field(default_factory=lambda: MossVoiceError("The engine is out of order. Repair it."))
     gate: threading.Event | None = None
     """If set, a reply waits for it before its first chunk."""
+    predictions: tuple[float, ...] = ()
+    """How likely the user has finished, at the first, second, ... commit; the last one holds on."""
+    predict_s: float = 0.0
+    """Time on the session's clock that a prediction takes."""
 
 
 @dataclass
 class Section:
     sampling_speech: SamplingParams = field(default_factory=lambda: SamplingParams(max_new=11))
     sampling_text: SamplingParams = field(default_factory=lambda: SamplingParams(max_new=22))
+    detects_turn_end: bool = False
 
 
 @dataclass
@@ -111,6 +117,7 @@ class ScriptedTurn:
         self._call("commit", reply, params)
         self._commit = scope or CancelScope()
         self._timing = timing or self._engine.timing
+        self._engine.commits += 1
         return self._reply(reply)
 
     def _reply(self, reply: Modality) -> Generator[ReplyEvent, None, None]:
@@ -120,6 +127,10 @@ class ScriptedTurn:
         if script.gate is not None:
             while not script.gate.wait(0.01) and not self._is_stopped:
                 pass
+        if script.predictions:
+            self._work(script.predict_s)
+            place = min(self._engine.commits, len(script.predictions)) - 1
+            yield TurnEndPrediction(self.turn_id, script.predictions[place])
         for chunk in range(script.chunks):
             self._work(script.step_s + sum(script.pauses_s[chunk : chunk + 1]))
             if commit.is_cancelled:
@@ -185,6 +196,8 @@ class ScriptedEngine:
         self.clock: Clock | None = None
         """That of the session; without one, the work takes real time."""
         self.bundle = Bundle()
+        self.bundle.lm.detects_turn_end = bool(self.script.predictions)
+        self.commits = 0
         self.timing = TimingBus()
         self.calls: list[tuple[object, ...]] = []
         self.turns: list[ScriptedTurn] = []

@@ -1,13 +1,15 @@
 """How often a pause within a turn cuts the user off, against the wait at its end. Run by hand, not by pytest:
 
-    python -m tests.tools.pause_bench [FOLDER] [--network] [--reply-ms N]
+    python -m tests.tools.pause_bench [FOLDER] [--network] [--reply-ms N] [--bundle DIR [--predict-ms N]]
 
 Without a folder: the sample questions; with one: its WAV files (any rate). Silence of four lengths is
 inserted at their gaps (tests/tools/pause_corpus.py). Real VAD, real detector, the turn-taking of the program;
 an answer takes two frames. One line for each time-out of silence alone, each eagerness, and the balanced one
 with other thresholds and with another longest wait, all in the same scenes: first for a voice that is not
 known yet, then for one that the ends of the next eight turns have calibrated (app/dialog/voice_calibration).
-`--network` asks Smart Turn alone.
+`--network` asks Smart Turn alone. With `--bundle` the lines "+ model" follow: the language model of a bundle
+that detects the end of turns is asked, too (app/dialog/turn_end_fusion.py), with the eagerness levels and,
+for the balanced one, other thresholds. It answers `--predict-ms` after the candidate pause.
 
 A turn is cut off if the first sample of a reply is heard before the user continues. A reply is heard
 `--reply-ms` after its commit: 30 for one that is held ready, 150 for one that is made then (nano). A turn
@@ -20,8 +22,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from unittest.mock import patch
@@ -31,14 +34,16 @@ import numpy as np
 from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, log_odds, probability_of
 from app.dialog.smart_turn import EndOfTurnDetector, SmartTurn
 from app.dialog.turn_end import TurnEndDetector, head_file, load_head
-from app.dialog.turn_events import TurnAction
+from app.dialog.turn_end_fusion import TurnEndFusion
+from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import SileroVad
 from app.dialog.voice_calibration import VoiceCalibration
 from app.settings import Eagerness
 from engine_runtime.types import Pcm
-from tests.tools.pause_corpus import RATE, Utterance, recordings, samples
+from tests.tools.pause_corpus import LEAD_S, RATE, Utterance, recordings, samples
+from tests.tools.pause_prediction import LanguageModel
 
 FRAME_MS = SileroVad.frame_samples * 1e3 / RATE
 PAUSES_S = (0.3, 0.6, 1.0, 1.5)
@@ -49,6 +54,11 @@ CALIBRATING_TURNS = (0, 8)
 TIME_OUTS_MS = (200, 320, 450, 640, 800, 960, 1_120, 1_300, 1_500)
 LIKELY = (0.7, 0.8, 0.9, 0.97, 0.99)
 UNLIKELY_MS = (800, 1_000, 1_400, 2_200)
+FUSIONS = (
+    *(TurnEndFusion(finished=finished) for finished in (0.1, 0.3, 0.7, 0.9, 0.99)),
+    *(TurnEndFusion(veto=veto) for veto in (0.0, 0.05, 0.1, 0.2, 0.4)),
+    *(TurnEndFusion(unfinished_ms=ms) for ms in (1_500, 3_000)),
+)
 _REST_S = 0.5
 """What is heard after a pause: enough to reopen the turn."""
 _TAIL_S = 3.0
@@ -63,6 +73,8 @@ class Scene:
     vad: list[float]
     pause_s: float | None
     """None: the whole utterance, which is finished."""
+    cut_ms: float
+    """Where the pause begins, or the end of the utterance."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Outcome:
     """What became of one scene."""
 
     silence_ms: float
-    """Endpointing of the last commit."""
+    """Endpointing of the last commit; NaN without one, where the language model took it for a backchannel."""
     is_heard: bool
     is_reopened: bool
 
@@ -78,34 +90,41 @@ class Outcome:
 class Bench:
     """All scenes, and the answers so far."""
 
-    def __init__(self, utterances: list[Utterance], detector: EndOfTurnDetector, reply_ms: float) -> None:
+    def __init__(
+        self,
+        utterances: list[Utterance],
+        detector: EndOfTurnDetector,
+        reply_ms: float,
+        model: LanguageModel | None,
+        predict_ms: float,
+    ) -> None:
         self._detector = detector
         self._reply_ms = reply_ms
+        self._model = model
+        self._predict_ms = predict_ms
         self._answers: dict[tuple[str, int, int], float] = {}
+        self._predictions: dict[tuple[str, int, int], float | None] = {}
         self.scenes = [scene for utterance in utterances for scene in _scenes(utterance)]
         self._ends = {
             scene.utterance.name: self._end(scene) for scene in self.scenes if scene.pause_s is None
         }
         """How finished each whole utterance sounds."""
 
-    def line(self, name: str, settings: TurnTakingSettings, turns: int = 0) -> Line:
+    def line(
+        self, name: str, settings: TurnTakingSettings, turns: int = 0, *, asks_model: bool = False
+    ) -> Line:
         """What becomes of all scenes with these settings, after so many calibrating turns."""
-        whole = [self._hear(scene, settings, turns) for scene in self.scenes if scene.pause_s is None]
-        paused = {
-            pause_s: [self._hear(scene, settings, turns) for scene in self.scenes if scene.pause_s == pause_s]
-            for pause_s in PAUSES_S
-        }
+
+        def hear(pause_s: float | None) -> list[Outcome]:
+            scenes = (scene for scene in self.scenes if scene.pause_s == pause_s)
+            return [self._hear(scene, settings, turns, asks_model=asks_model) for scene in scenes]
+
+        whole, paused = hear(None), {pause_s: hear(pause_s) for pause_s in PAUSES_S}
         return Line(name, np.array([outcome.silence_ms for outcome in whole]), paused)
 
     def _end(self, scene: Scene) -> float | None:
-        machine, start_ms, answer = TurnTaking(TurnTakingSettings(eagerness="off")), 0.0, None
-        for frame, probability in enumerate(scene.vad):
-            for event in machine.update(probability, frame * FRAME_MS, (frame + 1) * FRAME_MS):
-                if event.action is TurnAction.OPEN:
-                    start_ms = event.speech_start_ms
-                elif event.action is TurnAction.PAUSE:
-                    answer = self._ask(scene, start_ms, event.at_ms)
-        return answer
+        pauses = _pauses(scene)
+        return self._ask(scene, pauses[-1].speech_start_ms, pauses[-1].at_ms) if pauses else None
 
     def _calibration(self, utterance: Utterance, turns: int) -> VoiceCalibration:
         """What the turns after this one teach."""
@@ -116,18 +135,26 @@ class Bench:
             calibration.confirm()
         return calibration
 
-    def _hear(self, scene: Scene, settings: TurnTakingSettings, turns: int) -> Outcome:
+    def predictions(self, pause_s: float | None) -> list[float]:
+        """Those of the language model in pauses of this length, or at the ends of the utterances."""
+        found: list[float | None] = []
+        for scene in self.scenes:
+            if scene.pause_s == pause_s:
+                pauses = [event for event in _pauses(scene) if event.at_ms > scene.cut_ms]
+                found += [self._predict(scene, event.speech_start_ms, event) for event in pauses[:1]]
+        return [each for each in found if each is not None]
+
+    def _hear(self, scene: Scene, settings: TurnTakingSettings, turns: int, *, asks_model: bool) -> Outcome:
         machine = TurnTaking(settings)
         machine.calibration = self._calibration(scene.utterance, turns)
-        answer: tuple[float, float, float] | None = None
+        answers: list[tuple[float, Callable[[], object]]] = []
         heard_ms = np.inf
-        start_ms = silence_ms = 0.0
+        start_ms, silence_ms = 0.0, np.nan
         is_heard = is_reopened = False
         for frame, probability in enumerate(scene.vad):
             at_ms = frame * FRAME_MS
-            if answer is not None and at_ms >= answer[0]:
-                machine.rate_pause(*answer[1:])
-                answer = None
+            while answers and at_ms >= answers[0][0]:
+                answers.pop(0)[1]()
             if at_ms >= heard_ms:
                 machine.reply_heard()
                 is_heard = True
@@ -135,8 +162,14 @@ class Bench:
                 if event.action is TurnAction.OPEN:
                     start_ms = event.speech_start_ms
                 elif event.action is TurnAction.PAUSE and settings.policy is not None:
-                    asked = self._ask(scene, start_ms, event.at_ms)
-                    answer = (event.at_ms + (ANSWER_FRAMES - 1) * FRAME_MS, event.speech_end_ms, asked)
+                    asked = partial(machine.rate_pause, event.speech_end_ms)
+                    rated = self._ask(scene, start_ms, event.at_ms)
+                    answers.append((event.at_ms + (ANSWER_FRAMES - 1) * FRAME_MS, partial(asked, rated)))
+                    predicted = self._predict(scene, start_ms, event) if asks_model else None
+                    if predicted is not None:
+                        told = partial(machine.predict_turn_end, event.speech_end_ms, predicted)
+                        answers.append((event.at_ms + self._predict_ms, told))
+                    answers.sort(key=lambda answer: answer[0])
                 elif event.action is TurnAction.COMMIT:
                     silence_ms, heard_ms = event.silence_ms, event.at_ms + self._reply_ms
                 elif event.action in (TurnAction.REOPEN, TurnAction.BARGE_IN):
@@ -151,6 +184,17 @@ class Bench:
             self._answers[key] = self._detector.probability(turn)
         return self._answers[key]
 
+    def _predict(self, scene: Scene, start_ms: float, pause: TurnEvent) -> float | None:
+        if self._model is None:
+            return None
+        settings = TurnTakingSettings()
+        first_ms, end_ms = start_ms - settings.pre_roll_ms, pause.speech_end_ms + settings.tail_ms
+        turn = scene.pcm[round(max(first_ms, 0) * 16) : round(end_ms * 16)]
+        key = (scene.utterance.name, len(turn), hash(turn[-RATE:].tobytes()))
+        if key not in self._predictions:
+            self._predictions[key] = self._model.probability(turn)
+        return self._predictions[key]
+
 
 @dataclass(frozen=True)
 class Line:
@@ -161,7 +205,8 @@ class Line:
     paused: dict[float, list[Outcome]]
 
     def __str__(self) -> str:
-        p50, p95 = np.percentile(self.waits_ms, (50, 95))
+        answered = self.waits_ms[~np.isnan(self.waits_ms)]
+        p50, p95 = np.percentile(answered, (50, 95))
         text = f"{self.name:<32}{p50:>6.0f}{self.mean_ms:>6.0f}{p95:>6.0f}"
         for outcomes in self.paused.values():
             low, high = _interval(sum(each.is_heard for each in outcomes), len(outcomes))
@@ -172,9 +217,14 @@ class Line:
         return text
 
     @property
+    def num_ignored(self) -> int:
+        """Utterances that were not answered."""
+        return int(np.isnan(self.waits_ms).sum())
+
+    @property
     def mean_ms(self) -> float:
         """The mean wait at the end of a turn."""
-        return float(self.waits_ms.mean())
+        return float(np.nanmean(self.waits_ms))
 
     @property
     def cut(self) -> float:
@@ -183,9 +233,15 @@ class Line:
         return float(np.mean(short))
 
 
-def main(utterances: list[Utterance], detector: EndOfTurnDetector, reply_ms: float) -> None:
+def main(
+    utterances: list[Utterance],
+    detector: EndOfTurnDetector,
+    reply_ms: float,
+    model: LanguageModel | None,
+    predict_ms: float,
+) -> None:
     """Print one line for each way to decide."""
-    bench = Bench(utterances, detector, reply_ms)
+    bench = Bench(utterances, detector, reply_ms, model, predict_ms)
     gaps = sum(len(utterance.gaps) for utterance in utterances)
     _say(f"{len(utterances)} turns, {gaps} gaps; cut off (and reopened in time) by length of the pause")
     pauses = "".join(f"{pause_s:>17.1f} s" for pause_s in PAUSES_S)
@@ -201,6 +257,39 @@ def main(utterances: list[Utterance], detector: EndOfTurnDetector, reply_ms: flo
             text = f"{name}, {turns} turns" if turns else name
             line = bench.line(text, TurnTakingSettings(eagerness=eagerness), turns)
         _say(f"{line}{line.cut:>7.0%}{np.interp(line.mean_ms, means, cuts):>9.0%}")
+    if model is None:
+        return
+    if not model.predicts:
+        _say("The bundle does not detect the end of turns: with its model the lines are the same.")
+        return
+    _say(_predicted("ends", bench.predictions(None)))
+    for pause_s in PAUSES_S[-1:]:
+        _say(_predicted("pauses", bench.predictions(pause_s)))
+    for turns, (name, eagerness, fusion) in product(CALIBRATING_TURNS, list(_fusions())):
+        text = f"{name}, {turns} turns" if turns else name
+        settings = TurnTakingSettings(eagerness=eagerness, fusion=fusion)
+        line = bench.line(text, settings, turns, asks_model=True)
+        ignored = f"  {line.num_ignored} not answered" if line.num_ignored else ""
+        _say(f"{line}{line.cut:>7.0%}{np.interp(line.mean_ms, means, cuts):>9.0%}{ignored}")
+
+
+def _predicted(what: str, predictions: list[float]) -> str:
+    likely = sum(each >= TurnEndFusion().finished for each in predictions)
+    deciles = " ".join(f"{value:.2f}" for value in np.percentile(predictions, range(0, 101, 10)))
+    return f"language model: {likely} of {len(predictions)} {what} finished; deciles {deciles}"
+
+
+def _fusions() -> Iterator[tuple[str, Eagerness, TurnEndFusion]]:
+    default = TurnEndFusion()
+    for eagerness, policy in POLICIES.items():
+        if policy is not None:
+            yield f"{eagerness} + model", eagerness, default
+    for fusion in FUSIONS:
+        changed = (
+            each.name for each in fields(fusion) if getattr(fusion, each.name) != getattr(default, each.name)
+        )
+        text = ", ".join(f"{name} {getattr(fusion, name)}" for name in changed)
+        yield f"+ model, {text}", "balanced", fusion
 
 
 def _policies() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy]]:
@@ -221,11 +310,22 @@ def _policies() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy]]:
 def _scenes(utterance: Utterance) -> Iterator[Scene]:
     vad = SileroVad()
     whole = utterance.scene(len(utterance.pcm), _TAIL_S, 0.0)
-    yield Scene(utterance, whole, _speech(vad, whole), None)
+    yield Scene(utterance, whole, _speech(vad, whole), None, (LEAD_S + len(utterance.pcm) / RATE) * 1e3 - 1e3)
     for cut in utterance.gaps:
         for pause_s in PAUSES_S:
             pcm = utterance.scene(cut, pause_s, _REST_S)
-            yield Scene(utterance, pcm, _speech(vad, pcm), pause_s)
+            yield Scene(utterance, pcm, _speech(vad, pcm), pause_s, (LEAD_S + cut / RATE) * 1e3)
+
+
+def _pauses(scene: Scene) -> list[TurnEvent]:
+    """The pauses that turn-taking finds by silence alone, before it takes the longest for the end."""
+    machine = TurnTaking(TurnTakingSettings(eagerness="off", end_ms=round(_TAIL_S * 1e3)))
+    events = [
+        event
+        for frame, probability in enumerate(scene.vad)
+        for event in machine.update(probability, frame * FRAME_MS, (frame + 1) * FRAME_MS)
+    ]
+    return [event for event in events if event.action is TurnAction.PAUSE]
 
 
 def _speech(vad: SileroVad, pcm: Pcm) -> list[float]:
@@ -252,10 +352,14 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--network", action="store_true")
     parser.add_argument("--reply-ms", type=float, default=30.0)
+    parser.add_argument("--bundle", type=Path)
+    parser.add_argument("--predict-ms", type=float, default=100.0)
     options = parser.parse_args()
     network = SmartTurn()
     main(
         samples() if options.folder is None else list(recordings(options.folder)),
         network if options.network else TurnEndDetector(network, load_head(head_file())),
         options.reply_ms,
+        LanguageModel(options.bundle) if options.bundle is not None else None,
+        options.predict_ms,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.dialog.end_of_turn import Stage
+from app.dialog.turn_events import TurnAction
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.user_speech import UserSpeech
 from app.dialog.voice_calibration import VoiceCalibration
@@ -44,3 +47,37 @@ def test_without_a_detector_only_silence_ends_it() -> None:
     speech.rate(200.0, 0.99)
     assert speech.stage(settings, VoiceCalibration()) is None
     assert speech.commit_after_ms(settings, VoiceCalibration()) == settings.end_ms
+
+
+def test_the_language_model_predicts_the_present_pause_alone() -> None:
+    speech, calibration = paused_speech(), VoiceCalibration()
+    assert not speech.predict(150.0, 0.1)
+    assert speech.predict(200.0, 0.1)
+    assert speech.stage(SETTINGS, calibration) is Stage.UNFINISHED
+    assert speech.commit_after_ms(SETTINGS, calibration) == SETTINGS.fusion.unfinished_ms
+    speech.add(400.0, 500.0)
+    assert speech.stage(SETTINGS, calibration) is None
+    assert not speech.predict(500.0, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "predicted", "at_ms", "action"),
+    [
+        (400, None, 640, TurnAction.COMMIT),
+        (400, 0.1, 2_199, None),
+        (400, 0.1, 2_200, TurnAction.DROP),
+        (700, 0.1, 2_200, TurnAction.COMMIT),
+        (400, 0.9, 350, TurnAction.COMMIT),
+        (100, 0.9, 350, None),
+        (100, 0.9, 640, TurnAction.DROP),
+    ],
+)
+def test_what_a_silence_makes_of_it(
+    length_ms: float, predicted: float | None, at_ms: float, action: TurnAction | None
+) -> None:
+    speech = UserSpeech()
+    speech.begin(0.0, length_ms, length_ms)
+    speech.is_paused = True
+    if predicted is not None:
+        speech.predict(length_ms, predicted)
+    assert speech.end_action(SETTINGS, VoiceCalibration(), at_ms) is action

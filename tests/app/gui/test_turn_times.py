@@ -115,8 +115,8 @@ def test_span_across_the_first_sound_is_cut_there() -> None:
     assert waterfall.other_ms == pytest.approx(10.0)
 
 
-def rated(probability: float, stage: str, asked_ms: float) -> list[TimingEvent]:
-    """The detector's answer about a pause, 64 ms after it was asked."""
+def rated(probability: float, stage: str, asked_ms: float, by: str = "detector") -> list[TimingEvent]:
+    """An answer about a pause, 64 ms after it was asked."""
     answered_ms = asked_ms + 64
     return [
         event(
@@ -127,6 +127,7 @@ def rated(probability: float, stage: str, asked_ms: float) -> list[TimingEvent]:
             stage=stage,
             asked_ms=asked_ms,
             answered_ms=answered_ms,
+            by=by,
         ),
     ]
 
@@ -138,6 +139,20 @@ def test_the_waterfall_shows_the_answers_about_the_last_pause() -> None:
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.ratings == (Rating(0.2, "unlikely", 160, 224), Rating(0.95, "likely", 960, 1_024))
+
+
+def test_the_language_model_answers_about_the_same_pause() -> None:
+    metrics = LatencyMetrics()
+    for pause in (("unlikely", 0.3, "unfinished", 0.1), ("unlikely", 0.4, "finished", 0.9)):
+        metrics.extend(rated(pause[1], pause[0], 160))
+        metrics.extend(rated(pause[3], pause[2], 160, by="language model"))
+    metrics.extend(spoken_turn())
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert [(rating.probability, rating.by) for rating in waterfall.ratings] == [
+        (0.4, "detector"),
+        (0.9, "language model"),
+    ]
 
 
 def test_an_answer_that_came_too_late_is_not_shown() -> None:
