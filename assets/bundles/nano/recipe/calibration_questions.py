@@ -45,7 +45,7 @@ def choose(count: int, rng: random.Random) -> list[str]:
     """Questions that are not held out, as many of each skill as there are, in turns."""
     of_skill: dict[str, set[str]] = {}
     for item in domain.all_dialogues():
-        if not item.held_out:
+        if not item.held_out and item.turns[0].units:  # what is typed is complete
             of_skill.setdefault(item.skill, set()).add(item.turns[0].question)
     shuffled = [rng.sample(sorted(questions), len(questions)) for _, questions in sorted(of_skill.items())]
     in_turns = (question for turn in zip_longest(*shuffled) for question in turn if question is not None)

@@ -49,6 +49,12 @@ class SharedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
+    def __enter__(self) -> SharedEngine:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Nothing: the next conversation uses it again."""
 
