@@ -234,7 +234,8 @@ def _decision(
 ) -> str | None:
     """A decision on the end of the turn, or the latency of a reply."""
     if name == "end_of_turn":
-        return f"{turn_id}. pause    {attributes['probability']:.2f} finished ({attributes['stage']})"
+        who = "model" if attributes.get("by") == "language model" else "pause"
+        return f"{turn_id}. {who}    {attributes['probability']:.2f} finished ({attributes['stage']})"
     if name == "endpointing":
         return f"{turn_id}. commit   after {duration_ms:.0f} ms of silence ({attributes['reason']})"
     if name == "voice_to_voice":

@@ -95,6 +95,14 @@ def printed(*polls: list[Event] | BaseException, seconds: float | None = None) -
     return lines
 
 
+def test_the_language_model_has_a_line_of_its_own() -> None:
+    answer = {"probability": 0.031, "stage": "unfinished", "by": "language model"}
+    predicted = Timing(TimingEvent("end_of_turn", 1, 0, 90 * MS, "dialog", answer))
+    assert printed(opening(), [TurnOpened(1, "voice"), predicted])[2:] == [
+        "1. model    0.03 finished (unfinished)"
+    ]
+
+
 def test_turns_and_decisions_are_lines() -> None:
     assert printed(opening(), turn()) == [
         "nano is ready after 2.4 s",

@@ -482,7 +482,8 @@ def test_the_seed_reaches_the_sampler() -> None:
         driver.session.send(AskText("two"))
         driver.await_event(ReplyFinished, 2)
     commits = [call[2:] for call in driver.engine.calls if call[0] == "commit"]
-    assert commits == [(Modality.SPEECH, None), (Modality.TEXT, SamplingParams(max_new=22, seed=7))]
+    bundle, chosen = SamplingParams(max_new=11), SamplingParams(max_new=22, seed=7)
+    assert commits == [(Modality.SPEECH, bundle), (Modality.TEXT, chosen)]
 
 
 @pytest.mark.slow
