@@ -168,10 +168,12 @@ def download_wheels(folder: Path, gpu: bool) -> int:
     make_environment()
     _say(f"Downloading Python packages to {folder}")
     common = ("--dest", str(folder), "--find-links", folder.resolve().as_uri())
-    torch, sources = (TORCH, ((),)) if gpu else (f"{TORCH}+cpu", CPU_TORCH_SOURCES)
-    *others, last = sources
-    if all(_pip("download", *common, *source, torch, check=False, quiet=True) != 0 for source in others):
-        _pip("download", *common, *last, torch)
+    torch = TORCH if gpu else f"{TORCH}+cpu"
+    sources = ((),) if gpu else CPU_TORCH_SOURCES
+    if all(_pip("download", *common, *source, torch, check=False, quiet=True) != 0 for source in sources):
+        raise SetUpError(
+            f"{torch} cannot be had for this Python. Check the network; --gpu takes the CUDA build."
+        )
     _pip("install", "setuptools", "wheel")  # which describe the project to pip
     _pip("download", *common, "--no-build-isolation", torch, "setuptools", "wheel", f"{ROOT}[dev]")
     _pip("download", *common, "--no-deps", *WITHOUT_DEPENDENCIES)

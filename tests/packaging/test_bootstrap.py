@@ -98,6 +98,15 @@ def test_a_folder_is_filled_with_what_both_commands_install(
     assert set(bootstrap.WITHOUT_DEPENDENCIES) <= set(loaded)
 
 
+def test_a_build_of_torch_that_cannot_be_had_is_named(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bootstrap, "_pip", lambda *words, **_: 1)
+    monkeypatch.setattr(bootstrap, "make_environment", lambda: None)
+    with pytest.raises(bootstrap.SetUpError, match=r"torch==2.13.0\+cpu cannot be had"):
+        bootstrap.download_wheels(tmp_path, gpu=False)
+
+
 def test_nothing_is_installed_twice(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

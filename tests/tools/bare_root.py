@@ -39,7 +39,7 @@ class CompletedRun:
     stdout: str
     stderr: str
     unroutable: int
-    """Packets and connections that the kernel refused because there is no route."""
+    """Attempts to send over IPv4, so also every look-up of a name, that were refused for want of a route."""
 
 
 class BareRoot:

@@ -103,6 +103,8 @@ def check_machine(checks: Checks, root: BareRoot) -> None:
     with checks.check("what is sent to the network is refused and counted"):
         sent = root.run(["bash", "-c", "echo >/dev/udp/192.0.2.1/9"])
         require(sent.status != 0 and sent.unroutable > 0, f"{sent.unroutable} counted")
+        asked = root.run(["getent", "hosts", "debian.org"])
+        require(asked.status != 0 and asked.unroutable > 0, f"{asked.unroutable} counted for a name")
 
 
 # ---- the archive ----

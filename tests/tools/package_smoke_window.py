@@ -19,7 +19,7 @@ import numpy as np
 
 from tests.doubles.pulse_server import PulseServer
 from tests.doubles.x_server import XServer
-from tests.tools.bare_root import HOME, BareRoot, Mount
+from tests.tools.bare_root import HOME, BareRoot, Mount, unroutable
 from tests.tools.checks import require
 from tests.tools.screen_text import FOUND, match_texts
 from tests.tools.window_start import mapped_titles, save_screen
@@ -80,7 +80,8 @@ class _Visit:
             "LANG": f"{language}.UTF-8" if language != "en" else "C.UTF-8",
         }
         shown = (*mounts, Mount(_X_SOCKETS, _X_SOCKETS), Mount(self._sound.folder, inside))
-        words = self._root.command(command, environment=variables, mounts=shown)
+        counts = picture.with_suffix(".snmp")
+        words = self._root.command(command, environment=variables, mounts=shown, counts=counts)
         began_s = time.monotonic()
         with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(words, stderr=errors) as process:
             try:
@@ -97,6 +98,9 @@ class _Visit:
                 process.kill()
             errors.seek(0)
             require(status == 0, f"exit status {status}: {errors.read()[-500:]}")
+        attempts = unroutable(counts.read_text())
+        counts.unlink()
+        require(attempts == 0, f"{attempts} attempts to use the network")
         found = trouble(self._log())
         require(not found, f"{len(found)} lines of trouble in the log: {found[:3]}")
         notes.append(self._read(picture, language))
