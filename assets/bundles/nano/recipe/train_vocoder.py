@@ -44,7 +44,7 @@ WINDOW_CODES = 24  # of an answer, in which a segment is cut
 USER_WINDOW = 40_000  # samples at 16 kHz, in which a segment of user speech is cut
 USER_SHARE = 0.15
 FLOW_CODES = 40
-FLOW_STEPS, FLOW_CFG = 4, 0.0  # how the bundle's flow is run
+FLOW_STEPS, FLOW_CFG = 2, 0.0  # how the bundle's flow is run
 SPECTRAL_STEPS = 600  # before the discriminators join
 
 
