@@ -22,7 +22,8 @@ _LONGEST_DELAY = 6_144
 """384 ms: both devices, a wireless loudspeaker, the room."""
 _FFT = 10_240
 """Window and longest delay. 2 ** 11 * 5, which takes half the time of 10,500 = 2 ** 2 * 3 * 5 ** 3 * 7."""
-_LOWEST_HZ, _HIGHEST_HZ = 300, 7_000
+_BAND = slice(300 * _FFT // RATE_HZ + 1, 7_000 * _FFT // RATE_HZ)
+"""Bins between 300 Hz and 7 kHz."""
 _WHITENING_FLOOR = 0.1
 """Of the mean: bins without sound must not weigh as much as those with some."""
 _PEAK = 12.0
@@ -34,6 +35,8 @@ _SECOND_PEAK = 0.55
 has one."""
 _SAME_DELAY = 4
 """Samples, 0.25 ms: an echo stays where it is but for drift (2.4 samples at most), a chance peak does not."""
+_KNOWN_S = 1.0
+"""An echo that was found this lately is confirmed by a single peak at its delay."""
 _PEAKS, _WITHIN_S = 6, 0.5
 """So many peaks at the same delay within this time are an echo. A synthetic voice that says the same words
 as the user gives a few, since it repeats itself exactly."""
@@ -44,7 +47,7 @@ _AUDIBLE = 0.001
 _CAPTURED = 0.0003
 """RMS of a capture that is worth comparing."""
 _LATEST = 1_024
-_LATEST_LOSSES = 31
+_LATEST_LOSSES = 15
 
 
 class EchoMonitor:
@@ -54,19 +57,23 @@ class EchoMonitor:
         self._near = np.zeros(_WINDOW, dtype=np.float32)
         self._out = np.zeros(_WINDOW, dtype=np.float32)
         self._far = np.zeros(_WINDOW + _LONGEST_DELAY, dtype=np.float32)
-        bins = np.fft.rfftfreq(_FFT, 1 / RATE_HZ)
-        self._band = (bins > _LOWEST_HZ) & (bins < _HIGHEST_HZ)
+        self._new: list[tuple[Pcm, Pcm, Pcm]] = []
+        """Captured, processed and played sound that is not in these windows yet."""
+        self._white = np.zeros(_FFT // 2 + 1, dtype=np.complex64)
         self._samples = 0
         self._peaks: deque[tuple[float, int]] = deque(maxlen=16)
         """(when in seconds of captured sound, delay in samples) of the latest peaks."""
         self._losses: deque[tuple[float, float]] = deque(maxlen=_LATEST_LOSSES)
         """(ERL, ERLE) at the latest moments with an echo."""
-        self.delay_ms: float | None = None
-        """Of the latest echo, latency of both devices included."""
+        self._delay: int | None = None
+        """Of the latest echo, in samples, latency of both devices included."""
+        self._found_s = 0.0
+        """When it was found."""
 
     @property
     def is_audible(self) -> bool:
         """Whether what was played lately could be heard back."""
+        self._fill_windows()
         return rms(self._far) > _AUDIBLE
 
     @property
@@ -84,10 +91,22 @@ class EchoMonitor:
         """Echo return loss enhancement, likewise."""
         return float(np.median([erle for _, erle in self._losses])) if self._losses else None
 
+    @property
+    def delay_ms(self) -> float | None:
+        """Of the latest echo, None before the first."""
+        return None if self._delay is None else self._delay * 1000.0 / RATE_HZ
+
     def add(self, near: Pcm, far: Pcm, processed: Pcm) -> None:
         """The next captured, played and processed samples, equally many."""
         self._samples += len(near)
-        for kept, new in ((self._near, near), (self._far, far), (self._out, processed)):
+        self._new.append((near, far, processed))
+
+    def _fill_windows(self) -> None:
+        if not self._new:
+            return
+        added, self._new = zip(*self._new, strict=True), []
+        for kept, parts in zip((self._near, self._far, self._out), added, strict=True):
+            new = np.concatenate(parts)
             count = min(len(new), len(kept))
             kept[: len(kept) - count] = kept[count:]
             kept[len(kept) - count :] = new[len(new) - count :]
@@ -98,9 +117,10 @@ class EchoMonitor:
             return False
         product = np.fft.rfft(self._near, _FFT) * np.conj(np.fft.rfft(self._far, _FFT))
         size = np.abs(product)
-        white = np.where(self._band, product / (size + _WHITENING_FLOOR * size.mean() + 1e-20), 0.0)
+        floor = _WHITENING_FLOOR * size.mean() + 1e-20
+        np.divide(product[_BAND], size[_BAND] + floor, out=self._white[_BAND])
         # The played samples begin earlier by the longest delay: delay d is at lag d - _LONGEST_DELAY.
-        correlation = np.abs(np.fft.irfft(white, _FFT)[-_LONGEST_DELAY:])
+        correlation = np.abs(np.fft.irfft(self._white, _FFT)[-_LONGEST_DELAY:])
         peak = int(correlation.argmax())
         height = correlation[peak]
         if height <= max(_PEAK * rms(correlation), 0.0):
@@ -109,7 +129,8 @@ class EchoMonitor:
         return bool(correlation.max() < _SECOND_PEAK * height) and self._confirm(peak)
 
     def _confirm(self, delay: int) -> bool:
-        """Whether enough of the latest peaks have this delay; if so, measure the losses."""
+        """Whether enough of the latest peaks have this delay, or one does of a known echo; if so, measure the
+        losses."""
         now_s = self._samples / RATE_HZ
         self._peaks.append((now_s, delay))
         same = [
@@ -117,9 +138,11 @@ class EchoMonitor:
             for then_s, earlier in self._peaks
             if now_s - then_s <= _WITHIN_S and abs(delay - earlier) <= _SAME_DELAY
         ]
-        is_echo = len(same) >= _PEAKS
+        is_known = self._delay is not None and now_s - self._found_s <= _KNOWN_S
+        is_same = is_known and abs(delay - (self._delay or 0)) <= _SAME_DELAY
+        is_echo = is_same or len(same) >= _PEAKS
         if is_echo:
-            self.delay_ms = delay * 1000.0 / RATE_HZ
+            self._delay, self._found_s = delay, now_s
             played = self._far[len(self._far) - delay - _WINDOW : len(self._far) - delay]
             captured = dbfs(rms(self._near))
             self._losses.append((dbfs(rms(played)) - captured, captured - dbfs(rms(self._out))))

@@ -9,6 +9,7 @@ thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -162,20 +163,26 @@ class PlaybackReference:
     def _read(self, count: int) -> Pcm:
         """`count` samples from `_position` on, by cubic interpolation."""
         assert self._position is not None
-        at = self._position + (1.0 + self._drift) * np.arange(count)
-        first = int(at[0]) - 1
-        self._hold(first, int(at[-1]) + 3)
-        place = np.floor(at).astype(np.int64)
-        part = (at - place).astype(np.float32)
+        whole = math.floor(self._position)
+        shift, drift = self._position - whole, self._drift
+        first, last_shift = whole - 1, shift + drift * (count - 1)
+        self._hold(first, whole + count + math.floor(last_shift) + 2)
         held = self._held
-        place -= first
-        if not part.any():
-            return np.asarray(held[place], dtype=np.float32)
-        before, here, after, beyond = held[place - 1], held[place], held[place + 1], held[place + 2]
+        if not shift and not drift:
+            return held[1 : count + 1]
+        part = np.arange(count, dtype=np.float32) * np.float32(drift) + np.float32(shift)
+        if 0.0 <= last_shift < 1.0:
+            before, here, after, beyond = (held[start : start + count] for start in range(4))
+        else:  # the drift adds up to a sample within the frame
+            steps = np.floor(part)
+            part -= steps
+            place = steps.astype(np.int64) + np.arange(1, count + 1)
+            before, here, after, beyond = (held[place + offset] for offset in (-1, 0, 1, 2))
         slope = 0.5 * (after - before)
         bend = before - 2.5 * here + 2.0 * after - 0.5 * beyond
         twist = 0.5 * (3.0 * (here - after) + beyond - before)
-        return np.asarray(here + part * (slope + part * (bend + part * twist)), dtype=np.float32)
+        found: Pcm = here + part * (slope + part * (bend + part * twist))
+        return found
 
     def _hold(self, first: int, end: int) -> None:
         """Have the ring's samples from `first` to `end` in `_held`; what was not kept is silence."""

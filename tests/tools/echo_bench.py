@@ -6,7 +6,8 @@ The first line is the start of the library: the time until its first processor, 
 threads. The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
 microphone's clock; then what was measured of it, the echo return loss enhancement from the third second on,
 the share of frames that the VAD takes for speech before and after, and the CPU time for 10 ms of sound (5th
-percentile and median). The last rows: no echo; the option off; with noise suppression and gain control.
+percentile and median): all of the processing, and the library alone in the same run. The last rows: no echo;
+the option off; with noise suppression and gain control.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import psutil
 
 from app.audio.echo_cancellation import AudioProcessing
-from app.audio.echo_libraries import DEFAULT_LIBRARY, make_processor
+from app.audio.echo_libraries import DEFAULT_LIBRARY, FrameProcessor, make_processor
 from app.audio.levels import dbfs, rms
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
@@ -35,8 +36,24 @@ from tests.tools.echo_scene import Scene
 _STRETCH = 30
 _SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
 _HEADER = (
-    "echo dB  delay ms  drift ppm  state       ERL dB  delay ms  ERLE dB  VAD before  after  p5 ms/10 ms  p50"
+    "echo dB  delay ms  drift ppm  state       ERL dB  delay ms  ERLE dB  VAD before  after"
+    "  p5 ms/10 ms  p50  library p5  p50"
 )
+
+
+class TimedLibrary:
+    """Adds up the processor time of the echo canceller itself."""
+
+    def __init__(self, canceller: FrameProcessor | None) -> None:
+        self.cpu_s = 0.0
+        self._canceller = canceller
+
+    def process(self, near: Pcm, far: Pcm | None = None) -> Pcm:
+        assert self._canceller is not None
+        began = time.thread_time()
+        processed = self._canceller.process(near, far)
+        self.cpu_s += time.thread_time() - began
+        return processed
 
 
 def main() -> None:
@@ -80,13 +97,15 @@ def _spoken(file: Path) -> Pcm:
 
 def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: float, skew_ppm: float) -> None:
     scene = Scene(room, options)
-    times: list[float] = []
-    process = scene.processor.process
+    times: list[tuple[float, float]] = []
+    process, library = scene.processor.process, TimedLibrary(scene.processor._canceller)
+    if options.echo_cancellation != "off":
+        scene.processor._canceller = library
 
     def timed(*arguments: object) -> Pcm:
-        began = time.thread_time()
+        began, before = time.thread_time(), library.cpu_s
         processed = process(*arguments)  # type: ignore[arg-type]
-        times.append(time.thread_time() - began)
+        times.append((time.thread_time() - began, library.cpu_s - before))
         return processed
 
     scene.processor.process = timed  # type: ignore[method-assign]
@@ -109,12 +128,12 @@ def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: fl
     sys.stdout.write("  ".join(values) + "\n")
 
 
-def _cost_ms(times: list[float]) -> list[float]:
-    """The 5th percentile and the median over stretches of 300 ms: the echo is looked for in some calls only,
-    and a call that was disturbed by another program takes several times as long."""
+def _cost_ms(times: list[tuple[float, float]]) -> list[float]:
+    """The 5th percentile and the median over stretches of 300 ms, of all and of the library: the echo is
+    looked for in some calls only, and a call that another program disturbs takes several times as long."""
     whole = len(times) // _STRETCH * _STRETCH
-    stretches = np.reshape(times[:whole], (-1, _STRETCH)).mean(axis=1)
-    return [float(each) for each in np.percentile(stretches, (5, 50)) * 1e3]
+    stretches = np.reshape(times[:whole], (-1, _STRETCH, 2)).mean(axis=1)
+    return [float(each) for each in np.percentile(stretches, (5, 50), axis=0).T.ravel() * 1e3]
 
 
 def _speech_share(pcm: Pcm) -> float:

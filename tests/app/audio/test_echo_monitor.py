@@ -87,6 +87,7 @@ def test_blocks_of_any_length_are_kept_in_order(reply: Pcm) -> None:
     for start in range(0, len(near), 1_000):
         part = slice(start, start + 1_000)
         other.add(near[part], reply[part], near[part])
+    assert monitor.is_audible == other.is_audible
     assert np.array_equal(monitor._near, other._near)
     assert np.array_equal(monitor._far, other._far)
     assert np.array_equal(monitor._near, near[-len(monitor._near) :])
