@@ -115,6 +115,11 @@ class CaptureProcessor:
         return not self._reference.is_settled and self._monitor.is_audible
 
     @property
+    def cancels_echo(self) -> bool:
+        """Whether an echo was found, and is cancelled."""
+        return self._state == "cancelling" and self._monitor.delay_ms is not None
+
+    @property
     def measurement(self) -> EchoMeasurement:
         """What is known of the echo."""
         monitor = self._monitor

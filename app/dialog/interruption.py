@@ -24,6 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from app.dialog.turn_events import TurnAction, TurnEvent
+
 
 @dataclass(frozen=True, slots=True)
 class InterruptionSettings:
@@ -37,6 +39,10 @@ class InterruptionSettings:
     resume_ms: int = 224
     """Silence after which the reply is resumed, after shorter speech. Gaps between words are seldom this
     long."""
+    uncertain_resume_ms: int = 448
+    """The same where the VAD may miss speech or has missed some: while an echo is cancelled, which attenuates
+    who speaks at the same time until the echo of the paused reply is gone, and where the user continued after
+    the reply was resumed."""
     finished: float = 0.15
     """Probability of the detector above which longer speech is a finished turn."""
     answer_ms: int = 320
@@ -58,6 +64,11 @@ class InterruptionSettings:
             raise ValueError(
                 "need 0 < resume_ms <= answer_ms <= unfinished_ms, "
                 f"got {self.resume_ms}, {self.answer_ms}, {self.unfinished_ms}"
+            )
+        if not self.resume_ms <= self.uncertain_resume_ms <= self.unfinished_ms:
+            raise ValueError(
+                "need resume_ms <= uncertain_resume_ms <= unfinished_ms, "
+                f"got {self.resume_ms}, {self.uncertain_resume_ms}, {self.unfinished_ms}"
             )
         if not 0 < self.continuation_ms <= self.boundary_ms or self.continuation_window_ms < 0:
             raise ValueError(
@@ -92,10 +103,14 @@ class Interruption:
         earlier: Interruption | None = None,
         *,
         was_cut_off: bool = False,
+        has_echo: bool = False,
     ) -> None:
         """Speech from `start_ms` to `end_ms` was enough to pause the reply; `earlier` is what it continues,
-        which was rated as a backchannel. `was_cut_off`: it continues a turn that the reply has cut off."""
+        which was rated as a backchannel. `was_cut_off`: it continues a turn that the reply has cut off.
+        `has_echo`: an echo of the reply is cancelled."""
         self._settings = settings
+        is_certain = earlier is None and not has_echo
+        self._resume_ms = settings.resume_ms if is_certain else settings.uncertain_resume_ms
         self._boundary_ms = settings.continuation_ms if was_cut_off else settings.boundary_ms
         self._start_ms = start_ms
         self._earlier_ms = 0.0 if earlier is None else earlier.length_ms
@@ -138,7 +153,7 @@ class Interruption:
         if self.length_ms >= self._boundary_ms:
             return SpeechVerdict.TURN
         if self.length_ms < settings.turn_ms:
-            return SpeechVerdict.NO_TURN if silence_ms >= settings.resume_ms else SpeechVerdict.OPEN
+            return SpeechVerdict.NO_TURN if silence_ms >= self._resume_ms else SpeechVerdict.OPEN
         if self._probability is None:
             return SpeechVerdict.TURN if silence_ms >= settings.answer_ms else SpeechVerdict.OPEN
         if self._probability >= settings.finished:
@@ -149,6 +164,10 @@ class Interruption:
     def length_ms(self) -> float:
         """Speech so far, with the gaps after which the reply did not resume."""
         return self._earlier_ms + self.speech_end_ms - self._start_ms
+
+    def event(self, action: TurnAction) -> TurnEvent:
+        """An action about this speech, decided by its latest frame."""
+        return TurnEvent(action, self.now_ms, self.first_ms, self.speech_end_ms)
 
     @property
     def _silence_ms(self) -> float:

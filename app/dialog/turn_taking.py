@@ -29,6 +29,7 @@ from enum import Enum
 from app.dialog.awaited_reply import AwaitedReply
 from app.dialog.end_of_turn import Stage
 from app.dialog.interruption import Interruption, SpeechVerdict
+from app.dialog.press import Press
 from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
@@ -60,8 +61,7 @@ class TurnTaking:
         self._now_ms = 0.0
         """End of the latest frame."""
         self._waits_for_silence = False
-        self._is_pressed = False
-        self._released_ms: float | None = None
+        self._press = Press()
         self._interruption: Interruption | None = None
         """The present one, or the latest one that was no turn."""
 
@@ -86,16 +86,22 @@ class TurnTaking:
         return self._speech.end_ms
 
     def update(
-        self, probability: float, start_ms: float, end_ms: float, level_db: float | None = None
+        self,
+        probability: float,
+        start_ms: float,
+        end_ms: float,
+        level_db: float | None = None,
+        *,
+        has_echo: bool = False,
     ) -> list[TurnEvent]:
         """One VAD frame that was captured from `start_ms` to `end_ms`; frames come in order. `level_db` is
-        that of voice_level.voiced_level."""
+        that of voice_level.voiced_level; `has_echo`: an echo of the reply is cancelled."""
         if end_ms <= start_ms:
             raise ValueError(f"a frame needs a length, got {start_ms} to {end_ms} ms")
         self._now_ms = end_ms
         is_speech = probability >= self.settings.end_threshold
         self.voice_level.hear(level_db, start_ms, end_ms, is_speech=is_speech)
-        if self._is_pressed:
+        if self._press.is_down:
             return self._hear_press(probability, start_ms, end_ms)
         if self._phase is _Phase.HEARING:
             return self._hear(probability, start_ms, end_ms)
@@ -104,14 +110,13 @@ class TurnTaking:
         self._recent.add(self.settings, probability, start_ms, end_ms)
         if self._phase is _Phase.IDLE:
             return self._await_speech(end_ms)
-        return self._await_interruption(end_ms)
+        return self._await_interruption(end_ms, has_echo=has_echo)
 
     def press(self, at_ms: float) -> list[TurnEvent]:
         """The button of push-to-talk went down: a turn is open until `release`, whatever is heard."""
         phase, self._phase = self._phase, _Phase.HEARING
         continues = phase is _Phase.REPLYING and self._reply.may_be_continued(self.settings, at_ms)
-        self._is_pressed = True
-        self._released_ms = None
+        self._press.begin()
         self.calibration.withdraw()
         self._speech.end_pause()
         self._recent.clear()
@@ -128,7 +133,7 @@ class TurnTaking:
 
     def release(self, at_ms: float) -> None:
         """The button came up at `at_ms`: the frame that reaches this time ends the turn."""
-        self._released_ms = at_ms
+        self._press.release(at_ms)
 
     def rate_pause(self, speech_end_ms: float, probability: float) -> Stage | None:
         """The detector's answer about the pause after `speech_end_ms`: how likely the user has finished.
@@ -164,7 +169,7 @@ class TurnTaking:
             self.calibration.confirm()
         self.calibration.withdraw()
         self._phase = _Phase.IDLE
-        self._is_pressed = False
+        self._press.end()
         self._recent.clear()
 
     def forget_speech(self) -> list[TurnEvent]:
@@ -176,7 +181,7 @@ class TurnTaking:
         if not self.is_interrupted or interruption is None:
             return []
         self._phase = _Phase.REPLYING
-        return [_event_of(interruption, TurnAction.RESUME_REPLY)]
+        return [interruption.event(TurnAction.RESUME_REPLY)]
 
     # ---- phases ----
 
@@ -218,17 +223,11 @@ class TurnTaking:
         return events
 
     def _hear_press(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
-        settings, speech, events = self.settings, self._speech, []
-        is_first = not speech.speech_ms
-        if probability >= (settings.start_threshold if is_first else settings.end_threshold):
-            speech.add(start_ms, end_ms)
-            if is_first:
-                speech.start_ms = start_ms
-                events.append(self._event(TurnAction.ONSET, end_ms))
-        if self._released_ms is not None and end_ms >= self._released_ms:
-            events.append(self._end_press(end_ms, "released"))
-        elif end_ms - speech.start_ms >= settings.max_turn_ms:
-            events.append(self._end_press(end_ms, "length"))
+        events: list[TurnEvent] = []
+        if self._press.hear(self.settings, self._speech, probability, start_ms, end_ms):
+            events.append(self._event(TurnAction.ONSET, end_ms))
+        if how := self._press.ended(self.settings, self._speech, end_ms):
+            events.append(self._end_press(end_ms, how))
         return events
 
     def _end_press(self, end_ms: float, how: PressEnd) -> TurnEvent:
@@ -241,7 +240,7 @@ class TurnTaking:
             self._waits_for_silence = how == "length"
         return ended
 
-    def _await_interruption(self, end_ms: float) -> list[TurnEvent]:
+    def _await_interruption(self, end_ms: float, *, has_echo: bool) -> list[TurnEvent]:
         if self._waits_for_silence:
             # Committed at the longest turn, in the middle of speech: its rest is no interruption.
             if self._recent.quiet_ms(self.settings.end_threshold) >= self.settings.pause_ms:
@@ -255,20 +254,23 @@ class TurnTaking:
             self._speech.speech_ms += spoken_ms
             self._speech.start_ms = first_ms
             return [self._event(TurnAction.REOPEN, end_ms)]
-        start = self._recent.interruption_start(self.settings)
-        if start is None or not self.settings.barge_in:
-            return []
-        if self._reply.may_be_continued(self.settings, start):
+        start = self._recent.interruption_start(self.settings) if self.settings.barge_in else None
+        if start is None or self._reply.may_be_continued(self.settings, start):
             return []
         if self._is_bystander:
             return self._ignore(end_ms)
         was_cut_off = self._reply.has_cut_off(self.settings, start)
         self._interruption = Interruption(
-            self.settings.interruption, start, end_ms, self._continued_by(start), was_cut_off=was_cut_off
+            self.settings.interruption,
+            start,
+            end_ms,
+            self._continued_by(start),
+            was_cut_off=was_cut_off,
+            has_echo=has_echo,
         )
         self._phase = _Phase.INTERRUPTED
         self._recent.clear()
-        return [_event_of(self._interruption, TurnAction.INTERRUPT), *self._judge(self._interruption)]
+        return [self._interruption.event(TurnAction.INTERRUPT), *self._judge(self._interruption)]
 
     def _hear_interruption(
         self, interruption: Interruption, probability: float, start_ms: float, end_ms: float
@@ -278,18 +280,18 @@ class TurnTaking:
         is_speech = probability >= threshold
         asks = interruption.add(start_ms, end_ms, is_speech=is_speech, pause_ms=settings.pause_ms)
         events = self._judge(interruption)
-        return [_event_of(interruption, TurnAction.PAUSE)] if asks and not events else events
+        return [interruption.event(TurnAction.PAUSE)] if asks and not events else events
 
     def _judge(self, interruption: Interruption) -> list[TurnEvent]:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
         if self._is_bystander and interruption.length_ms >= self.settings.interruption.bystander_ms:
             self._phase, self._interruption = _Phase.REPLYING, None
             ignored = self._ignore(interruption.now_ms)
-            return [_event_of(interruption, TurnAction.RESUME_REPLY), *ignored]
+            return [interruption.event(TurnAction.RESUME_REPLY), *ignored]
         verdict = interruption.verdict if self.settings.barge_in else SpeechVerdict.NO_TURN
         if verdict is SpeechVerdict.NO_TURN:
             self._phase = _Phase.REPLYING
-            return [_event_of(interruption, TurnAction.RESUME_REPLY)]
+            return [interruption.event(TurnAction.RESUME_REPLY)]
         return self._take_turn(interruption) if verdict is SpeechVerdict.TURN else []
 
     def _take_turn(self, interruption: Interruption) -> list[TurnEvent]:
@@ -299,7 +301,7 @@ class TurnTaking:
         self.calibration.withdraw()
         self.voice_level.begin_turn()
         self._speech.begin(interruption.first_ms, interruption.speech_end_ms, interruption.speech_ms)
-        return [_event_of(interruption, TurnAction.BARGE_IN)]
+        return [interruption.event(TurnAction.BARGE_IN)]
 
     @property
     def _is_bystander(self) -> bool:
@@ -337,7 +339,7 @@ class TurnTaking:
         self._phase = _Phase.REPLYING
         self._reply = reply
         self._waits_for_silence = False
-        self._is_pressed = False
+        self._press.end()
         self._speech.end_pause()
         self._recent.clear()
 
@@ -348,8 +350,3 @@ class TurnTaking:
     def _event(self, action: TurnAction, at_ms: float, press_end: PressEnd | None = None) -> TurnEvent:
         speech = self._speech
         return TurnEvent(action, at_ms, speech.start_ms, speech.end_ms, self._stage, press_end)
-
-
-def _event_of(interruption: Interruption, action: TurnAction) -> TurnEvent:
-    """An action about speech over a reply, decided by its latest frame."""
-    return TurnEvent(action, interruption.now_ms, interruption.first_ms, interruption.speech_end_ms)

@@ -36,6 +36,8 @@ class VadFrame:
     """In dBFS, None for a hiss, which says nothing about the distance (voice_level), and in a file."""
     may_be_echo: bool = False
     """It may hold an echo that is not cancelled yet."""
+    has_echo: bool = False
+    """An echo is cancelled in it, which attenuates who speaks at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class Capture:
         self._energy_samples += len(pcm)
         self._rest = np.concatenate([self._rest, resampled])
         may_be_echo = self.processor is not None and self.processor.suspects_echo
+        has_echo = self.processor is not None and not self.is_file and self.processor.cancels_echo
         size = self._vad.frame_samples
         while len(self._rest) >= size:
             frame, self._rest = self._rest[:size], self._rest[size:]
@@ -137,7 +140,7 @@ class Capture:
             start = self.utterance.end
             self.utterance.append(frame)
             level_db = None if self.is_file else voiced_level(frame)
-            yield VadFrame(start, start + size, probability, level_db, may_be_echo)
+            yield VadFrame(start, start + size, probability, level_db, may_be_echo, has_echo)
 
     def _pass_on(self, pcm: Pcm, first: int) -> None:
         if self.listener is not None and self.source is not None and len(pcm):

@@ -73,7 +73,9 @@ class VoiceTurns:
         capture = self._capture
         probability = frame.probability if self._counts(frame) else 0.0
         start_ms, end_ms = capture.ms_of(frame.start), capture.ms_of(frame.end)
-        for event in self._turn_taking.update(probability, start_ms, end_ms, frame.level_db):
+        for event in self._turn_taking.update(
+            probability, start_ms, end_ms, frame.level_db, has_echo=frame.has_echo
+        ):
             self._carry_out(event)
         turn = self._turns.turn
         if turn is not None and self._turn_taking.is_hearing:

@@ -14,8 +14,14 @@ SETTINGS = InterruptionSettings()
 class Voice:
     """One interruption, told frame by frame."""
 
-    def __init__(self, settings: InterruptionSettings = SETTINGS) -> None:
-        self.speech = Interruption(settings, 0.0, 2 * FRAME)
+    def __init__(
+        self,
+        settings: InterruptionSettings = SETTINGS,
+        earlier: Interruption | None = None,
+        *,
+        has_echo: bool = False,
+    ) -> None:
+        self.speech = Interruption(settings, 0.0, 2 * FRAME, earlier, has_echo=has_echo)
         self.now_ms = 2 * FRAME
         self.asked: list[float] = []
 
@@ -45,6 +51,12 @@ def test_short_speech_lets_the_reply_go_on_after_a_short_silence() -> None:
         assert voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN) == SETTINGS.resume_ms
         assert voice.speech.verdict is SpeechVerdict.NO_TURN
         assert voice.asked == []
+
+
+def test_a_gap_is_tolerated_longer_where_the_vad_may_miss_speech() -> None:
+    for voice in (Voice(has_echo=True), Voice(earlier=Voice().speak(128).speech)):
+        voice.speak(320)
+        assert voice.silence_until(SpeechVerdict.NO_TURN) == SETTINGS.uncertain_resume_ms
 
 
 def test_speech_beyond_the_boundary_is_a_turn_at_once() -> None:
@@ -103,6 +115,7 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
         ({"turn_ms": 1_200}, "turn_ms <= boundary_ms"),
         ({"resume_ms": 400}, "resume_ms <= answer_ms"),
         ({"unfinished_ms": 100}, "answer_ms <= unfinished_ms"),
+        ({"uncertain_resume_ms": 200}, "resume_ms <= uncertain_resume_ms"),
         ({"finished": 0.0}, "finished"),
         ({"bystander_ms": 0}, "bystander_ms"),
     ],
