@@ -29,12 +29,12 @@ import torch
 import voices
 from judgements import NO_REPLY, Judgement, summary
 
-from app.session.headless import run_file
+from app.session.headless import ConversationError, run_file
 from app.session.session_settings import SessionSettings
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.engine import Engine
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import AudioInputError, MossVoiceError
 from engine_runtime.types import Modality
 
 LEAD_S, GAP_S, TAIL_S = 0.4, 1.6, 1.0
@@ -82,6 +82,8 @@ class Judge:
             return  # one typed question makes a whole conversation of `talk`, and it is complete
         try:
             text, heard = self._reply(mode, dialogue, rendition)
+        except AudioInputError:
+            text = heard = ""  # no turn at all, or the only one was taken back
         except MossVoiceError as error:
             text = heard = f"({error})"
         judgement = Judgement(mode, group, dialogue, heard)
@@ -105,19 +107,33 @@ class Judge:
                 write_question(question, voices.render_many(jobs))
                 source["wav_in"] = question
             settings = SessionSettings(reply=modality)
-            report = run_file(lambda _timing=None: self.engine, settings=settings, out=out, **source)
-            turns = report["turns"]
+            turns = self._turns(settings, source, out)
             if len(turns) != len(dialogue.turns):
                 # A turn with an empty reply may have been taken back.
                 text = "" if len(turns) < len(dialogue.turns) and not units else "(turns were missed)"
                 return text, text
             reply = turns[-1]["reply"]
             text = domain.normalize(reply["text"])
-            if mode == "s2t":
-                return text, text
+            if mode == "s2t" or not out.exists():
+                return text, text if mode == "s2t" else ""
             pcm, rate = soundfile.read(out, dtype="float32")
             own = pcm[len(pcm) - round(reply["audio_s"] * rate) :]
             return text, recognizer.recognize(own, rate, units) if len(own) > rate // 5 else ""
+
+    def _turns(self, settings: SessionSettings, source: dict[str, Any], out: Path) -> list[dict[str, Any]]:
+        """The turns of the report; `out` is written if a reply has speech."""
+
+        def run(**more: Path) -> list[dict[str, Any]]:
+            report = run_file(lambda _timing=None: self.engine, settings=settings, **source, **more)
+            turns: list[dict[str, Any]] = report["turns"]
+            return turns
+
+        if settings.reply is Modality.TEXT:
+            return run()
+        try:
+            return run(out=out)
+        except ConversationError:
+            return run()  # raised where no reply has speech; again, if a turn failed
 
 
 def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:

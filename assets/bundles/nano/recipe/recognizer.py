@@ -64,7 +64,7 @@ def _decoder(kind: str) -> Decoder:
 
 def grammar_of(wanted: Units) -> str:
     """The grammar that holds this answer: "repeat" or "answer"."""
-    return "repeat" if set(wanted) <= set(topics.REPEAT_WORDS) else "answer"
+    return "repeat" if wanted and set(wanted) <= set(topics.REPEAT_WORDS) else "answer"
 
 
 def recognize(pcm: NDArray[np.float32], rate: int, wanted: Units) -> str:

@@ -27,6 +27,12 @@ def test_the_grammars_hold_every_answer(recipe, domain, dialogues) -> None:
     assert not answers.fullmatch("the capital of monday is seven ")
 
 
+def test_words_to_repeat_have_their_own_grammar(recipe) -> None:
+    grammar_of = recipe("recognizer").grammar_of
+    assert grammar_of(("banana", "tiger")) == "repeat"
+    assert {grammar_of(units) for units in [(), ("seven", "is bigger"), ("C", "A", "T")]} == {"answer"}
+
+
 @pytest.mark.usefixtures("_flite")
 def test_it_hears_what_the_assistant_says(recipe) -> None:
     recognizer, voices = recipe("recognizer"), recipe("voices")
