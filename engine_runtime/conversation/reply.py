@@ -56,12 +56,12 @@ def prefill(
 @dataclass(slots=True)
 class _Clock:
     """Time stamps and durations from which the latency metrics of a reply are computed. Work is time inside
-    `advance`, in ns; the caller waits where a reply is held."""
+    `advance`, in ns. `waited_ns` is the time for which the caller held the reply after its prediction."""
 
     committed_ns: int
     work_ns: int = 0
     waited_ns: int = 0
-    last_work_ns: int | None = None
+    predicted_ns: int | None = None
     work_at_first_chunk_ns: int = 0
     work_at_last_chunk_ns: int = 0
     ttfa_ns: int = 0
@@ -124,8 +124,8 @@ class Reply:
         """Generate the next row or, after the last, wait for pending speech; returns the events that became
         ready. The last event is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
-        if self._clock.last_work_ns is not None:
-            self._clock.waited_ns += start_ns - self._clock.last_work_ns
+        if self._clock.predicted_ns is not None:
+            self._clock.waited_ns, self._clock.predicted_ns = start_ns - self._clock.predicted_ns, None
         if self._ending is None:
             row = self.generation.sample(self._next_output())
             self.rows.append(row)
@@ -141,8 +141,7 @@ class Reply:
             events = list(self._arrivals(start_ns, wait=True))
         if self._leaving is None:
             self.finish_reason = self._ending
-        self._clock.last_work_ns = self.timing.clock_ns()
-        self._clock.work_ns += self._clock.last_work_ns - start_ns
+        self._clock.work_ns += self.timing.clock_ns() - start_ns
         if self.finish_reason is not None:
             events.append(self.done(self.finish_reason))
         return events
@@ -204,6 +203,7 @@ class Reply:
         """What the first row says about the end of the user's turn."""
         probability = self.generation.turn_end_probability
         if row.index == 0 and probability is not None:
+            self._clock.predicted_ns = self.timing.clock_ns()
             yield TurnEndPrediction(self.turn_id, probability)
 
     def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:

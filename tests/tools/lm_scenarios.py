@@ -66,8 +66,15 @@ def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance:
     cuda.blocks.check_integrity([mine for mine, _ in sequences])
 
 
-def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingParams) -> list[GeneratedRow]:
-    """A complete reply; ids are sampled by the executor if it can."""
+def reply(
+    model: MossLM,
+    paged: PagedLM,
+    prompt: torch.Tensor,
+    params: SamplingParams,
+    *,
+    predict_turn_end: bool = False,
+) -> list[GeneratedRow]:
+    """A complete reply; ids are sampled by the executor if it can, apart from the first of a prediction."""
     rows, special = as_rows(prompt), load_special_ids()
     generation = Generation(
         rows,
@@ -76,6 +83,7 @@ def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingP
         text_vocab=model.config.text_vocab,
         audio_vocab=model.config.audio_vocab,
         want_subtitles=True,
+        predict_turn_end=predict_turn_end,
         skip_unused_tails=True,
         samples_on_device=paged.executor.can_sample,
     )
@@ -83,7 +91,8 @@ def reply(model: MossLM, paged: PagedLM, prompt: torch.Tensor, params: SamplingP
     ids = [merged_id(row, special, model.config.text_vocab) for row in rows]
     logits = paged.prefill(sequence, ids, generation.tails, generation.sampling)
     while True:
-        assert (logits.sampled is not None) == paged.executor.can_sample
+        is_predicted = predict_turn_end and not made
+        assert (logits.sampled is not None) == (paged.executor.can_sample and not is_predicted)
         made.append(generation.sample(logits))
         if generation.finish_reason is not None:
             return made

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine_runtime.engine import Engine
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Modality, ReplyDone, SamplingParams, TurnEndPrediction
 from tests.doubles.scripted_lm import SamplingScript, ScriptedExecutor, scripted
 from tests.tools.turns import ask, done, exchange, reply_script, sound, speech
@@ -101,6 +102,22 @@ def test_it_predicts_the_same_where_an_empty_reply_is_forbidden(engine: Engine) 
     opening, ending = len(prompt.open_reply(Modality.TEXT)), len(prompt.end_turn())
     (row,) = conversation.exchanges[-1].reply[opening:-ending]
     assert row.text not in (special.im_end, special.endoftext)
+
+
+def test_a_reply_that_is_held_after_its_prediction_is_not_late(engine: Engine) -> None:
+    now_ns = 1_000
+    timing = TimingBus(lambda: now_ns)
+    engine, _ = scripted(predicting(engine), reply_script(engine, [7, 8, 9]))
+    seen: list[TimingEvent] = []
+    timing.subscribe(seen.append)
+    turn = engine.open_turn(engine.new_conversation(), 1)
+    ask(turn, speech(1.0))
+    events = turn.commit(Modality.SPEECH, EMPTY, timing=timing)
+    assert isinstance(next(events), TurnEndPrediction)
+    now_ns += 2_000_000_000
+    list(events)
+    (first,) = [event for event in seen if event.name == "first_audio"]
+    assert (first.start_ns, first.duration_ns) == (now_ns, 0)
 
 
 def test_other_bundles_predict_nothing(engine: Engine) -> None:

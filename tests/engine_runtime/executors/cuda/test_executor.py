@@ -162,6 +162,14 @@ def test_ids_picked_on_the_device_are_those_of_the_sampler(tiny: Tiny, params: S
         assert mine == reply(model, make_paged(model), prompt, params)
 
 
+@pytest.mark.parametrize("params", SAMPLINGS[:2])
+def test_the_device_samples_on_after_a_predicted_row(tiny: Tiny, params: SamplingParams) -> None:
+    model, cases = tiny
+    prompt = cases["a.rows"][:50]
+    mine = reply(model, make_cuda_paged(model), prompt, params, predict_turn_end=True)
+    assert mine == reply(model, make_paged(model), prompt, params)
+
+
 def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
     model, cases = tiny
     params = SamplingParams(repetition_penalty=1.5, max_new=12)
