@@ -19,6 +19,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, chain
 
 import declined
@@ -79,6 +80,7 @@ class Dialogue:
         return self.held_out_form or _byte(self.key) < 26
 
 
+@cache
 def _byte(key: str) -> int:
     return hashlib.md5(key.encode()).digest()[0]
 
@@ -114,6 +116,8 @@ def _fill(form: str, slots: topics.Slots, other: topics.Slots) -> str:
 def _kind_dialogues(kind: wordings.Kind, rng: random.Random) -> Iterator[tuple[Dialogue, Asked]]:
     """Each form with some facts, so that every fact is asked about equally often."""
     plain = set(kind.plain_forms())
+    answers = {units for _, units in kind.facts}
+    others = {units: [slots for slots, other in kind.facts if other != units] for units in answers}
     waiting: list[topics.Fact] = []
     for form in wordings.forms(kind):
         count = min(PLAIN_FACTS if form in plain else FACTS_PER_FORM, len(kind.facts))
@@ -124,8 +128,7 @@ def _kind_dialogues(kind: wordings.Kind, rng: random.Random) -> Iterator[tuple[D
                 waiting = rng.sample(kind.facts, len(kind.facts))
             facts = [waiting.pop() for _ in range(count)]
         for slots, units in facts:
-            other = rng.choice([fact for fact in kind.facts if fact[1] != units])[0]
-            exchange = (_fill(form, slots, other), units)
+            exchange = (_fill(form, slots, rng.choice(others[units])), units)
             dialogue = Dialogue(kind.skill, (Turn(*exchange),), form, form in plain)
             yield dialogue, Asked(kind.skill, slots, exchange)
 

@@ -144,9 +144,8 @@ def test_sentence_and_normalise(domain, units, text) -> None:
 
 def test_units_and_vocabulary_cover_all_answers(domain, dialogues) -> None:
     units, words = set(domain.all_units(dialogues)), set(domain.vocabulary(dialogues))
-    for dialogue in dialogues:
-        for turn in dialogue.turns:
-            assert units.issuperset(turn.units)
-            assert words.issuperset(turn.question.split())
-            assert set(turn.question) <= set("abcdefghijklmnopqrstuvwxyz' ")
-            assert words.issuperset(domain.normalize(" ".join(turn.units)).split())
+    assert set("".join(words)) <= set("abcdefghijklmnopqrstuvwxyz'")
+    for turn in {turn for dialogue in dialogues for turn in dialogue.turns}:
+        assert units.issuperset(turn.units)
+        assert words.issuperset(turn.question.split())
+    assert words.issuperset(word for unit in units for word in domain.normalize(unit).split())
