@@ -85,7 +85,7 @@ def describe_bundle(tokenizer: Tokenizer, codebook: int = CODEBOOK) -> dict[str,
     """bundle.toml without its files, for as many speech codes."""
     endoftext, im_start, im_end, sosp, modality_pad, empty = map(tokenizer.token_to_id, SPECIAL_TOKENS)
     speech = {"do_sample": True, "temperature": 0.9, "top_k": 20, "min_new": 14, "max_new": 24, "seed": 7}
-    text = {"do_sample": True, "temperature": 0.9, "top_k": 20, "min_new": 4, "max_new": 24, "seed": 7}
+    text = {"do_sample": True, "temperature": 0.9, "top_k": 20, "max_new": 24, "seed": 7}
     return {
         "bundle": {
             "format": 1,
