@@ -8,11 +8,13 @@ from collections import Counter
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["What is 3 plus four?", "Grüße, 你好!\n", "system\nAnswer with speech."])
 def test_anything_survives_the_tokenizer(tokenizer, text) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
+@pytest.mark.slow
 def test_frequent_words_are_single_tokens_and_the_others_short(tokenizer, domain, dialogues) -> None:
     def tokens(word: str) -> int:
         return len(tokenizer.encode(" " + word, add_special_tokens=False).ids)
@@ -23,11 +25,13 @@ def test_frequent_words_are_single_tokens_and_the_others_short(tokenizer, domain
     assert sum(tokens(word) * count for word, count in asked.items()) < 1.25 * asked.total()
 
 
+@pytest.mark.slow
 def test_special_tokens_come_first(recipe, tokenizer) -> None:
     special = recipe("text").SPECIAL
     assert [tokenizer.token_to_id(name) for name in special] == list(range(len(special)))
 
 
+@pytest.mark.slow
 def test_the_prompt_may_be_tokenised_in_chunks(tokenizer) -> None:
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
@@ -35,6 +39,7 @@ def test_the_prompt_may_be_tokenised_in_chunks(tokenizer) -> None:
     assert ids("user\n") + ids("What is love?") == ids("user\nWhat is love?")
 
 
+@pytest.mark.slow
 def test_subtitles_join_to_the_text_and_keep_their_unit(recipe, domain, dialogues, tokenizer) -> None:
     text, rng = recipe("text"), random.Random(2)
     empty = tokenizer.token_to_id("<|empty|>")
@@ -52,6 +57,7 @@ def test_subtitles_join_to_the_text_and_keep_their_unit(recipe, domain, dialogue
         assert domain.normalize(first) == domain.normalize(units[0])
 
 
+@pytest.mark.slow
 def test_subtitles_that_do_not_fit_wait_for_the_next_unit(recipe, tokenizer) -> None:
     text = recipe("text")
     units = ("the capital of france", "is paris")
