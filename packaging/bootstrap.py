@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import venv
@@ -178,7 +179,7 @@ def download_wheels(folder: Path, gpu: bool) -> int:
     _pip("download", *common, "--no-build-isolation", torch, "setuptools", "wheel", f"{ROOT}[dev]")
     _pip("download", *common, "--no-deps", *WITHOUT_DEPENDENCIES)
     _pip("download", *common, "--no-deps", TENSORRT_RTX, check=False, quiet=True)
-    _say(f"Filled {folder}. There: python3 packaging/bootstrap.py run --wheels {folder}")
+    _say(f"Filled {folder}. There: python3 packaging/bootstrap.py run --wheels {shlex.quote(str(folder))}")
     return 0
 
 

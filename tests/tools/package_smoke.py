@@ -31,6 +31,7 @@ ANSWERS = (
 DEMO = HOME / "demo"
 # Blanks, umlauts and another script in the path.
 ODD_FOLDER = Path("/srv/Prüf stand 测试")
+SUFFIXES = (".tar.zst", ".deb")
 NEEDED = ("mmdebstrap", "dpkg-deb", "zstd", "Xvfb", "pulseaudio", "paplay", "unshare", "chroot")
 OLD_FILE = "usr/lib/moss-voice/_internal/of_an_older_version"
 _REPLY = re.compile(r"^ +reply +(\S.*)$", re.MULTILINE)
@@ -47,16 +48,10 @@ def main() -> int:
         "--pictures", type=Path, metavar="DIR", help="where to put them (default: PACKAGES/smoke)"
     )
     arguments = parser.parse_args()
-    if missing := [name for name in NEEDED if shutil.which(name) is None]:
-        sys.stderr.write(f"Install what is missing: {' '.join(missing)}\n")
+    if reason := refusal(arguments.packages):
+        sys.stderr.write(f"{reason}\n")
         return 2
-    if os.geteuid() != 0:
-        sys.stderr.write("Start this as root: it makes a root file system and enters it.\n")
-        return 2
-    archives, debs = sorted(arguments.packages.glob("*.tar.zst")), sorted(arguments.packages.glob("*.deb"))
-    if not archives or not debs:
-        sys.stderr.write(f"There is no .tar.zst or no .deb in {arguments.packages}.\n")
-        return 2
+    archive, deb = (max(arguments.packages.glob(f"*{suffix}")) for suffix in SUFFIXES)
     pictures = arguments.pictures or arguments.packages / "smoke"
     pictures.mkdir(parents=True, exist_ok=True)
     os.environ["QT_QPA_PLATFORM"] = "offscreen"  # of this process, which draws the texts to look for
@@ -64,13 +59,24 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="moss-voice-smoke-") as folder:
         Path(folder).chmod(0o755)
         root = BareRoot(Path(folder) / "root")
-        root.make(arguments.suite, needed_packages(debs[-1]))
-        bundle = unpack(archives[-1], Path(folder))
+        root.make(arguments.suite, needed_packages(deb))
+        bundle = unpack(archive, Path(folder))
         check_machine(checks, root)
         check_archive(checks, root, bundle, pictures)
-        check_deb(checks, root, debs[-1], pictures)
+        check_deb(checks, root, deb, pictures)
     sys.stdout.write(f"{checks.total - checks.failures} of {checks.total} checks passed\n")
     return 1 if checks.failures else 0
+
+
+def refusal(packages: Path) -> str | None:
+    """Why the test cannot be made here, if it cannot."""
+    if missing := [name for name in NEEDED if shutil.which(name) is None]:
+        return f"Install what is missing: {' '.join(missing)}"
+    if os.geteuid() != 0:
+        return "Start this as root: it makes a root file system and enters it."
+    if lacking := [suffix for suffix in SUFFIXES if not list(packages.glob(f"*{suffix}"))]:
+        return f"There is no {' and no '.join(lacking)} in {packages}: run packaging/build.py."
+    return None
 
 
 def needed_packages(deb: Path) -> list[str]:

@@ -76,6 +76,21 @@ def test_the_machine_gets_what_the_package_names(tmp_path: Path) -> None:
     assert package_smoke.needed_packages(tmp_path / "x.deb") == ["libc6", "libpulse0", "fonts-noto-cjk"]
 
 
+def test_what_is_missing_is_said_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(package_smoke.shutil, "which", lambda name: None if name == "Xvfb" else name)
+    assert package_smoke.refusal(tmp_path) == "Install what is missing: Xvfb"
+    monkeypatch.setattr(package_smoke.shutil, "which", lambda name: name)
+    monkeypatch.setattr(package_smoke.os, "geteuid", lambda: 1000)
+    assert "as root" in str(package_smoke.refusal(tmp_path))
+    monkeypatch.setattr(package_smoke.os, "geteuid", lambda: 0)
+    (tmp_path / "moss-voice.tar.zst").touch()
+    assert str(package_smoke.refusal(tmp_path)).startswith("There is no .deb in ")
+    (tmp_path / "moss-voice.deb").touch()
+    assert package_smoke.refusal(tmp_path) is None
+
+
 def test_refused_packets_are_read_from_the_counters() -> None:
     assert unroutable("Ip: Forwarding OutNoRoutes InHdrErrors\nIp: 2 7 0\nTcp: OutNoRoutes\nTcp: 9\n") == 7
 
