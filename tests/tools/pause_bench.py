@@ -38,15 +38,12 @@ from app.dialog.turn_end_fusion import TurnEndFusion
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.dialog.vad import SileroVad
 from app.dialog.voice_calibration import VoiceCalibration
 from app.settings import Eagerness
-from engine_runtime.types import Pcm
-from tests.tools.pause_corpus import LEAD_S, RATE, Utterance, recordings, samples
+from tests.tools.pause_corpus import RATE, Utterance, recordings, samples
 from tests.tools.pause_prediction import LanguageModel
+from tests.tools.pause_scenes import FRAME_MS, PAUSES_S, Scene, pauses_of, scenes_of
 
-FRAME_MS = SileroVad.frame_samples * 1e3 / RATE
-PAUSES_S = (0.3, 0.6, 1.0, 1.5)
 TARGET_S = 1.0
 """Pauses up to here are those that a turn should survive."""
 ANSWER_FRAMES = 2
@@ -59,22 +56,6 @@ FUSIONS = (
     *(TurnEndFusion(veto=veto) for veto in (0.0, 0.05, 0.1, 0.2, 0.4)),
     *(TurnEndFusion(unfinished_ms=ms) for ms in (1_500, 3_000)),
 )
-_REST_S = 0.5
-"""What is heard after a pause: enough to reopen the turn."""
-_TAIL_S = 3.0
-
-
-@dataclass
-class Scene:
-    """What the VAD made of some sound, and the detector's answers about it."""
-
-    utterance: Utterance
-    pcm: Pcm
-    vad: list[float]
-    pause_s: float | None
-    """None: the whole utterance, which is finished."""
-    cut_ms: float
-    """Where the pause begins, or the end of the utterance."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +85,7 @@ class Bench:
         self._predict_ms = predict_ms
         self._answers: dict[tuple[str, int, int], float] = {}
         self._predictions: dict[tuple[str, int, int], float | None] = {}
-        self.scenes = [scene for utterance in utterances for scene in _scenes(utterance)]
+        self.scenes = [scene for utterance in utterances for scene in scenes_of(utterance)]
         self._ends = {
             scene.utterance.name: self._end(scene) for scene in self.scenes if scene.pause_s is None
         }
@@ -123,7 +104,7 @@ class Bench:
         return Line(name, np.array([outcome.silence_ms for outcome in whole]), paused)
 
     def _end(self, scene: Scene) -> float | None:
-        pauses = _pauses(scene)
+        pauses = pauses_of(scene)
         return self._ask(scene, pauses[-1].speech_start_ms, pauses[-1].at_ms) if pauses else None
 
     def _calibration(self, utterance: Utterance, turns: int) -> VoiceCalibration:
@@ -140,7 +121,7 @@ class Bench:
         found: list[float | None] = []
         for scene in self.scenes:
             if scene.pause_s == pause_s:
-                pauses = [event for event in _pauses(scene) if event.at_ms > scene.cut_ms]
+                pauses = [event for event in pauses_of(scene) if event.at_ms > scene.cut_ms]
                 found += [self._predict(scene, event.speech_start_ms, event) for event in pauses[:1]]
         return [each for each in found if each is not None]
 
@@ -263,8 +244,7 @@ def main(
         _say("The bundle does not detect the end of turns: with its model the lines are the same.")
         return
     _say(_predicted("ends", bench.predictions(None)))
-    for pause_s in PAUSES_S[-1:]:
-        _say(_predicted("pauses", bench.predictions(pause_s)))
+    _say(_predicted("pauses", bench.predictions(PAUSES_S[-1])))
     for turns, (name, eagerness, fusion) in product(CALIBRATING_TURNS, list(_fusions())):
         text = f"{name}, {turns} turns" if turns else name
         settings = TurnTakingSettings(eagerness=eagerness, fusion=fusion)
@@ -305,33 +285,6 @@ def _policies() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy]]:
         yield f"likely from {likely}", "balanced", policy
     for ms in UNLIKELY_MS:
         yield f"unlikely after {ms} ms", "balanced", replace(balanced, unlikely_ms=ms)
-
-
-def _scenes(utterance: Utterance) -> Iterator[Scene]:
-    vad = SileroVad()
-    whole = utterance.scene(len(utterance.pcm), _TAIL_S, 0.0)
-    yield Scene(utterance, whole, _speech(vad, whole), None, (LEAD_S + len(utterance.pcm) / RATE) * 1e3 - 1e3)
-    for cut in utterance.gaps:
-        for pause_s in PAUSES_S:
-            pcm = utterance.scene(cut, pause_s, _REST_S)
-            yield Scene(utterance, pcm, _speech(vad, pcm), pause_s, (LEAD_S + cut / RATE) * 1e3)
-
-
-def _pauses(scene: Scene) -> list[TurnEvent]:
-    """The pauses that turn-taking finds by silence alone, before it takes the longest for the end."""
-    machine = TurnTaking(TurnTakingSettings(eagerness="off", end_ms=round(_TAIL_S * 1e3)))
-    events = [
-        event
-        for frame, probability in enumerate(scene.vad)
-        for event in machine.update(probability, frame * FRAME_MS, (frame + 1) * FRAME_MS)
-    ]
-    return [event for event in events if event.action is TurnAction.PAUSE]
-
-
-def _speech(vad: SileroVad, pcm: Pcm) -> list[float]:
-    vad.reset()
-    size = vad.frame_samples
-    return [vad.probability(pcm[first : first + size]) for first in range(0, len(pcm) - size + 1, size)]
 
 
 def _interval(hits: int, count: int) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from app.duplex.statistics import Share
 from engine_runtime.timing import TimingEvent
 
 
-def answer(at_s: float, silence_ms: float, probability: float) -> TimingEvent:
-    details = {"kind": "pause", "at_s": at_s, "silence_ms": silence_ms, "probability": probability}
+def answer(at_s: float, silence_ms: float, probability: float, kind: str = "pause") -> TimingEvent:
+    details = {"kind": kind, "at_s": at_s, "silence_ms": silence_ms, "probability": probability}
     return TimingEvent("decision", 1, 0, 0, "dialog", details)
 
 
@@ -63,6 +63,20 @@ def test_the_detector_waits_in_the_pause_and_is_quick_at_the_end() -> None:
 def test_the_first_answer_decides() -> None:
     assert curve(paused(0.1, 0.2, again=0.95))["balanced"].wait_ms == 1_100
     assert curve(paused(0.1, 0.99, again=0.1))["balanced"].wait_ms == 350
+
+
+def test_the_language_model_has_points_of_its_own() -> None:
+    segment, events = paused(0.85, 0.3)
+    assert "balanced + model" not in curve((segment, events))
+    in_pause, at_end = answer(2.3, 300, 0.1, "predict"), answer(4.3, 300, 0.9, "predict")
+    points = curve((segment, [*events, in_pause, at_end]))
+    assert points["eager"].cut_off == Share(1, 1)
+    assert points["eager + model"].cut_off == Share(0, 1)
+    assert (points["balanced"].wait_ms, points["balanced + model"].wait_ms) == (1_100, 350)
+    assert points["eager + model"].wait_ms == 300  # when it has answered
+    # What comes after the commit changes nothing.
+    late = curve((segment, [*events, answer(5.1, 1_100, 0.1, "predict")]))
+    assert late["balanced + model"].wait_ms == late["balanced"].wait_ms
 
 
 def test_without_an_answer_silence_decides() -> None:
