@@ -26,11 +26,17 @@ def match_texts(picture: Path, fonts: Path, texts: tuple[str, ...]) -> list[floa
     """How well the best place of `picture` agrees with each text, from 0 to 1, in the fonts below `fonts`."""
     application = QGuiApplication.instance() or QGuiApplication([])
     assert application is not None
-    for file in sorted(fonts.rglob("*")):
-        if file.suffix.lower() in (".ttf", ".ttc", ".otf"):
-            QFontDatabase.addApplicationFont(str(file))
+    files = [file for file in sorted(fonts.rglob("*")) if file.suffix.lower() in (".ttf", ".ttc", ".otf")]
+    loaded = [QFontDatabase.addApplicationFont(str(file)) for file in files]
+    there = {name for font in loaded for name in QFontDatabase.applicationFontFamilies(font)}
+    families = [name for name in _FAMILIES if name in there]
     screen = _gray(QImage(str(picture)))
-    return [max(_correlation(screen, _drawn(text, hinting)) for hinting in _HINTING) for text in texts]
+    found = [
+        max(_correlation(screen, _drawn(text, families, hinting)) for hinting in _HINTING) for text in texts
+    ]
+    for font in loaded:
+        QFontDatabase.removeApplicationFont(font)
+    return found
 
 
 def _gray(picture: QImage) -> np.ndarray:
@@ -39,8 +45,8 @@ def _gray(picture: QImage) -> np.ndarray:
     return rows[:, : gray.width()].astype(np.float64)
 
 
-def _drawn(text: str, hinting: QFont.HintingPreference) -> np.ndarray:
-    font = QFont(_FAMILIES)
+def _drawn(text: str, families: list[str], hinting: QFont.HintingPreference) -> np.ndarray:
+    font = QFont(families)
     font.setPointSizeF(_POINTS)
     font.setHintingPreference(hinting)
     extent = QFontMetrics(font).tightBoundingRect(text)
