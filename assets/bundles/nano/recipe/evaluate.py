@@ -106,12 +106,17 @@ class Judge:
                 jobs = [(turn.question, rendition) for turn in dialogue.turns]
                 write_question(question, voices.render_many(jobs))
                 source["wav_in"] = question
-            settings = SessionSettings(reply=modality)
-            turns = self._turns(settings, source, out)
+            # A reply that is made in the pause comes with the prediction whether the turn is over.
+            settings = SessionSettings(reply=modality, speculate="on")
+            report = self._report(settings, source, out)
+            turns = report["turns"]
             if len(turns) != len(dialogue.turns):
                 # A turn with an empty reply may have been taken back.
                 text = "" if len(turns) < len(dialogue.turns) and not units else "(turns were missed)"
                 return text, text
+            confirmed = [known["reason"] for known in report["decisions"] if known["kind"] == "confirm"]
+            if confirmed[-1:] == ["unfinished"]:
+                return "", ""  # answered only because nothing followed
             reply = turns[-1]["reply"]
             text = domain.normalize(reply["text"])
             if mode == "s2t" or not out.exists():
@@ -120,13 +125,11 @@ class Judge:
             own = pcm[len(pcm) - round(reply["audio_s"] * rate) :]
             return text, recognizer.recognize(own, rate, units) if len(own) > rate // 5 else ""
 
-    def _turns(self, settings: SessionSettings, source: dict[str, Any], out: Path) -> list[dict[str, Any]]:
-        """The turns of the report; `out` is written if a reply has speech."""
+    def _report(self, settings: SessionSettings, source: dict[str, Any], out: Path) -> dict[str, Any]:
+        """The report of the conversation; `out` is written if a reply has speech."""
 
-        def run(**more: Path) -> list[dict[str, Any]]:
-            report = run_file(lambda _timing=None: self.engine, settings=settings, **source, **more)
-            turns: list[dict[str, Any]] = report["turns"]
-            return turns
+        def run(**more: Path) -> dict[str, Any]:
+            return run_file(lambda _timing=None: self.engine, settings=settings, **source, **more)
 
         if settings.reply is Modality.TEXT:
             return run()
