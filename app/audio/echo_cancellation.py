@@ -32,11 +32,8 @@ _LONGEST_WAIT_FRAMES = 10
 """A captured frame waits this long for the reference: late callbacks, and the resampling filter."""
 _QUIET_S = 2.0
 """Playback without an echo after which automatic cancellation passes the capture through."""
-_CHECK_FRAMES = 3
-"""How often an echo is looked for while the capture is passed through: in time to hold back an
-interruption."""
-_CANCELLING_CHECK_FRAMES, _KNOWN_CHECK_FRAMES = 6, 24
-"""While it is cancelled: often enough for the peaks that `EchoMonitor` wants, seldom once it is known."""
+_CHECK_FRAMES, _KNOWN_CHECK_FRAMES = 3, 24
+"""How often an echo is looked for: in time to hold back an interruption; seldom once it is known."""
 _NO_CLOCK_FRAMES = 300
 _SMOOTHING = 0.02
 _log = logging.getLogger(__name__)
@@ -124,7 +121,7 @@ class CaptureProcessor:
         """What is known of the echo."""
         monitor = self._monitor
         return EchoMeasurement(
-            self._state,
+            "unavailable" if self.problem else self._state,
             monitor.erl_db,
             monitor.erle_db,
             monitor.delay_ms,
@@ -213,6 +210,7 @@ class CaptureProcessor:
         reference.pull(received_at, self._frames + frames)
         if reference.has_clock:
             self._unclocked_frames = 0
+            self.problem = ""
             reference.fill(frames - _LONGEST_WAIT_FRAMES)
             return reference.take(min(frames, reference.ready_frames))
         if self._output.name:
@@ -231,17 +229,10 @@ class CaptureProcessor:
             cleaned = canceller.process(near[part], far[part])
             self._monitor.add(near[part], far[part], cleaned)
             self._unchecked += 1
-            if self._unchecked >= self._check_frames:
+            if self._unchecked >= (_KNOWN_CHECK_FRAMES if self._is_known else _CHECK_FRAMES):
                 self._look_for_echo()
             parts.append(near[part] if self._passes_through else cleaned)
         return np.concatenate(parts)
-
-    @property
-    def _check_frames(self) -> int:
-        """Frames from one search for an echo to the next."""
-        if self._passes_through:
-            return _CHECK_FRAMES
-        return _KNOWN_CHECK_FRAMES if self._is_known else _CANCELLING_CHECK_FRAMES
 
     def _look_for_echo(self) -> None:
         """Decide whether the output of the canceller is used."""

@@ -161,6 +161,7 @@ def test_a_loudspeaker_without_a_clock_delays_nothing_and_is_reported() -> None:
     assert scene.processor.problem == ""
     scene.run(2.0)
     assert "does not say when" in scene.processor.problem
+    assert scene.processor.measurement.state == "unavailable"
 
 
 def test_a_closed_or_stuck_loudspeaker_holds_the_capture_up_for_a_moment_only() -> None:
