@@ -1,4 +1,4 @@
-"""The dialog thread: executes commands, services the devices, advances the current turn, emits events.
+"""The dialog thread: services commands, devices and results, advances the current turn, emits events.
 
 In: commands, captured sound, results of the engine. Out: events, jobs for the engine, reply sound. One `step`
 is a round; between rounds the thread waits for the clock. Nothing in a round blocks longer than a device
@@ -9,40 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from app.audio.devices import DeviceList
 from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
 from app.session.capture import Capture
 from app.session.clocks import Clock
-from app.session.commands import (
-    ApplySettings,
-    AskText,
-    CancelTurn,
-    CheckLoudspeaker,
-    CheckMicrophone,
-    Command,
-    ContinueConversation,
-    DeleteTurn,
-    HoldToTalk,
-    Mute,
-    NewConversation,
-    PlayAgain,
-    PlayRecording,
-    PlaySample,
-    RescanDevices,
-    RetryTurn,
-    SetDevices,
-    SetReply,
-    SetVolume,
-    Start,
-    Stop,
-)
+from app.session.command_runner import CommandRunner
 from app.session.conversation_edits import ConversationEdits
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import HistoryChanged, Loaded, LoadFailed, Restored, RestoreFailed
@@ -64,7 +40,7 @@ from app.session.sound_check import SoundCheck
 from app.session.sources import Sources
 from app.session.standstill import Standstill
 from app.session.turn_control import TurnControl
-from engine_runtime.errors import AudioInputError, MossVoiceError
+from engine_runtime.errors import MossVoiceError
 
 _MAX_FAILURES = 3
 _LAST_WORK_S = 1.0
@@ -88,33 +64,36 @@ class DialogLoop:
         find_devices: Callable[[], DeviceList],
         recorder: ConversationRecorder,
     ) -> None:
-        self.commands: SimpleQueue[Command] = SimpleQueue()
         self.stopping = threading.Event()
         """`pending` is all that `worker` and `end_of_turn` have to do."""
         self._worker = worker
         self._pending = pending
         self._capture = capture
-        self._audio_out = supervisor.audio_out
-        self._audio_out.gain = gain_of(settings.volume)
-        self._playback = Playback(self._audio_out)
+        supervisor.audio_out.gain = gain_of(settings.volume)
+        self._playback = Playback(supervisor.audio_out)
         self._clock = clock
         self._standstill = Standstill(clock)
         self._emit = emit
         self._recorder = recorder
         recorder.apply(settings)
         self.turns = TurnControl(worker, end_of_turn, capture, self._playback, clock, emit, settings)
-        self._edits = ConversationEdits(self.turns, worker, emit)
-        self._continued = Path()
-        """The folder of the conversation that the engine is to continue."""
         self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
         self._sound_check = SoundCheck(capture, self._playback, clock, emit)
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
-        self._waiting: deque[AskText | PlaySample] = deque()
-        """What was asked before the engine was ready."""
+        self._runner = CommandRunner(
+            self.turns,
+            ConversationEdits(self.turns, worker, emit),
+            self._sources,
+            self._sound_check,
+            capture,
+            supervisor.audio_out,
+            recorder,
+            clock,
+            emit,
+        )
+        self.commands = self._runner.commands
         self._state: StateChanged | None = None
-        self._is_loaded = False
-        self._has_failed = False
         self._failures = 0
 
     def run(self) -> None:
@@ -129,7 +108,7 @@ class DialogLoop:
             except Exception as error:
                 self._survive(error)
             self._clock.tick(self._pending.idle, is_active=self._is_active)
-        self._stop()
+        self._runner.stop()
         self._report_state(SessionState.STOPPED)
         if self._recorder.is_on:
             self._pending.idle.wait(_LAST_WORK_S)  # what was heard of the last reply
@@ -140,7 +119,7 @@ class DialogLoop:
         """One round."""
         now_ns = self._clock.now_ns()
         turns, sources = self.turns, self._sources
-        self._take_commands()
+        self._runner.run_all()
         state = turns.state
         is_answering = state not in (None, SessionState.HEARING)
         is_held = is_answering and turns.settings.holds_samples
@@ -149,7 +128,7 @@ class DialogLoop:
         self._take_results()
         turns.voice.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
-            if self._is_loaded:
+            if self._runner.is_loaded:
                 turns.voice.hear(replace(frame, probability=0.0) if self._sound_check.is_active else frame)
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem, _ECHO_ADVICE))
@@ -185,133 +164,6 @@ class DialogLoop:
             )
         self._sources.reopen()
 
-    # ---- commands ----
-
-    def _take_commands(self) -> None:
-        while True:
-            try:
-                command = self.commands.get_nowait()
-            except Empty:
-                return
-            self._recorder.note(command)
-            try:
-                self._carry_out(command)
-            except MossVoiceError as error:
-                self._emit(ErrorRaised(error.what_is_wrong, error.what_to_do))
-
-    def _carry_out(self, command: Command) -> None:
-        turns, sources = self.turns, self._sources
-        match command:
-            case Start():
-                self._start()
-            case Stop():
-                self._stop()
-            case Mute(on):
-                sources.is_muted = on
-            case HoldToTalk(on):
-                self._hold(on)
-            case SetDevices(audio_in, audio_out):
-                self._apply(replace(turns.settings, input_device=audio_in, output_device=audio_out))
-            case ApplySettings(settings):
-                self._apply(settings)
-            case SetVolume(volume):
-                self._apply(replace(turns.settings, volume=volume))
-            case CheckMicrophone() | CheckLoudspeaker():
-                self._check_sound(command)
-            case SetReply(modality):
-                turns.apply(replace(turns.settings, reply=modality))
-            case RescanDevices():
-                sources.look_again()
-            case CancelTurn():
-                self._sound_check.cancel()
-                turns.cancel("user")
-                sources.end_sample()
-            case PlayRecording():
-                sources.open_output(turns.settings)
-                self._edits.play(command)
-            case RetryTurn():
-                sources.end_sample()
-                sources.open_output(turns.settings)
-                self._edits.retry(command)
-            case DeleteTurn():
-                self._edits.delete(command)
-            case ContinueConversation():
-                self._continued = command.folder
-                self._edits.begin_with(command)
-            case NewConversation():
-                sources.end_sample()
-                turns.new_conversation()
-                self._recorder.end(is_ended=True)
-            case PlayAgain(turn_id):
-                sources.open_output(turns.settings)
-                turns.repeat(turn_id)
-            case AskText() | PlaySample():
-                self._ask(command)
-
-    def _ask(self, command: AskText | PlaySample) -> None:
-        if self._has_failed:
-            self._refuse()
-        elif not self._is_loaded:
-            self._waiting.append(command)
-        elif isinstance(command, AskText):
-            self._sources.open_output(self.turns.settings)
-            self.turns.ask(command.text)
-        else:
-            sample = self._sources.load_sample(command.path)
-            self.turns.cancel("replaced")
-            self._sources.open_output(self.turns.settings)
-            self._sources.begin_sample(sample, self._clock.now_ns())
-
-    def _hold(self, on: bool) -> None:
-        if on:
-            if not self._is_loaded:
-                raise AudioInputError("The model is not loaded yet. Wait until it is ready.")
-            self._sources.require_microphone()
-            if self._sources.has_sample:
-                self.turns.cancel("replaced")
-                self._sources.end_sample()
-        self.turns.voice.hold(on)
-
-    def _start(self) -> None:
-        if self._has_failed:
-            self._refuse()
-            return
-        self._sources.is_listening = True
-        self._sources.open(self.turns.settings)
-
-    def _check_sound(self, command: CheckMicrophone | CheckLoudspeaker) -> None:
-        self.turns.cancel("replaced")
-        self._sources.end_sample()
-        if isinstance(command, CheckMicrophone):
-            self._sources.require_microphone()
-            self._sound_check.record()
-        else:
-            self._sources.open_output(self.turns.settings)
-            self._sound_check.play_chime()
-
-    def _stop(self) -> None:
-        self._sound_check.cancel()
-        self.turns.cancel("stopped")
-        self._waiting.clear()
-        self._sources.is_listening = False
-        self._sources.end_sample()
-        self._sources.close()
-
-    def _apply(self, settings: SessionSettings) -> None:
-        before = self.turns.settings
-        self.turns.apply(settings)
-        self._recorder.apply(settings)
-        self._capture.apply(settings.audio_processing)
-        self._audio_out.gain = gain_of(settings.volume)
-        self._sources.hears_samples = settings.hear_samples
-        if _device_choice(before) != _device_choice(settings):
-            self._sources.use(settings)
-
-    def _refuse(self) -> None:
-        self._emit(
-            ErrorRaised("There is no engine to answer.", "Start the program with a bundle that works.")
-        )
-
     # ---- the engine ----
 
     def _take_results(self) -> None:
@@ -323,15 +175,13 @@ class DialogLoop:
             if isinstance(result, Loaded):
                 self._use_engine(result)
             elif isinstance(result, LoadFailed):
-                self._has_failed = True
-                self._waiting.clear()
                 self._emit(ErrorRaised(result.message, result.what_to_do, is_fatal=True))
-                self._stop()
+                self._runner.fail()
             elif isinstance(result, HistoryChanged):
                 self._recorder.remember(result.snapshot)
             elif isinstance(result, Restored):
                 self._recorder.settle(is_continued=True)
-                self._emit(ConversationContinued(self._continued))
+                self._emit(ConversationContinued(self._runner.continued))
             elif isinstance(result, RestoreFailed):
                 self._recorder.settle(is_continued=False)
                 self._emit(ErrorRaised(result.message, result.what_to_do))
@@ -339,7 +189,6 @@ class DialogLoop:
                 self.turns.on_result(result)
 
     def _use_engine(self, engine: Loaded) -> None:
-        self._is_loaded = True
         self.turns.use_engine(engine)
         self._emit(
             EngineReady(
@@ -350,9 +199,7 @@ class DialogLoop:
                 engine.card,
             )
         )
-        waiting, self._waiting = self._waiting, deque()
-        for command in waiting:
-            self.commands.put(command)
+        self._runner.use_engine()
 
     # ---- state ----
 
@@ -364,9 +211,9 @@ class DialogLoop:
             self._emit(changed)
 
     def _present_state(self) -> SessionState:
-        if self._has_failed:
+        if self._runner.has_failed:
             return SessionState.ERROR
-        if not self._is_loaded:
+        if not self._runner.is_loaded:
             return SessionState.LOADING
         is_listening = self._sources.is_listening or self._sources.has_sample
         return self.turns.state or (SessionState.LISTENING if is_listening else SessionState.STOPPED)
@@ -383,10 +230,5 @@ class DialogLoop:
         self._emit(ErrorRaised(what, advice, is_fatal=is_fatal))
         self.turns.cancel("error")
         if is_fatal:
-            self._has_failed = True
-            self._stop()
+            self._runner.fail()
             self._report_state()
-
-
-def _device_choice(settings: SessionSettings) -> tuple[str | None, str | None, float]:
-    return settings.input_device, settings.output_device, settings.device_latency_s
