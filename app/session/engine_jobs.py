@@ -185,7 +185,7 @@ class ReplyResult:
 class ReplyMade:
     """The engine has made all of a spoken reply, with this real-time factor: its work / the audio."""
 
-    rtf: float
+    rtf_total: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,9 +130,9 @@ class Speculation:
 
     # ---- what it is worth ----
 
-    def note_reply(self, rtf: float) -> None:
+    def note_reply(self, rtf_total: float) -> None:
         """A reply was made, speculative or not, with this real-time factor."""
-        self._policy.note_reply(rtf)
+        self._policy.note_reply(rtf_total)
 
     def note_turn(self) -> None:
         """A turn was confirmed."""

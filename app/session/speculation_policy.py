@@ -60,9 +60,9 @@ class SpeculationPolicy:
         too_late = len(self._roll_backs_ms) == _LATEST and median(self._roll_backs_ms) > SLOW_ROLL_BACK_MS
         return "slow_roll_back" if too_late else None
 
-    def note_reply(self, rtf: float) -> None:
+    def note_reply(self, rtf_total: float) -> None:
         """A reply was made, with this real-time factor."""
-        self._rtf.append(rtf)
+        self._rtf.append(rtf_total)
         typical = median(self._rtf)
         self._is_slow = typical >= (FAST_RTF if self._is_slow else SLOW_RTF)
 

@@ -199,7 +199,7 @@ class TurnControl:
         if isinstance(result, TurnFailed):
             self._on_failure(result)
         elif isinstance(result, ReplyMade):
-            self.speculation.note_reply(result.rtf)
+            self.speculation.note_reply(result.rtf_total)
         elif isinstance(result, RolledBack):
             self.speculation.note_roll_back(result, self.timing)
         elif turn is None:
