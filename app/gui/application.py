@@ -19,6 +19,8 @@ _NO_WINDOW = (
     "moss-voice: No window can be opened here ({reason}). Check DISPLAY and QT_QPA_PLATFORM, or work without "
     "a window: `moss-voice talk --in question.wav --out reply.wav` or `moss-voice demo`."
 )
+_HARMLESS = "Detected locale"
+"""Qt says so of the locale C, and goes on with UTF-8."""
 
 
 def make_application() -> QApplication:
@@ -26,8 +28,10 @@ def make_application() -> QApplication:
     said: list[str] = []
 
     def listen(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
-        said.append(" ".join(message.split()))
-        _log.info("Qt: %s", said[-1])
+        line = " ".join(message.split())
+        _log.info("Qt: %s", line)
+        if not line.startswith(_HARMLESS):
+            said.append(line)
         if kind is QtMsgType.QtFatalMsg:
             exit_now(1, _NO_WINDOW.format(reason=said[0].rstrip(".")))
 

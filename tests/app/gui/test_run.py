@@ -128,6 +128,10 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
     [
         ({"DISPLAY": "nowhere:99"}, "could not connect to display nowhere:99"),
         ({"QT_QPA_PLATFORM": "cinema"}, 'Could not find the Qt platform plugin "cinema"'),
+        (
+            {"QT_QPA_PLATFORM": "cinema", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+            'Could not find the Qt platform plugin "cinema"',
+        ),
     ],
 )
 def test_a_display_that_cannot_be_used_is_reported_in_a_message(
