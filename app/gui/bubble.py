@@ -5,10 +5,11 @@ In: text and levels. Out: a frame as wide as its text; `menu_wanted`. GUI thread
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QFontMetricsF
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.gui.wave_strip import WaveStrip
@@ -17,7 +18,7 @@ _MARGIN, _BORDER = 14, 1
 _NARROWEST = 190
 
 
-class Bubble(QFrame):
+class Bubble(FollowsLanguage, QFrame):
     """A rounded frame with a caption, text and a picture of the loudness. As wide as its text.
 
     Signals:
@@ -89,12 +90,6 @@ class Bubble(QFrame):
     def show_icon(self, name: str, colour: str) -> None:
         """Show an icon before the caption."""
         self.icon.setPixmap(self.look_icons.pixmap(name, colour, 16, self.devicePixelRatioF()))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""

@@ -6,12 +6,13 @@ In: events of the session through the bridge, badge and mute button of the large
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.control_bar import ControlBar
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.state_badge import StateBadge
@@ -33,7 +34,7 @@ _MOST_CHARACTERS = 400
 """Of a reply, its newest: the window shows four lines."""
 
 
-class CompactWindow(QWidget):
+class CompactWindow(FollowsLanguage, QWidget):
     """Closing it returns to the large window.
 
     Signals:
@@ -97,12 +98,6 @@ class CompactWindow(QWidget):
         """Back to the large window."""
         super().closeEvent(event)
         self.left.emit()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     # ---- from the session ----
 

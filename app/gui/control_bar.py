@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
 
 from app.gui.counter_strip import CounterStrip
 from app.gui.device_box import DeviceBox
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
 from app.gui.talk_button import TalkButton
@@ -28,7 +29,7 @@ _SPEECH_PROBABILITY = 0.5
 _RUNNING = (SessionState.LISTENING, SessionState.HEARING, SessionState.THINKING, SessionState.SPEAKING)
 
 
-class ControlBar(QFrame):
+class ControlBar(FollowsLanguage, QFrame):
     """Controls of the session: reports the input of the user and shows the state of the session.
 
     Signals:
@@ -182,12 +183,6 @@ class ControlBar(QFrame):
         self.text_button.setText(self.tr("Text"))
         self.speech_button.setToolTip(self.tr("Replies are spoken"))
         self.text_button.setToolTip(self.tr("Replies are written"))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def _start_or_stop(self) -> None:
         was_running, self._wants_run = self._wants_run, not self._wants_run

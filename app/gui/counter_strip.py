@@ -5,11 +5,12 @@ In: Counters and EchoMeasured of the session. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QFontMetrics
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.audio.echo_cancellation import EchoMeasurement
+from app.gui.follows_language import FollowsLanguage
 from app.session.events import Counters, EchoMeasured
 
 _WARNING = "⚠ "
@@ -17,7 +18,7 @@ _LARGEST = 99_999
 """Larger counts still fit into the width of the words."""
 
 
-class CounterStrip(QWidget):
+class CounterStrip(FollowsLanguage, QWidget):
     """Shows counters since the start, or since they were cleared."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -61,12 +62,6 @@ class CounterStrip(QWidget):
         texts += [self._echo_text(EchoMeasurement("unavailable")), self.tr("echo not measured")]
         texts.append(self._echo_in_figures(-88.0, -88.0))
         self.setMinimumWidth(max(metrics.horizontalAdvance(text) for text in texts) + 4)
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def _write_counters(self) -> None:
         for label, count, words, definition in (

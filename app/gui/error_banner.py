@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QVBoxLayout, QWidget
 
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 
 
-class ErrorBanner(QFrame):
+class ErrorBanner(FollowsLanguage, QFrame):
     """Hidden until `show_error`; an equal message is counted, a new one replaces the old.
 
     Signals:
@@ -87,9 +88,3 @@ class ErrorBanner(QFrame):
         self.setAccessibleName(self.tr("Error"))
         self.close_button.setToolTip(self.tr("Dismiss"))
         self.close_button.setAccessibleName(self.tr("Dismiss the error"))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QToolButton, QWidget
 
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.state_badge import StateBadge
 from app.gui.themes import Theme
@@ -14,7 +15,7 @@ from app.session.events import EngineReady
 _PRODUCT = "MOSS Voice"
 
 
-class HeaderBar(QFrame):
+class HeaderBar(FollowsLanguage, QFrame):
     """Buttons for the complete window.
 
     Signals:
@@ -142,12 +143,6 @@ class HeaderBar(QFrame):
         if self._engine is not None:
             text = self.tr("%1 · loaded in %2 s").replace("%1", self._engine.bundle)
             self._bundle.setText(text.replace("%2", f"{self._engine.load_s:.1f}"))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def _panel_words(self) -> str:
         return self.tr("Hide the latency view") if self._shows_panel else self.tr("Show the latency view")

@@ -10,19 +10,20 @@ import platform
 import sys
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QProcess, QUrl, Signal, qVersion
+from PySide6.QtCore import QProcess, QUrl, Signal, qVersion
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
 from app import paths
 from app.gui.error_banner import ErrorBanner
+from app.gui.follows_language import FollowsLanguage
 from app.gui.notice_line import NoticeLine
 from app.version import program_version
 
 _REPORT_NAME = "moss-voice-report.txt"
 
 
-class HelpMenu(QMenu):
+class HelpMenu(FollowsLanguage, QMenu):
     """One entry for each kind of help.
 
     Signals:
@@ -81,12 +82,6 @@ class HelpMenu(QMenu):
         self.report_action.setText(self.tr("Save report for troubleshooting …"))
         self.log_action.setText(self.tr("Open log folder"))
         self.about_action.setText(self.tr("About MOSS Voice"))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def _note_report(self, file: str) -> None:
         """The doctor has ended, with status 1 if something is missing, or could not be started."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
 
 from app.gui.curves import CurveStyle
 from app.gui.definitions import number
+from app.gui.follows_language import FollowsLanguage
 from app.gui.metrics import LatencyMetrics, Metric
 from app.gui.plots import LivePlot, PlotStyle
 from app.gui.speculation_line import SpeculationLine
@@ -88,7 +89,7 @@ _PLOTS: dict[str, PlotStyle] = {
 }
 
 
-class LatencyView(QScrollArea):
+class LatencyView(FollowsLanguage, QScrollArea):
     """Tiles, waterfall and plots of one session.
 
     Signals:
@@ -197,12 +198,6 @@ class LatencyView(QScrollArea):
         self.waterfall.retranslate()
         self.speculation.retranslate()
         self._show_waterfall()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw while visible."""

@@ -10,8 +10,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, Signal
-from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDialog, QMainWindow
 
 from app import paths
@@ -25,6 +25,7 @@ from app.gui.conversation_actions import ConversationActions
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.export import Export
+from app.gui.follows_language import FollowsLanguage
 from app.gui.header_bar import HeaderBar
 from app.gui.help_menu import HelpMenu
 from app.gui.latency_view import LatencyView
@@ -35,7 +36,7 @@ from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
 from app.gui.session_errors import SessionErrors
 from app.gui.settings_dialog import SettingsDialog
-from app.gui.shortcuts_dialog import ShortcutsDialog
+from app.gui.shortcuts import Shortcuts
 from app.gui.themes import ThemeChoice
 from app.gui.transcript import Transcript
 from app.gui.ways_to_talk import WaysToTalk
@@ -66,7 +67,7 @@ _log = logging.getLogger(__name__)
 _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
 
 
-class MainWindow(QMainWindow):
+class MainWindow(FollowsLanguage, QMainWindow):
     """The window of one session. `begin` starts the session; closing the window stops it.
 
     Signals:
@@ -124,11 +125,11 @@ class MainWindow(QMainWindow):
             compact,
         ):
             self.look.theme_changed.connect(part.set_theme)
+        self.shortcuts = self._add_shortcuts()
         self._connect_session()
         self._connect_controls()
-        self._shortcuts = self._add_shortcuts()
         self._show_state(SessionState.LOADING)
-        self._retranslate()
+        self.retranslate()
         self.restoreGeometry(store.kept_bytes("geometry"))
         self.modes.restore(
             store.kept_bytes("splitter"),
@@ -195,12 +196,6 @@ class MainWindow(QMainWindow):
         self.look.translation.remove()
         super().closeEvent(event)
         self.closed.emit()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self._retranslate()
-        super().changeEvent(event)
 
     # ---- from the session ----
 
@@ -292,7 +287,7 @@ class MainWindow(QMainWindow):
         self.modes.panel_detached.connect(header.detach_action.setChecked)
         header.compact_wanted.connect(self.modes.enter_compact)
         self.modes.panel_toggled.connect(header.show_panel)
-        self.help.shortcuts_wanted.connect(self._show_shortcuts)
+        self.help.shortcuts_wanted.connect(self.shortcuts.show_list)
         header.csv_wanted.connect(self.export.save_csv)
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)
@@ -304,7 +299,7 @@ class MainWindow(QMainWindow):
     def _play_sample(self, sample: SampleQuestion) -> None:
         self.bridge.send(PlaySample(sample.path))
 
-    def _add_shortcuts(self) -> dict[str, QShortcut]:
+    def _add_shortcuts(self) -> Shortcuts:
         actions = {
             "Ctrl+Space": self.controls.toggle,
             "Ctrl+Up": lambda: self.controls.volume.change(1),
@@ -322,22 +317,12 @@ class MainWindow(QMainWindow):
             "Shift+F9": self.modes.toggle_detached,
             "F10": self.modes.enter_compact,
             "Ctrl+,": self.open_settings,
-            "F1": self._show_shortcuts,
             "Ctrl+Q": self.background.quit,
         }
-        made = {}
-        for keys, action in actions.items():
-            made[keys] = QShortcut(QKeySequence(keys), self)
-            made[keys].activated.connect(action)
-        return made
+        return Shortcuts(self, actions, lambda: self.ways.talk_keys)
 
     def _open_history(self) -> None:
         self.conversations.open_history(self.look.theme, self.look.icons)
-
-    def _show_shortcuts(self) -> None:
-        dialog = ShortcutsDialog(list(self._shortcuts), self.ways.talk_keys, self)
-        dialog.exec()
-        dialog.deleteLater()
 
     # ---- looks ----
 
@@ -346,10 +331,10 @@ class MainWindow(QMainWindow):
         self.controls.show_reply(preferences.reply)
         self._use_ways()
         self.look.apply(preferences)
-        self._retranslate()
+        self.retranslate()
         self._show_devices()
 
-    def _retranslate(self) -> None:
+    def retranslate(self) -> None:
         self.setWindowTitle("MOSS Voice")
         self.sample_row.set_language(self.look.translation.language)
         self.transcript.welcome.set_language(self.look.translation.language)

@@ -9,12 +9,13 @@ from PySide6.QtCore import QEvent, QLocale, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QToolButton, QWidget
 
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.sample_questions import SampleQuestion
 from app.gui.themes import Theme
 
 
-class SampleRow(QWidget):
+class SampleRow(FollowsLanguage, QWidget):
     """Buttons side by side, moved sideways by arrows, wheel and focus. Hidden without samples.
 
     Signals:
@@ -91,12 +92,6 @@ class SampleRow(QWidget):
             arrow.setAccessibleName(name)
         self._area.setFixedHeight(self._body.sizeHint().height())
         self._show_arrows()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Show the arrows if the row is too narrow."""

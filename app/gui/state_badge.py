@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from PySide6.QtCore import QEvent, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 from app.session.events import SessionState
@@ -32,7 +33,7 @@ InputState = Literal["open", "no_input", "no_output", "muted", "push"]
 muted while its sound is dropped, push while it counts only with push-to-talk."""
 
 
-class StateBadge(QFrame):
+class StateBadge(FollowsLanguage, QFrame):
     """Shows one `SessionState`.
 
     Signals:
@@ -115,12 +116,6 @@ class StateBadge(QFrame):
         self.setAccessibleName(self.tr("State: %1").replace("%1", word))
         self.setAccessibleDescription(explanation)
         self.changed.emit()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     @property
     def colour(self) -> str:

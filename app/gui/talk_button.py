@@ -5,15 +5,16 @@ In: presses on the button, and whether push-to-talk is held by other means. Out:
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QHideEvent, QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QPushButton, QWidget
 
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 
 
-class TalkButton(QPushButton):
+class TalkButton(FollowsLanguage, QPushButton):
     """Stays down while the mouse button is, wherever the pointer moves. A click of assistive technology,
     which cannot hold, presses it, and the next one releases it.
 
@@ -105,12 +106,6 @@ class TalkButton(QPushButton):
         """A hidden button is not held."""
         self._press(False)
         super().hideEvent(event)
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def _press(self, on: bool) -> None:
         if on is not self._is_pressed:

@@ -186,11 +186,15 @@ def palette(theme: Theme) -> QPalette:
 
 
 def apply(application: QApplication, theme: Theme, icons: Path) -> None:
-    """Apply palette and style sheet. `icons` is the folder with the arrows of combo and spin boxes."""
+    """Apply palette and style sheet, unless they are in force: Qt would visit all widgets again. `icons` is
+    the folder with the arrows of combo and spin boxes."""
+    sheet, folders = style_sheet(theme), [str(icons)]
+    if application.styleSheet() == sheet and QDir.searchPaths(_ICONS) == folders:
+        return
+    QDir.setSearchPaths(_ICONS, folders)
     application.setStyle("Fusion")
     application.setPalette(palette(theme))
-    QDir.setSearchPaths(_ICONS, [str(icons)])
-    application.setStyleSheet(style_sheet(theme))
+    application.setStyleSheet(sheet)
 
 
 def apply_font(application: QApplication) -> None:

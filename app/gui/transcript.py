@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import QEvent, QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.bubble import Bubble
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.reply_bubble import ReplyBubble
 from app.gui.themes import Theme
@@ -50,7 +51,7 @@ class _Turn:
     reply: ReplyBubble | None = None
 
 
-class Transcript(QScrollArea):
+class Transcript(FollowsLanguage, QScrollArea):
     """The conversation.
 
     Signals:
@@ -242,12 +243,6 @@ class Transcript(QScrollArea):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.setAccessibleName(self.tr("Conversation"))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Adapt the bubbles to the width."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QSlider, QWidget
+
+from app.gui.follows_language import FollowsLanguage
 
 STEP = 5
 """Percent of one key press."""
 
 
-class VolumeSlider(QSlider):
+class VolumeSlider(FollowsLanguage, QSlider):
     """`valueChanged` has the volume in percent, as heard."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -42,9 +44,3 @@ class VolumeSlider(QSlider):
         self.setAccessibleName(self.tr("Volume of replies"))
         text = self.tr("Volume %1 % (Ctrl+Up, Ctrl+Down)")
         self.setToolTip(text.replace("%1", str(self.value())))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)

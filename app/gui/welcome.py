@@ -6,10 +6,11 @@ thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.gui.balanced_label import BalancedLabel
+from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.themes import Theme
 from engine_runtime.bundle.card import ModelCard
@@ -17,7 +18,7 @@ from engine_runtime.bundle.card import ModelCard
 _LOGO = 64
 
 
-class Welcome(QWidget):
+class Welcome(FollowsLanguage, QWidget):
     """Shown while the conversation is empty.
 
     Signals:
@@ -97,12 +98,6 @@ class Welcome(QWidget):
         for button in self.examples:
             button.setVisible(self._is_available)
             button.setToolTip(self.tr("Ask this question"))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follow a change of the language."""
-        if event.type() is QEvent.Type.LanguageChange:
-            self.retranslate()
-        super().changeEvent(event)
 
     def _languages(self) -> str:
         known = {"en": self.tr("English"), "zh": self.tr("Chinese")}

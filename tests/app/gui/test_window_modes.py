@@ -59,7 +59,7 @@ def test_a_view_that_is_dragged_away_is_hidden_and_leaves_no_sliver(window: Main
 
 def test_the_latency_view_is_detached_and_put_back(window: MainWindow) -> None:
     modes, width = window.modes, window.latency.width()
-    window._shortcuts["Shift+F9"].activated.emit()
+    window.shortcuts.made["Shift+F9"].activated.emit()
     QApplication.processEvents()
     assert window.latency.window() is modes.detached
     assert modes.detached.isVisible()
