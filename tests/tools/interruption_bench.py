@@ -2,7 +2,7 @@
 
     python -m tests.tools.interruption_bench [COUNT]
 
-Whole sessions on a virtual clock, with the real VAD and the real Smart Turn, and sample questions as replies.
+Whole sessions on a virtual clock, with the real VAD and end-of-turn detector; sample questions are replies.
 COUNT of each kind are said at random moments: backchannels, short commands and interruptions by synthetic
 voices, coughs as bursts of noise, clicks. Printed are the shares that paused, resumed or cut the reply, and
 percentiles of the times, in ms: from the first sound of the speech to the last of the reply (stop), from the
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from app.audio.devices import DeviceList
 from app.audio.wav import read_wav
-from app.dialog.smart_turn import SmartTurn
 from app.dialog.vad import SileroVad
 from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
+from app.main import load_turn_end_detector
 from app.session.clocks import VirtualClock
 from app.session.commands import Start
 from app.session.events import PlaybackFinished, PlaybackStarted, Timing
@@ -149,7 +149,7 @@ def hold(sounds: list[Pcm], rng: np.random.Generator) -> Outcomes:
         room.speaker,
         clock=VirtualClock(),
         vad=SileroVad(),
-        end_of_turn=SmartTurn,
+        end_of_turn=load_turn_end_detector,
         find_devices=lambda: DeviceList((), ()),
         look_for_devices=lambda: None,
     )
