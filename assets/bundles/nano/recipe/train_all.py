@@ -1,10 +1,11 @@
 """All stages of the recipe in the order of their needs, side by side where there are several GPUs.
 
-    python train_all.py WORK OUT [--gpus 1] [--scale 1.0] [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12]
-        [--refine 5] [--start FILE]
+    python train_all.py WORK OUT [--gpus 1] [--questions 14000] [--tests FILE] [--init FILE] [--neural 4]
+        [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12] [--refine 5] [--start FILE]
 
 Minutes for each stage. With one GPU all but the tokenizer share it; with more, vocoder and flow have their
-own.
+own. The neural voices are made on the CPU while the tokenizer is trained, which takes them up when they are
+there. `--tests` and `--init`: see synthesize.py and train_tokenizer.py.
 """
 
 from __future__ import annotations
@@ -50,9 +51,12 @@ def main() -> None:
     )
     parser.add_argument("work", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--scale", default="1.0", help="share of the training dialogues that are synthesized")
+    parser.add_argument("--questions", default="14000", help="distinct training questions")
+    parser.add_argument("--tests", type=Path, help="questions that are taken over into dev.npz")
+    parser.add_argument("--init", type=Path, help="weights the speech encoder starts from")
     parser.add_argument("--gpus", type=int, default=1)
     for name, minutes in (
+        ("neural", 4.0),
         ("tokenizer", 8.0),
         ("vocoder", 20.0),
         ("flow", 6.0),
@@ -70,11 +74,18 @@ def main() -> None:
         minutes = str(getattr(args, name))
         return Stage(name, [script, *paths, "--minutes", minutes, *more], args.out, gpu)
 
-    Stage("synthesize", ["synthesize.py", paths[0], "--scale", args.scale], args.out, first).wait()
+    tests = ["--tests", str(args.tests.resolve())] if args.tests else []
+    init = ["--init", str(args.init.resolve())] if args.init else []
+    classic = ["synthesize.py", paths[0], "--questions", args.questions, *tests]
+    Stage("synthesize", classic, args.out, first).wait()
+    more_voices = ["synthesize.py", paths[0], "--questions", args.questions, "--neural", str(args.neural)]
+    neural = Stage("neural", more_voices, args.out, first) if args.neural else None
     # On one GPU the vocoder waits: the others need the tokenizer, and it needs nobody.
     start = ("--start", str(args.start.resolve())) if args.start else ()
     vocoder = stage("vocoder", "train_vocoder.py", second, *start) if args.gpus > 1 else None
-    stage("tokenizer", "train_tokenizer.py", first).wait()
+    stage("tokenizer", "train_tokenizer.py", first, *init).wait()
+    if neural:
+        neural.wait()
     vocoder = vocoder or stage("vocoder", "train_vocoder.py", second, *start)
     flow = stage("flow", "train_flow.py", second)
     lm = stage("lm", "train_lm.py", first)

@@ -1,8 +1,9 @@
-"""Stage 1 of the recipe: text -> speech of users and assistant, with flite, espeak-ng and festival.
+"""Stage 1 of the recipe: text -> speech of users and assistant.
 
-`Rendition` describes one way to say a text; `render_many` says a batch of them (festival is started once a
-batch). The assistant's voice is flite's slt; `render_units` fits each unit to the 80 ms grid of the speech
-codes, so that the codes of a unit do not depend on where in a sentence it stands.
+Users speak with flite, espeak-ng and Kokoro; festival and Piper are for tests alone. `Rendition` describes
+one way to say a text; `render_many` says a batch of them (festival is started once a batch). The
+assistant's voice is flite's slt; `render_units` fits each unit to the 80 ms grid of the speech codes, so
+that the codes of a unit do not depend on where in a sentence it stands.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import neural_voices
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
@@ -33,7 +35,15 @@ ESPEAK_VARIANTS = (
     "", "+f1", "+f2", "+f3", "+f5", "+m1", "+m2", "+m3", "+m5", "+m6", "+m7", "+m8", "+croak",
     "+klatt2", "+klatt4",
 )  # fmt: skip
-HELD_OUT_VOICES = {"flite-rms": ("flite", "rms"), "espeak-f4": ("espeak", "en-us+f4")}
+# Never trained: two synthesizers, and a voice of each of the three others.
+HELD_OUT_VOICES = {
+    "flite-rms": ("flite", "rms"), "espeak-f4": ("espeak", "en-us+f4"),
+    "kokoro-nova": ("kokoro", "af_nova"), "kokoro-liam": ("kokoro", "am_liam"),
+    "festival-kal": ("festival", "kal_diphone"), "festival-slt": ("festival", "cmu_us_slt_arctic_hts"),
+    "piper-joe": ("piper", "joe"),
+}  # fmt: skip
+HELD_OUT_ENGINES = ("festival", "piper")
+PERSON = "person"  # labels of recordings begin with it
 # Festival's HTS voices have no Duration_Stretch: hts_engine takes the rate as an option among its parameters.
 HTS_RATE = """
 (define (hts_set_rate rate)
@@ -70,35 +80,46 @@ ASSISTANT = Rendition("flite", "slt")
 
 
 def random_user(rng: random.Random) -> Rendition:
-    """A seen voice: never one of `HELD_OUT_VOICES`."""
-    draw = rng.random()
-    if draw < 0.45:
+    """A seen voice of flite or espeak-ng."""
+    if rng.random() < 0.55:
         warp = rng.uniform(0.82, 1.22) if rng.random() < 0.75 else 1.0
         return Rendition("flite", rng.choice(FLITE_VOICES), rng.uniform(0.82, 1.25), warp)
-    if draw < 0.68:
-        warp = rng.uniform(0.82, 1.22) if rng.random() < 0.75 else 1.0
-        return Rendition("festival", rng.choice(FESTIVAL_VOICES), rng.uniform(0.85, 1.25), warp)
     voice = rng.choice(ESPEAK_ACCENTS) + rng.choice(ESPEAK_VARIANTS)
     return Rendition("espeak", voice, rng.uniform(0.85, 1.25), rng.uniform(0.88, 1.14), rng.randrange(15, 90))
 
 
+def neural_user(rng: random.Random) -> Rendition:
+    """A seen voice of Kokoro, its vocal tract changed in one case of three."""
+    warp = rng.uniform(0.88, 1.14) if rng.random() < 0.33 else 1.0
+    return Rendition("kokoro", neural_voices.random_speaker(rng), rng.uniform(0.8, 1.25), warp)
+
+
 def seen_voice(rng: random.Random) -> Rendition:
     """A seen voice without warp or stretch, for tests."""
-    engine = rng.choice(["flite", "flite", "festival", "espeak"])
+    engine = rng.choice(["flite", "espeak", *(neural_voices.engines() & {"kokoro"})])
     if engine == "flite":
         return Rendition("flite", rng.choice(("slt", "awb", "kal16")))
-    if engine == "festival":
-        return Rendition("festival", rng.choice(FESTIVAL_VOICES))
+    if engine == "kokoro":
+        return Rendition("kokoro", rng.choice(("am_adam", "af_heart", "bf_emma", "bm_george")))
     return Rendition("espeak", rng.choice(("en-us", "en-gb", "en-us+f2", "en-gb+m3")))
 
 
 def held_out_voice(name: str) -> Rendition:
-    """One of the two voices that no training ever hears."""
+    """One of the voices that no training ever hears."""
     return Rendition(*HELD_OUT_VOICES[name])
 
 
+def usable_held_out_voices() -> list[str]:
+    """Names of those whose files are here."""
+    missing = {"kokoro", "piper"} - neural_voices.engines()
+    return [name for name, (engine, _) in HELD_OUT_VOICES.items() if engine not in missing]
+
+
 def voice_group(label: str) -> str:
-    """The group of a `Rendition.label` in reports: a held-out voice's own label, or "seen"."""
+    """The group of a `Rendition.label` in reports: a held-out synthesizer, a held-out voice, or "seen"."""
+    engine = label.partition("-")[0]
+    if engine in HELD_OUT_ENGINES or engine == PERSON:
+        return engine
     return label if label in {held_out_voice(name).label for name in HELD_OUT_VOICES} else "seen"
 
 
@@ -137,7 +158,7 @@ def render_units(texts: list[str], rate: int = ASSISTANT_RATE) -> list[Samples]:
 
 
 def _raw_units(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
-    return [_trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many(jobs)]
+    return [trim(*raw, head_ms=25, tail_ms=45) for raw in _raw_many(jobs)]
 
 
 def _fit(samples: Samples, length: int, pause: int, fade: int) -> Samples:
@@ -156,6 +177,10 @@ def _raw_many(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
             results[i] = _flite(text, rendition)
         elif rendition.engine == "espeak":
             results[i] = _espeak(text, rendition)
+        elif rendition.engine == "kokoro":
+            results[i] = neural_voices.kokoro(text, rendition.voice, rendition.stretch * rendition.warp)
+        elif rendition.engine == "piper":
+            results[i] = neural_voices.piper(text, rendition.stretch)
     for i, raw in zip(festival, _festival([jobs[i] for i in festival]), strict=True):
         results[i] = raw
     missing = [jobs[i][0] for i, raw in enumerate(results) if raw is None]
@@ -169,13 +194,13 @@ def _flite(text: str, r: Rendition) -> tuple[Samples, int]:
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         command = ["flite", "-voice", r.voice, "--setf", stretch, "-t", text, "-o", file.name]
         subprocess.run(command, check=True, capture_output=True)
-        return _read(Path(file.name).read_bytes())
+        return read_wav(Path(file.name).read_bytes())
 
 
 def _espeak(text: str, r: Rendition) -> tuple[Samples, int]:
     speed = int(150 / (r.stretch * r.warp))
     command = ["espeak-ng", "-v", r.voice, "-s", str(speed), "-p", str(r.pitch), "--stdout", text]
-    return _read(subprocess.run(command, check=True, capture_output=True).stdout)
+    return read_wav(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def _festival(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
@@ -193,10 +218,11 @@ def _festival(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
             lines.append(f'(utt.save.wave (SynthText "{text}") "{folder}/{i}.wav" \'riff)')
         script = "\n".join(lines)
         subprocess.run(["festival", "--pipe"], input=script, text=True, check=True, capture_output=True)
-        return [_read(Path(f"{folder}/{i}.wav").read_bytes()) for i in range(len(jobs))]
+        return [read_wav(Path(f"{folder}/{i}.wav").read_bytes()) for i in range(len(jobs))]
 
 
-def _read(data: bytes) -> tuple[Samples, int]:
+def read_wav(data: bytes) -> tuple[Samples, int]:
+    """Mono samples and rate of a 16-bit WAV file."""
     # espeak-ng writes a stream header whose length field is not the real one: take what is there.
     with wave.open(io.BytesIO(data)) as file:
         rate = file.getframerate()
@@ -204,7 +230,8 @@ def _read(data: bytes) -> tuple[Samples, int]:
     return np.frombuffer(frames[: len(frames) // 2 * 2], np.int16).astype(np.float32) / 32768, rate
 
 
-def _trim(samples: Samples, rate: int, head_ms: float, tail_ms: float) -> tuple[Samples, int]:
+def trim(samples: Samples, rate: int, head_ms: float, tail_ms: float) -> tuple[Samples, int]:
+    """Without the silence at both ends, but for a little of it."""
     window = rate // 200
     energy = np.sqrt(np.convolve(samples**2, np.ones(window) / window, "same"))
     loud = np.flatnonzero(energy > 0.012 * max(energy.max(), 1e-4))
@@ -224,6 +251,6 @@ def resample(samples: Samples, rate: int, target: int) -> Samples:
 
 
 def _finish(samples: Samples, rate: int, warp: float) -> Samples:
-    samples, rate = _trim(samples, rate, head_ms=40, tail_ms=80)
+    samples, rate = trim(samples, rate, head_ms=40, tail_ms=80)
     samples = resample(samples, rate, round(RATE / warp))
     return samples * np.float32(0.6 / max(float(np.abs(samples).max()), 1e-3))

@@ -89,11 +89,16 @@ def test_no_training_dialogue_asks_a_held_out_question(dialogues) -> None:
 @pytest.mark.slow
 def test_the_synthesis_says_only_training_questions_to_the_training(recipe, domain, dialogues) -> None:
     synthesize = recipe("synthesize")
-    users = synthesize.user_jobs(dialogues, 1.0, random.Random(1))
-    assert {question for question, _ in users} == _trained_questions(dialogues)
+    questions = domain.training_questions(500, random.Random(1), dialogues)
+    users = synthesize.user_jobs(questions, 2, random.Random(1))
+    assert len(users) == 2 * len(questions)
+    assert {question for question, _ in users} <= _trained_questions(dialogues)
     assert not {recipe("voices").voice_group(rendition.label) for _, rendition in users} - {"seen"}
     held_out = {dialogue.key for dialogue in dialogues if dialogue.held_out}
-    assert {job.key for job in synthesize.dev_jobs(dialogues, random.Random(1))} <= held_out
+    dev = synthesize.dev_jobs(dialogues, 3, ["flite-rms", "festival-kal"], random.Random(1))
+    assert {job.key for job in dev} <= held_out
+    groups = {recipe("voices").voice_group(job.job[1].label) for job in dev}
+    assert groups == {"seen", "flite-rms", "festival"}
 
 
 def test_every_sum_is_right(recipe, dialogues) -> None:

@@ -34,14 +34,21 @@ def _order(events: list) -> list[str]:
     return [event if isinstance(event, str) else event[0] for event in events]
 
 
-def test_on_one_gpu_nothing_runs_beside_the_tokenizer(stages) -> None:
-    events = stages("--tokenizer", "3")
+def test_on_one_gpu_only_the_cpu_works_beside_the_tokenizer(stages, tmp_path) -> None:
+    events = stages("--tokenizer", "3", "--init", str(tmp_path / "i"), "--tests", str(tmp_path / "t"))
     order = _order(events)
-    assert order[:4] == ["synthesize", "synthesize ended", "tokenizer", "tokenizer ended"]
+    assert order[:2] == ["synthesize", "synthesize ended"]
+    assert order[2:6] == ["neural", "tokenizer", "tokenizer ended", "neural ended"]
     assert {event[1] for event in events if not isinstance(event, str)} == {0}
-    tokenizer = events[2][2]
+    assert events[0][2][-2:] == ["--tests", str(tmp_path / "t")]
+    assert events[2][2][-2:] == ["--neural", "4.0"]
+    tokenizer = events[3][2]
     assert tokenizer[0] == "train_tokenizer.py"
-    assert tokenizer[3:] == ["--minutes", "3.0"]
+    assert tokenizer[3:] == ["--minutes", "3.0", "--init", str(tmp_path / "i")]
+
+
+def test_without_minutes_there_are_no_neural_voices(stages) -> None:
+    assert "neural" not in _order(stages("--neural", "0"))
 
 
 def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stages) -> None:
@@ -50,7 +57,15 @@ def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stage
     gpus = {event[0]: event[1] for event in events if not isinstance(event, str)}
     assert order.index("vocoder") < order.index("tokenizer ended") < order.index("flow")
     assert order.index("flow ended") < order.index("refine") > order.index("vocoder ended")
-    assert gpus == {"synthesize": 0, "tokenizer": 0, "lm": 0, "vocoder": 1, "flow": 1, "refine": 1}
+    assert gpus == {
+        "synthesize": 0,
+        "neural": 0,
+        "tokenizer": 0,
+        "lm": 0,
+        "vocoder": 1,
+        "flow": 1,
+        "refine": 1,
+    }
     refine = next(event for event in events if event[0] == "refine")[2]
     assert "--flow" in refine
     assert refine[refine.index("--init") + 1] == refine[2]

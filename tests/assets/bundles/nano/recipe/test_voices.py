@@ -15,9 +15,45 @@ def test_held_out_voices_are_never_drawn(recipe) -> None:
         voices.seen_voice(rng).label for _ in range(300)
     }
     assert {voices.voice_group(label) for label in drawn} == {"seen"}
-    held_out = [voices.held_out_voice(name).label for name in voices.HELD_OUT_VOICES]
-    assert held_out == ["flite-rms", "espeak-en-us+f4"]
-    assert [voices.voice_group(label) for label in held_out] == held_out
+    held_out = {voices.held_out_voice(name).label for name in voices.HELD_OUT_VOICES}
+    assert {voices.voice_group(label) for label in held_out} == {
+        "flite-rms", "espeak-en-us+f4", "kokoro-af_nova", "kokoro-am_liam", "festival", "piper",
+    }  # fmt: skip
+    assert voices.voice_group("person-allison") == "person"
+
+
+def test_without_their_files_there_are_no_neural_voices(recipe, monkeypatch, tmp_path) -> None:
+    voices, neural = recipe("voices"), recipe("neural_voices")
+    monkeypatch.delenv("RECIPE_VOICES", raising=False)
+    assert neural.engines() == set()
+    assert {voices.held_out_voice(name).engine for name in voices.usable_held_out_voices()} == {
+        "flite", "espeak", "festival",
+    }  # fmt: skip
+    monkeypatch.setenv("RECIPE_VOICES", str(tmp_path))
+    (tmp_path / "kokoro.onnx").touch()
+    assert neural.engines() == {"kokoro"}
+    monkeypatch.delenv("RECIPE_VOICES")
+    with pytest.raises(SystemExit, match="RECIPE_VOICES"):
+        neural.kokoro("hello", "am_adam", 1.0)
+
+
+def test_a_mix_of_two_speakers_has_the_mean_of_their_styles(recipe, monkeypatch) -> None:
+    neural = recipe("neural_voices")
+    fed = []
+
+    class Session:
+        def run(self, _, feed):
+            fed.append(feed)
+            return [np.zeros((1, 240), np.float32)]
+
+    styles = {"am_a": np.full((160, 256), 1.0, np.float16), "bf_b": np.full((160, 256), 3.0, np.float16)}
+    monkeypatch.setattr(neural, "_kokoro", lambda: (Session(), {"h": 5, "i": 6}, styles))
+    monkeypatch.setattr(neural, "_phonemes", lambda text, accent: "hi!")
+    samples, rate = neural.kokoro("hi", "am_a+bf_b", 2.0)
+    assert (len(samples), rate) == (240, 24_000)
+    assert fed[0]["tokens"].tolist() == [[0, 5, 6, 0]]
+    assert (fed[0]["style"] == 2.0).all()
+    assert fed[0]["speed"] == 0.5
 
 
 @pytest.mark.usefixtures("_flite")
