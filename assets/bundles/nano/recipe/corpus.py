@@ -1,4 +1,4 @@
-"""Training data on the training device: questions, answers made of units, augmentation.
+"""Training data on the training device: questions, and answers made of units.
 
 Everything is a batch of fixed shape, made on the device from flat int16 waveforms: no data loader, no host
 copies.
@@ -12,8 +12,6 @@ import domain
 import numpy as np
 import torch
 from torch import Tensor
-
-from engine_runtime.codec.speech_tokenizer.mel_filters import LINEAR_HZ_PER_MEL, LOG_START_HZ, LOG_STEP
 
 GRID16, GRID24 = 1_280, 1_920
 
@@ -64,7 +62,7 @@ class Questions:
                 row.append((position, int(self.offsets[pick]), length))
                 said.append(self.text[pick])
                 position += length + int(rng.integers(2_400, 12_000))
-            segments.append(row)
+            segments.append(row or [(0, 0, 0)])
             texts.append(said)
         return lay_out(self.samples, segments, samples), texts
 
@@ -115,99 +113,3 @@ def training_answers(rng: np.random.Generator, random_strings: int) -> list[tupl
         for _ in range(random_strings)
     ]
     return known + extra
-
-
-def augment(wave: Tensor, generator: torch.Generator, rate: int = 16_000) -> Tensor:
-    """Microphone, room, noise and level: [B, n] -> [B, n]. Each effect but the level hits only some rows."""
-    batch, n = wave.shape
-    draw = _Draw(generator, wave.device)
-    size = 1 << (n + rate // 2 - 1).bit_length()  # holds the wave and the longest echo
-    spectrum = torch.fft.rfft(wave, size) * _microphone(draw, batch, size // 2 + 1)
-    wave = torch.fft.irfft(spectrum * torch.fft.rfft(_room(draw, batch, rate), size), size)[:, :n]
-    wave = wave + _noise(draw, wave)
-    peak = wave.abs().amax(1, keepdim=True).clamp_min(1e-3)
-    return wave / peak * 10 ** ((-20 + 19 * draw.uniform(batch, 1)) / 20)
-
-
-class _Draw:
-    """Random tensors of one generator on its device."""
-
-    def __init__(self, generator: torch.Generator, device: torch.device) -> None:
-        self.generator, self.device = generator, device
-
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(*shape, device=self.device, generator=self.generator)
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, device=self.device, generator=self.generator)
-
-
-def _microphone(draw: _Draw, batch: int, bins: int) -> Tensor:
-    """Gains [B, bins]: a smooth random equaliser of 8 knots, 4 dB each, for six rows of ten."""
-    knots = draw.normal(batch, 1, 8) * 4.0 * (draw.uniform(batch, 1, 1) < 0.6)
-    gain_db = torch.nn.functional.interpolate(knots, bins, mode="linear", align_corners=True)[:, 0]
-    return 10 ** (gain_db / 20)
-
-
-def _room(draw: _Draw, batch: int, rate: int) -> Tensor:
-    """Impulse responses [B, half a second]: the direct sound and, for four rows of ten, decaying noise.
-
-    The noise falls by 60 dB (a factor of e**6.9) in 0.08 to 0.38 s.
-    """
-    taps = rate // 2
-    seconds = 0.08 + 0.3 * draw.uniform(batch, 1)
-    decay = torch.exp(-6.9 * torch.arange(taps, device=draw.device) / rate / seconds)
-    tail = draw.normal(batch, taps) * decay
-    level = (0.1 + 0.5 * draw.uniform(batch, 1)) * (draw.uniform(batch, 1) < 0.4)
-    room = tail / tail.norm(dim=1, keepdim=True) * level
-    room[:, 0] += 1.0
-    return room
-
-
-def _noise(draw: _Draw, wave: Tensor) -> Tensor:
-    """[B, n]: white to brown noise, 8 to 40 dB below the speech of its row, for seven rows of ten."""
-    batch, n = wave.shape
-    tilt = 1.0 / (1.0 + torch.arange(n // 2 + 1, device=draw.device) / 40.0) ** (1.2 * draw.uniform(batch, 1))
-    noise = torch.fft.irfft(torch.fft.rfft(draw.normal(batch, n)) * tilt, n)
-    sounding = (wave.abs() > 1e-3).sum(1, keepdim=True).clamp_min(1)
-    speech_rms = (wave.square().sum(1, keepdim=True) / sounding).sqrt()
-    snr_db = 8 + 32 * draw.uniform(batch, 1)
-    noise_rms = noise.square().mean(1, keepdim=True).sqrt().clamp_min(1e-6)
-    noise = noise / noise_rms * speech_rms * 10 ** (-snr_db / 20)
-    return noise * (draw.uniform(batch, 1) < 0.7)
-
-
-def warp_mel(
-    mel: Tensor, generator: torch.Generator, share: float = 0.5, sample_rate: int = 16_000
-) -> Tensor:
-    """Other vocal tracts: the frequency axis of a share of log-mels [B, n_mels, T] stretched by 0.84 to 1.19.
-
-    Bands are read at the warped frequency, linearly interpolated (vocal tract length perturbation, Jaitly and
-    Hinton 2013).
-    """
-    batch, bands, _ = mel.shape
-    device = mel.device
-    amount = torch.exp((torch.rand(batch, 1, device=device, generator=generator) - 0.5) * 0.35)
-    amount = torch.where(torch.rand(batch, 1, device=device, generator=generator) < share, amount, 1.0)
-    top = _mel_scale(torch.tensor(sample_rate / 2.0, device=device))
-    centre = torch.arange(1, bands + 1, device=device) / (bands + 1) * top
-    warped = _mel_scale(_hertz(centre)[None] * amount) / top * (bands + 1) - 1
-    warped = warped.clamp(0, bands - 1)
-    low = warped.floor().clamp_max(bands - 2).long()
-    part = (warped - low)[..., None]
-    index = low[..., None].expand(-1, -1, mel.shape[2])
-    return mel.gather(1, index) * (1 - part) + mel.gather(1, index + 1) * part
-
-
-def _mel_scale(hertz: Tensor) -> Tensor:
-    """Slaney's scale: linear to 1 kHz, then logarithmic."""
-    start = LOG_START_HZ / LINEAR_HZ_PER_MEL
-    logarithmic = start + torch.log(hertz.clamp_min(LOG_START_HZ) / LOG_START_HZ) / LOG_STEP
-    return torch.where(hertz < LOG_START_HZ, hertz / LINEAR_HZ_PER_MEL, logarithmic)
-
-
-def _hertz(mels: Tensor) -> Tensor:
-    """The inverse of `_mel_scale`."""
-    start = LOG_START_HZ / LINEAR_HZ_PER_MEL
-    logarithmic = LOG_START_HZ * torch.exp((mels.clamp_min(start) - start) * LOG_STEP)
-    return torch.where(mels < start, mels * LINEAR_HZ_PER_MEL, logarithmic)

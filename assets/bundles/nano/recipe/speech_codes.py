@@ -13,8 +13,10 @@ from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.types import MelSpec
 
 RATE = 16_000
+# Whisper-tiny's sizes, with whose weights training starts (whisper_weights.py), without its last layer, for
+# which the bundle has no room.
 ENCODER = WhisperVQConfig(
-    num_mel_bins=128, d_model=256, heads=4, ffn=1024, layers=4, max_positions=752, codebook_size=2048
+    num_mel_bins=80, d_model=384, heads=6, ffn=1536, layers=3, max_positions=752, codebook_size=2048
 )
 # The codec's mel, of which flow and vocoder make speech again: 50 frames, that is 4 of each code, a second.
 MEL = MelSpec(sample_rate=24_000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)

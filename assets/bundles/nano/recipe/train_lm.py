@@ -2,8 +2,8 @@
 
 Data: conversations of several dialogues under one system turn (`conversations.py`). Loss: the reply on its
 head; at speech positions the text head learns the word that is being said (the window's subtitles); a little
-on what the user says. Input codes are disturbed now and then, so that a wrong code does not throw a reply
-off.
+on what the user says. Input codes are disturbed now and then, mostly to one of the codes next to them in the
+codebook, so that a voice that is heard a little differently does not throw a reply off.
 
     python train_lm.py WORK OUT --minutes 12 [--init lm.safetensors]
 """
@@ -15,6 +15,7 @@ import os
 import time
 from pathlib import Path
 
+import augmentation
 import corpus
 import domain
 import numpy as np
@@ -34,7 +35,9 @@ from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 
 AUGMENTATIONS = 4
 USER_CODES = 72  # of a question with silence around it, at most
-DISTURBED = 0.02  # share of input codes
+DISTURBED, DISPLACED = 0.01, 0.06  # shares of input codes: any other code, one of the nearest codes
+NEAREST = 6
+NEURAL_AUGMENTATIONS = 2  # times those of the other voices, which have more renditions
 
 
 def config(tokenizer: Tokenizer) -> MossLMConfig:
@@ -73,10 +76,10 @@ class UserEncoder:
         places = zip(lead.tolist(), self.data.offsets[picks].tolist(), lengths.tolist(), strict=True)
         wave = corpus.lay_out(self.data.samples, [[place] for place in places], window * corpus.GRID16)
         if not clean:
-            wave = corpus.augment(wave, self.generator)
+            wave = augmentation.augment(wave, self.generator)
         mel = self.coder.log_mel(wave)
         if not clean:
-            mel = corpus.warp_mel(mel, self.generator)
+            mel = augmentation.warp_mel(mel, self.generator)
         codes = self.coder.mel_codes(mel).cpu().numpy().astype(np.int16)
         return [row[: min(int(count), window)] for row, count in zip(codes, counts, strict=True)]
 
@@ -97,10 +100,13 @@ def encode_answers(
 
 def encode_speech(work: Path, coder: SpeechCoder, device: str, augmentations: int) -> Speech:
     """Everything that conversations are made of, held-out answers included."""
-    users = UserEncoder(work / "users.npz", coder, device)
     renditions: dict[str, list[np.ndarray]] = {}
-    for question, codes in zip(users.data.text, users.encode(augmentations), strict=True):
-        renditions.setdefault(question, []).extend(codes)
+    for name, times in (("users.npz", augmentations), ("neural.npz", NEURAL_AUGMENTATIONS * augmentations)):
+        if not (work / name).exists():
+            continue
+        users = UserEncoder(work / name, coder, device)
+        for question, codes in zip(users.data.text, users.encode(times), strict=True):
+            renditions.setdefault(question, []).extend(codes)
     answers = corpus.Answers(work / "units.npz", device)
     strings = list(
         dict.fromkeys(turn.units for dialogue in domain.all_dialogues() for turn in dialogue.turns)
@@ -129,11 +135,16 @@ def held_out_dialogues(path: Path, coder: SpeechCoder, device: str) -> list[Held
     ]
 
 
+def nearest_codes(codebook: Tensor) -> Tensor:
+    """[codes, d] -> [codes, NEAREST]: the nearest other entries of each."""
+    return torch.cdist(codebook, codebook).topk(NEAREST + 1, largest=False).indices[:, 1:]
+
+
 class Training:
     """The language model with its optimizer."""
 
-    def __init__(self, sizes: MossLMConfig, device: str) -> None:
-        self.device = device
+    def __init__(self, sizes: MossLMConfig, codebook: Tensor, device: str) -> None:
+        self.device, self.neighbours = device, nearest_codes(codebook)
         self.model = MossLM(sizes)
         self.model.reset_parameters()
         self.model = self.model.to(device)
@@ -158,11 +169,16 @@ class Training:
         return text_loss.detach(), audio_loss.detach()
 
     def _disturb(self, rows: Tensor) -> Tensor:
-        """Some codes of speech become random ones."""
-        speech = (rows[..., 0] == self.model.config.modality_pad) & (rows[..., 1] < EOSP)
-        chosen = (torch.rand(rows.shape[:2], device=self.device) < DISTURBED) & speech
-        random_codes = torch.randint(0, CODEBOOK, rows.shape[:2], device=self.device)
-        return torch.stack([rows[..., 0], torch.where(chosen, random_codes, rows[..., 1])], -1)
+        """Some codes of speech become others."""
+        shape, codes = rows.shape[:2], rows[..., 1]
+        speech = (rows[..., 0] == self.model.config.modality_pad) & (codes < EOSP)
+        draw = torch.rand(shape, device=self.device)
+        random_codes = torch.randint(0, CODEBOOK, shape, device=self.device)
+        which = torch.randint(0, NEAREST, shape, device=self.device)
+        near = self.neighbours[codes.clamp_max(CODEBOOK - 1), which]
+        codes = torch.where(speech & (draw < DISTURBED + DISPLACED), near, codes)
+        codes = torch.where(speech & (draw < DISTURBED), random_codes, codes)
+        return torch.stack([rows[..., 0], codes], -1)
 
 
 def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -228,7 +244,7 @@ def main() -> None:
     factory = Factory(str(args.out / "tokenizer.json"), speech, args.workers, wanted)
     dialogues = held_out_dialogues(args.work / "dev.npz", coder, args.device)
     evaluation = Evaluation(Rows(tokenizer, speech), dialogues, args.device)
-    training = Training(config(tokenizer), args.device)
+    training = Training(config(tokenizer), coder.model.encoder.codebook.weight.detach(), args.device)
     if args.init:
         training.model.load_state_dict(stage.read_weights(args.init))
     parameters, vocabulary = stage.count_parameters(training.model), tokenizer.get_vocab_size()

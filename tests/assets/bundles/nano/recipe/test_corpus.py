@@ -1,4 +1,4 @@
-"""Training data: layout, answers on the grid, augmentation, other vocal tracts."""
+"""Training data: layout, answers on the grid."""
 
 from __future__ import annotations
 
@@ -78,45 +78,3 @@ def test_random_answers_come_after_the_known_ones(corpus, dialogues) -> None:
     trained = {turn.units for dialogue in dialogues if not dialogue.held_out for turn in dialogue.turns}
     assert set(known) == trained - {()}
     assert all(2 <= len(units) <= 4 for units in strings[-50:])
-
-
-def test_augmentation_keeps_the_shape_and_the_level(corpus) -> None:
-    generator = torch.Generator().manual_seed(0)
-    wave = torch.randn(16, 8_000, generator=generator) * 0.1
-    wave[3] = 0.0
-    changed = corpus.augment(wave, generator)
-    assert changed.shape == wave.shape
-    assert bool(changed.isfinite().all())
-    peaks = changed.abs().amax(1)
-    assert bool((peaks[torch.arange(16) != 3] >= 0.099).all() and (peaks <= 0.9).all())
-    assert torch.equal(changed, corpus.augment(*_again(wave)))
-
-
-def _again(wave: torch.Tensor) -> tuple[torch.Tensor, torch.Generator]:
-    generator = torch.Generator().manual_seed(0)
-    torch.randn(16, 8_000, generator=generator)
-    return wave, generator
-
-
-@pytest.mark.slow
-def test_nobody_is_warped_by_a_share_of_zero(corpus) -> None:
-    mel = torch.randn(4, 128, 10, generator=torch.Generator().manual_seed(1))
-    same = corpus.warp_mel(mel, torch.Generator().manual_seed(0), share=0.0)
-    torch.testing.assert_close(same, mel, atol=2e-4, rtol=0)
-
-
-def test_a_warp_moves_a_band(corpus) -> None:
-    mel = torch.zeros(64, 128, 1)
-    mel[:, 60] = 1.0
-    warped = corpus.warp_mel(mel, torch.Generator().manual_seed(0), share=1.0)
-    places = warped[..., 0].argmax(1)
-    assert places.min() < 57
-    assert places.max() > 63
-    assert places.min() > 50
-    assert places.max() < 70
-
-
-def test_the_mel_scale_is_turned_round(corpus) -> None:
-    hertz = torch.tensor([0.0, 500.0, 1000.0, 4000.0, 8000.0])
-    torch.testing.assert_close(corpus._hertz(corpus._mel_scale(hertz)), hertz)
-    assert corpus._mel_scale(hertz)[2] == 15
