@@ -27,8 +27,3 @@ def test_dead_entries_are_put_where_data_is(recipe) -> None:
     for _ in range(10):
         quantizer(torch.rand(2, 20, 1))
     assert quantizer.entries.max() < 2
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "distance"), [("kitten", "sitting", 3), ("", "abc", 3), ("same", "same", 0)]
-)

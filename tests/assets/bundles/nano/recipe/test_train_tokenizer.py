@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from engine_runtime.models.whisper_vq import WhisperVQ
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "distance"), [("kitten", "sitting", 3), ("", "abc", 3), ("same", "same", 0)]
+)
 def test_edit_distance(recipe, a, b, distance) -> None:
     assert recipe("train_tokenizer").edit_distance([*map(ord, a)], [*map(ord, b)]) == distance
 
