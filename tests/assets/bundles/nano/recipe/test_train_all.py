@@ -41,7 +41,7 @@ def test_on_one_gpu_only_the_cpu_works_beside_the_tokenizer(stages, tmp_path) ->
     assert order[2:6] == ["neural", "tokenizer", "tokenizer ended", "neural ended"]
     assert {event[1] for event in events if not isinstance(event, str)} == {0}
     assert events[0][2][-2:] == ["--tests", str(tmp_path / "t")]
-    assert events[2][2][-2:] == ["--neural", "4.0"]
+    assert events[2][2][-4:] == ["--neural", "4.0", "--device", "cuda"]
     tokenizer = events[3][2]
     assert tokenizer[0] == "train_tokenizer.py"
     assert tokenizer[3:] == ["--minutes", "3.0", "--init", str(tmp_path / "i")]
@@ -59,7 +59,7 @@ def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stage
     assert order.index("flow ended") < order.index("refine") > order.index("vocoder ended")
     assert gpus == {
         "synthesize": 0,
-        "neural": 0,
+        "neural": 1,
         "tokenizer": 0,
         "lm": 0,
         "vocoder": 1,
