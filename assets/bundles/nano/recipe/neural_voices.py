@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnx_torch import OnnxGraph
+
+from engine_runtime.onnx_runtime import create_session
 
 KOKORO_RATE, PIPER_RATE = 24_000, 22_050
 PYPI = (
@@ -115,12 +116,6 @@ def piper(text: str, stretch: float) -> tuple[NDArray[np.float32], int]:
     return session.run(None, feed)[0].reshape(-1), PIPER_RATE
 
 
-def _session(file: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-
 def _place() -> Path:
     place = folder()
     if place is None:
@@ -140,14 +135,15 @@ def _kokoro() -> tuple[
     if _device is not None:
         graph = OnnxGraph(place / "kokoro.onnx", _device)
         return lambda feed: graph.run(feed)[0], vocabulary, styles
-    session = _session(place / "kokoro.onnx")
+    session = create_session(place / "kokoro.onnx", purpose="speak with Kokoro")
     return lambda feed: session.run(None, feed)[0], vocabulary, styles
 
 
 @functools.cache
-def _piper() -> tuple[onnxruntime.InferenceSession, dict[str, list[int]]]:
+def _piper() -> tuple[Any, dict[str, list[int]]]:
     place = _place()
-    return _session(place / "joe.onnx"), json.loads((place / "joe.json").read_text())["phoneme_id_map"]
+    session = create_session(place / "joe.onnx", purpose="speak with Piper")
+    return session, json.loads((place / "joe.json").read_text())["phoneme_id_map"]
 
 
 def _phonemes(text: str, accent: str) -> str:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx.helper import make_node, make_tensor_value_info
+
+from engine_runtime.onnx_runtime import create_session
 
 RNG = np.random.default_rng(0)
 
@@ -31,7 +32,7 @@ def _both(recipe, folder: Path, nodes, constants, x: np.ndarray) -> tuple[np.nda
     file = folder / "graph.onnx"
     _save(nodes, constants, file)
     (made,) = recipe("onnx_torch").OnnxGraph(file, "cpu").run({"x": x})
-    (wanted,) = onnxruntime.InferenceSession(str(file)).run(None, {"x": x})
+    (wanted,) = create_session(file, purpose="compare").run(None, {"x": x})
     return made, wanted
 
 
