@@ -24,6 +24,7 @@ from typing import Any
 import domain
 import numpy as np
 import recognizer
+import recordings
 import soundfile
 import torch
 import voices
@@ -103,8 +104,7 @@ class Judge:
             if mode == "t2s":
                 source["text"] = dialogue.turns[0].question.capitalize() + "?"
             else:
-                jobs = [(turn.question, rendition) for turn in dialogue.turns]
-                write_question(question, voices.render_many(jobs))
+                write_question(question, _spoken(dialogue, rendition))
                 source["wav_in"] = question
             # A reply that is made in the pause comes with the prediction whether the turn is over.
             settings = SessionSettings(reply=modality, speculate="on")
@@ -137,6 +137,15 @@ class Judge:
             return run(out=out)
         except ConversationError:
             return run()  # raised where no reply has speech; again, if a turn failed
+
+
+def _spoken(dialogue: domain.Dialogue, rendition: voices.Rendition) -> list[voices.Samples]:
+    """The questions of a dialogue; a person has said some of them."""
+    questions = [turn.question for turn in dialogue.turns]
+    if rendition.engine == voices.PERSON:
+        recorded = recordings.questions()
+        return [recorded[question] for question in questions]
+    return voices.render_many([(question, rendition) for question in questions])
 
 
 def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
@@ -178,6 +187,16 @@ def balanced(dialogues: list[domain.Dialogue], count: int, rng: random.Random) -
     return chosen[:count]
 
 
+def _said_by_a_person(
+    dialogues: list[domain.Dialogue], count: int, rng: random.Random
+) -> list[domain.Dialogue]:
+    if not count:
+        return []
+    said = recordings.questions()
+    found = [d for d in dialogues if len(d.turns) == 1 and d.turns[0].question in said]
+    return rng.sample(found, min(count, len(found)))
+
+
 def main() -> None:
     """Run all and write the report."""
     parser = argparse.ArgumentParser()
@@ -187,6 +206,7 @@ def main() -> None:
     parser.add_argument("--unseen", type=int, default=100)
     parser.add_argument("--follow-ups", type=int, default=40)
     parser.add_argument("--declined", type=int, default=60, help="questions out of domain")
+    parser.add_argument("--person", type=int, default=0, help="questions in the recorded voice of a person")
     parser.add_argument("--copies", type=int, default=60)
     args = parser.parse_args()
     rng, start = random.Random(11), time.time()
@@ -197,8 +217,9 @@ def main() -> None:
     unseen = balanced(single, args.unseen, rng)
     follow_ups = balanced([d for d in dialogues if d.held_out and len(d.turns) > 1], args.follow_ups, rng)
     declined = balanced([d for d in single if d.skill == "unknown"], args.declined, rng)
-    names = list(voices.HELD_OUT_VOICES)
-    for index in range(max(map(len, (seen, unseen, follow_ups, declined)))):
+    names = voices.usable_held_out_voices()
+    person = _said_by_a_person(dialogues, args.person, rng)
+    for index in range(max(map(len, (seen, unseen, follow_ups, declined, person)))):
         voice = voices.seen_voice(rng)
         if index < len(seen):
             for mode in ("s2t", "t2s", "s2s"):
@@ -206,17 +227,21 @@ def main() -> None:
         if index < len(unseen):
             name = rng.choice(names)
             for mode in ("s2t", "s2s"):
-                judge.ask(mode, name, unseen[index], voices.held_out_voice(name))
+                voice_of_test = voices.held_out_voice(name)
+                judge.ask(mode, voices.voice_group(voice_of_test.label), unseen[index], voice_of_test)
         if index < len(follow_ups):
             for mode in ("s2t", "s2s"):
                 judge.ask(mode, "seen", follow_ups[index], voice)
+        if index < len(person):
+            judge.ask("s2t", voices.PERSON, person[index], voices.Rendition(voices.PERSON, "allison"))
         if index < len(declined):
             judge.ask("s2t", "seen", declined[index], voice)
         if index % 10 == 9:
             right = {group: shares["right"] for group, shares in summary(judge.judged).items()}
             print(f"[{time.time() - start:.0f} s] {index + 1}: {right}", flush=True)
     answered = [dialogue for dialogue in single if dialogue.turns[-1].units]
-    copies = copy_synthesis(judge.engine, balanced(answered, args.copies, rng))
+    chosen = balanced(answered, args.copies, rng)
+    copies = copy_synthesis(judge.engine, chosen) if chosen else {}
     report = {"table": summary(judge.judged), "copy_synthesis": copies, "wrong": judge.wrong}
     args.report.write_text(json.dumps(report, indent=1))
     print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1))
