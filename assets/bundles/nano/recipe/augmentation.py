@@ -44,8 +44,7 @@ class _Draw:
 def _microphone(draw: _Draw, batch: int, bins: int) -> Tensor:
     """Gains [B, bins]: a smooth random equaliser of 8 knots, 4 dB each, for six rows of ten."""
     knots = draw.normal(batch, 1, 8) * 4.0 * (draw.uniform(batch, 1, 1) < 0.6)
-    gain_db = torch.nn.functional.interpolate(knots, bins, mode="linear", align_corners=True)[:, 0]
-    return 10 ** (gain_db / 20)
+    return 10 ** (_through(knots, bins) / 20)
 
 
 def _room(draw: _Draw, batch: int, rate: int) -> Tensor:
@@ -105,8 +104,7 @@ def _gain_control(draw: _Draw, wave: Tensor) -> Tensor:
     """A gain that wanders by up to 9 dB, for three rows of ten."""
     batch, n = wave.shape
     knots = (draw.uniform(batch, 1, 7) - 0.5) * 18 * (draw.uniform(batch, 1, 1) < 0.3)
-    gain = torch.nn.functional.interpolate(knots, n, mode="linear", align_corners=True)[:, 0]
-    return wave * 10 ** (gain / 20)
+    return wave * 10 ** (_through(knots, n) / 20)
 
 
 def _band(draw: _Draw, batch: int, bins: int, rate: int) -> Tensor:
@@ -134,19 +132,14 @@ def _converter(draw: _Draw, wave: Tensor) -> Tensor:
 def warp_time(mel: Tensor, generator: torch.Generator, views: int = 1) -> Tensor:
     """Other tempi: the frames of log-mels [B, bands, T] are read at a local speed of 0.75 to 1.35 for six
     rows of ten; start and end stay. `views` rows of one utterance, B / views apart, are warped alike."""
-    batch, bands, frames = mel.shape
+    batch, _, frames = mel.shape
     draw = _Draw(generator, mel.device)
     each = batch // views
     strength = 0.3 * (draw.uniform(each, 1, 1) < 0.6)
     speed = torch.exp(strength * (2 * draw.uniform(each, 1, 9) - 1))
-    speed = torch.nn.functional.interpolate(speed, frames, mode="linear", align_corners=True)[:, 0]
-    place = torch.cumsum(speed, 1)
+    place = torch.cumsum(_through(speed, frames), 1)
     place = (place - place[:, :1]) / (place[:, -1:] - place[:, :1]) * (frames - 1)
-    place = place.repeat(views, 1).clamp(0, frames - 1)
-    low = place.floor().clamp_max(frames - 2).long()
-    part = (place - low)[:, None]
-    index = low[:, None].expand(-1, bands, -1)
-    return mel.gather(2, index) * (1 - part) + mel.gather(2, index + 1) * part
+    return _read_at(mel.transpose(1, 2), place.repeat(views, 1)).transpose(1, 2)
 
 
 def warp_mel(
@@ -163,12 +156,22 @@ def warp_mel(
     amount = torch.where(torch.rand(batch, 1, device=device, generator=generator) < share, amount, 1.0)
     top = _mel_scale(torch.tensor(sample_rate / 2.0, device=device))
     centre = torch.arange(1, bands + 1, device=device) / (bands + 1) * top
-    warped = _mel_scale(_hertz(centre)[None] * amount) / top * (bands + 1) - 1
-    warped = warped.clamp(0, bands - 1)
-    low = warped.floor().clamp_max(bands - 2).long()
-    part = (warped - low)[..., None]
-    index = low[..., None].expand(-1, -1, mel.shape[2])
-    return mel.gather(1, index) * (1 - part) + mel.gather(1, index + 1) * part
+    return _read_at(mel, _mel_scale(_hertz(centre)[None] * amount) / top * (bands + 1) - 1)
+
+
+def _through(knots: Tensor, size: int) -> Tensor:
+    """[B, 1, knots] -> [B, size], straight lines between the knots."""
+    return torch.nn.functional.interpolate(knots, size, mode="linear", align_corners=True)[:, 0]
+
+
+def _read_at(values: Tensor, place: Tensor) -> Tensor:
+    """[B, n, m] at the places [B, n] of its second axis, linearly interpolated."""
+    last = values.shape[1] - 1
+    place = place.clamp(0, last)
+    low = place.floor().clamp_max(last - 1).long()
+    part = (place - low)[..., None]
+    index = low[..., None].expand(-1, -1, values.shape[2])
+    return values.gather(1, index) * (1 - part) + values.gather(1, index + 1) * part
 
 
 def _mel_scale(hertz: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ the like as mono float32 at 16 kHz. Nothing of it is ever trained, nor shipped.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ GAP = 640  # samples between two prompts
 WHOLE = {"hello": "hello.wav", "goodbye": "goodbye.wav"}
 
 
+@functools.cache
 def questions(folder: Path = FOLDER) -> dict[str, NDArray[np.float32]]:
     """Speech by text: greetings, sums and differences of numbers to ten; SystemExit without the files."""
     if not folder.is_dir():
@@ -34,6 +36,7 @@ def questions(folder: Path = FOLDER) -> dict[str, NDArray[np.float32]]:
     return found
 
 
+@functools.cache
 def _prompt(file: Path) -> NDArray[np.float32]:
     samples, rate = voices.read_wav(file.read_bytes())
     trimmed, _ = voices.trim(samples, rate, head_ms=10, tail_ms=20)

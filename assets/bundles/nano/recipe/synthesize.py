@@ -120,9 +120,9 @@ def save_questions(path: Path, waves: list[np.ndarray], jobs: list[Job], **more:
 
 def save_units(path: Path, names: list[str], waves: list[voices.Samples]) -> None:
     """The assistant's units, given at 24 kHz, at both rates of the codec."""
-    data24 = flat([(wave * 32767).astype(np.int16) for wave in waves])
+    data24 = flat([_pcm16(wave) for wave in waves])
     resampled = [voices.resample(wave, voices.ASSISTANT_RATE, voices.RATE) for wave in waves]
-    data16 = flat([(wave * 32767).astype(np.int16) for wave in resampled])
+    data16 = flat([_pcm16(wave) for wave in resampled])
     if not np.array_equal(data24["offsets"] * 2, data16["offsets"] * 3):
         raise RuntimeError("units at 16 and 24 kHz differ in length")
     columns = {f"{name}24": value for name, value in data24.items()}
