@@ -214,15 +214,8 @@ class Line:
         return float(np.mean(short))
 
 
-def main(
-    utterances: list[Utterance],
-    detector: EndOfTurnDetector,
-    reply_ms: float,
-    model: LanguageModel | None,
-    predict_ms: float,
-) -> None:
-    """Print one line for each way to decide."""
-    bench = Bench(utterances, detector, reply_ms, model, predict_ms)
+def main(utterances: list[Utterance], bench: Bench, model: LanguageModel | None) -> None:
+    """Print one line for each way to decide; the bench was made of these utterances, with this model."""
     gaps = sum(len(utterance.gaps) for utterance in utterances)
     _say(f"{len(utterances)} turns, {gaps} gaps; cut off (and reopened in time) by length of the pause")
     pauses = "".join(f"{pause_s:>17.1f} s" for pause_s in PAUSES_S)
@@ -309,10 +302,8 @@ if __name__ == "__main__":
     parser.add_argument("--predict-ms", type=float, default=100.0)
     options = parser.parse_args()
     network = SmartTurn()
-    main(
-        samples() if options.folder is None else list(recordings(options.folder)),
-        network if options.network else TurnEndDetector(network, load_head(head_file())),
-        options.reply_ms,
-        LanguageModel(options.bundle) if options.bundle is not None else None,
-        options.predict_ms,
-    )
+    spoken = samples() if options.folder is None else list(recordings(options.folder))
+    detector = network if options.network else TurnEndDetector(network, load_head(head_file()))
+    language_model = LanguageModel(options.bundle) if options.bundle is not None else None
+    bench = Bench(spoken, detector, options.reply_ms, language_model, options.predict_ms)
+    main(spoken, bench, language_model)
