@@ -20,15 +20,19 @@ from app.settings import StartSettings
 
 if TYPE_CHECKING:
     from app.dialog.turn_end import TurnEndDetector
+    from engine_runtime.bundle.weights import Progress
     from engine_runtime.engine import Engine
 
 _log = logging.getLogger(__name__)
 
 
-def engine_factory(settings: StartSettings, reply_codes: int | None = None) -> Callable[[], Engine]:
+def engine_factory(
+    settings: StartSettings, reply_codes: int | None = None, *, progress: Progress | None = None
+) -> Callable[[], Engine]:
     """A factory that loads the engine, called in the thread that will use it. That raises MossVoiceError.
 
-    `reply_codes` is the length of every spoken reply, for random weights, which never end one.
+    `reply_codes` is the length of every spoken reply, for random weights, which never end one. `progress`
+    receives the share of the files that was loaded; without it a terminal shows a bar.
     """
 
     def load() -> Engine:
@@ -53,8 +57,8 @@ def engine_factory(settings: StartSettings, reply_codes: int | None = None) -> C
             from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource
 
             voice = VoiceSource(*read_beginning(settings.voice, SEARCHED_S), cache=paths.voices_dir())
-        with progress_bar("load") as progress:
-            engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress)
+        with progress_bar("load") as show:
+            engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress or show)
         for text in engine.stages.notes:
             note(text)
         return engine
@@ -82,7 +86,10 @@ def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
     from app.session.session import Session
     from app.session.session_settings import SessionSettings
 
-    settings = stored_start_settings(settings)
+    def load(chosen: StartSettings) -> Callable[[], Engine]:
+        return engine_factory(chosen, progress=lambda share: session.note_loading(share))
+
     session_settings = SessionSettings.of(settings)
-    session = Session(engine_factory(settings), session_settings, end_of_turn=load_turn_end_detector)
-    return run_gui(session, session_settings, is_minimised=is_minimised)
+    first = load(stored_start_settings(settings))
+    session = Session(first, session_settings, end_of_turn=load_turn_end_detector)
+    return run_gui(session, session_settings, start=settings, loader=load, is_minimised=is_minimised)

@@ -23,14 +23,20 @@ EchoLibrary = Literal["pywebrtc", "livekit"]
 """What cancels the echo: the package pywebrtc-audio, or the audio processing of livekit."""
 
 
+PREFERRED = frozenset({"device", "weight_format", "rounds_tails", "kv_dtype"})
+"""Engine options that have no value for "not given", and that the window's preferences may set."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartSettings:
-    """Choices that hold for the life of the process."""
+    """Choices of the command line; in the window others can be made while it runs."""
 
     bundle: Path = field(default_factory=paths.default_bundle)
     """Folder of the model bundle."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     """How the networks run."""
+    left_open: frozenset[str] = PREFERRED
+    """Those of `PREFERRED` that were not given: the window's preferences complete them."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own."""
     voice: Path | None = None

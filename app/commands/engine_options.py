@@ -20,6 +20,8 @@ from engine_runtime.options import (
 )
 from engine_runtime.types import Modality
 
+_DEVICE_HELP = "cpu, cuda or cuda:N (default: cpu)"
+
 
 def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
     """Add them to a parser. In a subcommand absent options stay unset, so that both `moss-voice --bundle DIR
@@ -45,7 +47,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         help="speak in the voice of this recording: at least 3.2 s of speech, of which the first 6 s are "
         "used (bundles with a speaker encoder)",
     )
-    add_device_option(parser, of_subcommand)
+    parser.add_argument("--device", default=default(None), help=_DEVICE_HELP)
     parser.add_argument(
         "--dtype",
         default=default(None),
@@ -96,19 +98,19 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--weights",
-        default=default("native"),
+        default=default(None),
         choices=get_args(WeightFormat),
         help="weight format of the shared layers of the language model (default: native, that of --dtype)",
     )
     parser.add_argument(
         "--tails",
         action="store_true",
-        default=default(False),
+        default=default(None),
         help="use the format of --weights for the layers of both tails, too",
     )
     parser.add_argument(
         "--kv",
-        default=default("native"),
+        default=default(None),
         choices=get_args(KVDtype),
         help="format of the KV cache (default: native, that of --dtype)",
     )
@@ -205,25 +207,31 @@ def add_reply_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device_option(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
-    """Add the option for the device."""
-    default = argparse.SUPPRESS if of_subcommand else "cpu"
-    parser.add_argument("--device", default=default, help="cpu, cuda or cuda:N (default: cpu)")
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    """Add the device to a command that has no other option of an engine; `device_of` reads it."""
+    parser.add_argument("--device", default=argparse.SUPPRESS, help=_DEVICE_HELP)
+
+
+def device_of(arguments: argparse.Namespace) -> str:
+    """The device that was given, before or after the command, else the default."""
+    return arguments.device or EngineOptions().device
 
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """The parsed options, as the settings for main.py."""
     bundle = arguments.bundle or paths.default_bundle()
+    preferred = {
+        "device": arguments.device,
+        "weight_format": arguments.weights,
+        "rounds_tails": arguments.tails,
+        "kv_dtype": arguments.kv,
+    }
     return StartSettings(
         # With random weights a name may be that of a model that was never fetched.
         bundle=paths.find_bundle(bundle) if arguments.random_weights is None else bundle,
         engine=EngineOptions(
-            device=arguments.device,
             dtype=arguments.dtype,
             flow_steps=arguments.flow_steps,
-            weight_format=arguments.weights,
-            rounds_tails=arguments.tails,
-            kv_dtype=arguments.kv,
             kernels=arguments.kernels,
             graphs=not arguments.no_graphs,
             gpu_memory_gb=arguments.gpu_memory_gb,
@@ -235,7 +243,9 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
             trt_codec=arguments.trt_codec,
             exact_encoding=arguments.exact_encoding,
             engine_cache=paths.engines_dir() if arguments.trt_codec else None,
+            **{name: value for name, value in preferred.items() if value is not None},
         ),
+        left_open=frozenset(name for name, value in preferred.items() if value is None),
         seed=arguments.seed,
         voice=arguments.voice,
         eagerness=arguments.eagerness,

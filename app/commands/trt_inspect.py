@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.engine_options import add_device_option
+from app.commands.engine_options import add_device_option, device_of
 
 if TYPE_CHECKING:
     from engine_runtime.cuda.tensorrt_engine import EngineTensor, Shape
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         from engine_runtime.executors.trtllm.loading import check_device, load_session
         from engine_runtime.hardware import usable_device
 
-        device = usable_device(arguments.device)
+        device = usable_device(device_of(arguments))
         check_device(device)
         session, _ = load_session(engine, device)
         loaded = _of_session(session)

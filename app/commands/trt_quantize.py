@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import paths
+from app.commands.engine_options import add_device_option, device_of
 from app.commands.option_types import LARGEST_COUNT, integer
 from app.commands.questions import question_paths, read_questions
 from app.progress import progress_bar, say
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="bundle that the checkpoint was converted from (default: as for every command)",
     )
-    parser.add_argument("--device", default=argparse.SUPPRESS, help="cpu, cuda or cuda:N (default: cpu)")
+    add_device_option(parser)
     parser.add_argument(
         "--wavs",
         type=paths.user_path,
@@ -102,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.trtllm.quantize import Quantizing, require_bundle
 
     bundle = Bundle.open(paths.find_bundle(arguments.bundle or paths.default_bundle()))
-    options = EngineOptions(device=arguments.device)
+    options = EngineOptions(device=device_of(arguments))
     plain = Checkpoint.open(arguments.checkpoint)
     require_bundle(plain, bundle)
     # Check all arguments before the long part.

@@ -18,6 +18,7 @@ from app.session.events import (
     DeviceNoticed,
     DevicesChanged,
     EchoMeasured,
+    EngineLoading,
     EngineReady,
     ErrorRaised,
     Levels,
@@ -60,6 +61,7 @@ class SessionBridge(QObject):
     """
 
     state_changed = Signal(object)
+    engine_loading = Signal(object)
     engine_ready = Signal(object)
     levels = Signal(object)
     turn_opened = Signal(object)
@@ -93,6 +95,7 @@ class SessionBridge(QObject):
         self.session = session
         self._signals = {
             StateChanged: self.state_changed,
+            EngineLoading: self.engine_loading,
             EngineReady: self.engine_ready,
             Levels: self.levels,
             TurnOpened: self.turn_opened,

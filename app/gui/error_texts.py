@@ -17,7 +17,7 @@ _CONTEXT = "Errors"
 
 _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "There is no engine to answer."),
-    QT_TRANSLATE_NOOP("Errors", "Start the program with a bundle that works."),
+    QT_TRANSLATE_NOOP("Errors", "Choose a model that works in the settings."),
     QT_TRANSLATE_NOOP("Errors", "The question is empty."),
     QT_TRANSLATE_NOOP("Errors", "Type a question first."),
     QT_TRANSLATE_NOOP("Errors", "Shorten it, or ask it in parts."),

@@ -22,6 +22,7 @@ from app.gui.compact_window import CompactWindow
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
 from app.gui.conversation_actions import ConversationActions
+from app.gui.engine_switch import EngineLoader, EngineSwitch
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.export import Export
@@ -29,6 +30,7 @@ from app.gui.follows_language import FollowsLanguage
 from app.gui.header_bar import HeaderBar
 from app.gui.help_menu import HelpMenu
 from app.gui.latency_view import LatencyView
+from app.gui.loading_bar import LoadingBar
 from app.gui.look import Look
 from app.gui.notice_line import NoticeLine
 from app.gui.preferences import PreferenceStore
@@ -58,6 +60,7 @@ from app.session.events import (
     SessionState,
 )
 from app.session.session_settings import SessionSettings
+from app.settings import StartSettings
 from engine_runtime.timing import TimingEvent
 
 if TYPE_CHECKING:
@@ -81,12 +84,18 @@ class MainWindow(FollowsLanguage, QMainWindow):
         session: Session,
         settings: SessionSettings | None = None,
         store: PreferenceStore | None = None,
+        *,
+        start: StartSettings | None = None,
+        loader: EngineLoader | None = None,
     ) -> None:
+        """`start` is the engine of the command line, `loader` makes the factory of another one."""
         super().__init__()
         self.bridge = SessionBridge(session, self)
         base = SessionSettings() if settings is None else settings
         store = PreferenceStore() if store is None else store
         self.applied = AppliedPreferences(self, self.bridge, store, base)
+        given = StartSettings() if start is None else start
+        self.engine = EngineSwitch(self, self.bridge, self.applied, given, loader)
         preferences = self.applied.current
         self.look = Look(self, preferences)
         theme, icons = self.look.theme, self.look.icons
@@ -94,6 +103,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.header = HeaderBar(theme, icons)
         self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
+        self.loading = LoadingBar(self.bridge)
         self.transcript = Transcript(theme, icons)
         self.sample_row = SampleRow(load_samples(paths.assets_dir() / "samples"), theme, icons)
         self.composer = Composer(theme, icons)
@@ -149,9 +159,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
-        dialog = SettingsDialog(self.applied.current, self._devices, self, self.bridge)
+        dialog = SettingsDialog(self.engine.shown(), self._devices, self, self.bridge)
         if dialog.exec() == QDialog.DialogCode.Accepted:
-            self.applied.apply(dialog.preferences())
+            self.engine.apply(dialog.preferences())
         dialog.deleteLater()
 
     def toggle_theme(self) -> None:
@@ -215,6 +225,10 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.devices_changed.connect(self._take_devices)
         bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
         bridge.error_raised.connect(self._show_present_state)
+        self.engine.noticed.connect(self.notice.show_notice)
+        self.engine.loading.connect(self.loading.expect)
+        self.loading.expect(self.engine.bundle.name)
+        self.errors.settings_wanted.connect(self.open_settings)
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
         bridge.timings.connect(self._take_timings)
 
@@ -343,7 +357,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def _lay_out(self) -> None:
         self.setWindowIcon(self.look.icons.icon("moss-voice", self.look.theme.accent))
-        below = (self.banner, self.notice, self.sample_row, self.composer)
+        below = (self.banner, self.notice, self.loading, self.sample_row, self.composer)
         self.splitter = beside(conversation_column(self.transcript, below), self.latency)
         self.setCentralWidget(stacked(self.header, self.splitter, self.controls))
         self.setMinimumHeight(600)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QFileDialog, QLabel
+from PySide6.QtWidgets import QCheckBox, QFileDialog
 
 from app import paths
 from app.audio.wav import read_beginning
@@ -76,7 +76,6 @@ class ModelPage(SettingsPage):
                     "It changes nothing with the bundle that came with the program."
                 ),
             ),
-            ("", QLabel(self.tr("These settings apply at the next start.")), ""),
         )
         self.bundle.changed.connect(self._check_files)
         self.voice.changed.connect(self._check_files)

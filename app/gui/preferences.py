@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import platformdirs
 from PySide6.QtCore import QByteArray, QSettings
@@ -24,8 +24,8 @@ from app.gui.key_combination import combination
 from app.gui.themes import ThemeChoice
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
-from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
-from engine_runtime.options import Dtype, FlowSchedule
+from app.settings import PREFERRED, Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
+from engine_runtime.options import Dtype, EngineOptions, FlowSchedule, WeightFormat
 from engine_runtime.types import Modality
 
 _log = logging.getLogger(__name__)
@@ -53,6 +53,12 @@ INTERRUPTION_MS: dict[Interruption, int | None] = {
 }
 """Speech without a gap that interrupts a reply; None: the user cannot interrupt by voice."""
 FLOW_STEPS_RANGE = (1, 20)
+DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
+ENGINE_FIELDS = (
+    *("bundle", "voice", "device", "weights", "saves_memory"),
+    *("flow_steps", "flow_schedule", "codec_dtype", "exact_encoding"),
+)
+"""Preferences that take another engine."""
 LARGEST_SEED = 2**31 - 1
 _LARGEST_FILE = 1_000_000
 _INI_CHARACTER = re.compile(rb"\\(?:x([0-9a-fA-F]+)|([0-7]+))")
@@ -93,6 +99,11 @@ class Preferences:
     exact_encoding: bool = False
     bundle: str = ""
     voice: str = ""
+    device: str = "cpu"
+    weights: WeightFormat = "native"
+    """On a GPU; the CPU computes with the weights as they are."""
+    saves_memory: bool = False
+    """Whether both tails use that format, too, and keys and values fp8."""
     keep: Keep = "nothing"
     latency_panel: bool = True
     latency_window: bool = False
@@ -140,7 +151,7 @@ class Preferences:
         )
 
     def start_settings(self, given: StartSettings) -> StartSettings:
-        """Complete what the command line left open: bundle, voice, and how the codec runs.
+        """Complete what the command line left open: bundle, voice, device, and how the networks run.
 
         The voice was chosen for the bundle of these preferences, so it is left out with another one.
         """
@@ -155,8 +166,41 @@ class Preferences:
             flow_schedule=engine.flow_schedule or self.flow_schedule,
             codec_dtype=engine.codec_dtype or self.codec_dtype,
             exact_encoding=engine.exact_encoding or self.exact_encoding,
+            **{name: value for name, value in self._preferred().items() if name in given.left_open},
         )
         return dataclasses.replace(given, bundle=bundle, voice=voice, engine=engine)
+
+    def _preferred(self) -> dict[str, Any]:
+        """Values of `app.settings.PREFERRED`."""
+        if self.device == "cpu":
+            default = EngineOptions()
+            return {name: getattr(default, name) for name in PREFERRED}
+        return {
+            "device": self.device,
+            "weight_format": self.weights,
+            "rounds_tails": self.saves_memory,
+            "kv_dtype": "fp8" if self.saves_memory else "native",
+        }
+
+    def with_engine_of(self, other: Preferences) -> Preferences:
+        """These, with the engine of others."""
+        return dataclasses.replace(self, **{name: getattr(other, name) for name in ENGINE_FIELDS})
+
+    def with_engine(self, start: StartSettings) -> Preferences:
+        """These, with the engine that runs, which the command line may have chosen."""
+        engine = start.engine
+        return dataclasses.replace(
+            self,
+            bundle="" if start.bundle == StartSettings().bundle else str(start.bundle),
+            voice="" if start.voice is None else str(start.voice),
+            device=engine.device,
+            weights=engine.weight_format,
+            saves_memory=engine.rounds_tails or engine.kv_dtype == "fp8",
+            flow_steps=engine.flow_steps,
+            flow_schedule=engine.flow_schedule or self.flow_schedule,
+            codec_dtype=engine.codec_dtype,
+            exact_encoding=engine.exact_encoding,
+        )
 
 
 class PreferenceStore:
@@ -199,6 +243,9 @@ class PreferenceStore:
             exact_encoding=self._text("exact_encoding") == "true",
             bundle=self._text("bundle"),
             voice=self._text("voice"),
+            device=self._text("device") if DEVICE_NAME.fullmatch(self._text("device")) else default.device,
+            weights=_known(get_args(WeightFormat), self._text("weights"), default.weights),
+            saves_memory=self._text("saves_memory") == "true",
             keep=_known(get_args(Keep), self._text("keep"), default.keep),
             latency_panel=self._text("latency_panel") != "false",
             latency_window=self._text("latency_window") == "true",

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QApplication
 
 from app import paths
 from app.gui.application import make_application
+from app.gui.engine_switch import EngineLoader
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.process import caught_signals
@@ -28,18 +29,26 @@ def stored_start_settings(settings: StartSettings) -> StartSettings:
     return PreferenceStore().load().start_settings(settings)
 
 
-def run_gui(session: Session, settings: SessionSettings | None = None, *, is_minimised: bool = False) -> int:
+def run_gui(
+    session: Session,
+    settings: SessionSettings | None = None,
+    *,
+    start: StartSettings | None = None,
+    loader: EngineLoader | None = None,
+    is_minimised: bool = False,
+) -> int:
     """Show the window of a session that is not started yet; returns the exit status when it was closed.
 
-    Starts the session after the window, and has stopped it when this returns. `is_minimised` starts with the
-    tray icon alone, or with a minimised window where there is no tray.
+    `start` is the command line, `loader` makes the factory of an engine that is chosen in the window. Starts
+    the session after the window, and has stopped it when this returns. `is_minimised` starts with the tray
+    icon alone, or with a minimised window where there is no tray.
     """
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
     application.setApplicationName(paths.APP_NAME)
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APPLICATION_ID)
-    window = MainWindow(session, settings)
+    window = MainWindow(session, settings, start=start, loader=loader)
     # A window that is hidden in the tray would count for Qt as the last one closed.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)

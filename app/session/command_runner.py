@@ -26,6 +26,7 @@ from app.session.commands import (
     ContinueConversation,
     DeleteTurn,
     HoldToTalk,
+    LoadEngine,
     Mute,
     NewConversation,
     PlayAgain,
@@ -70,7 +71,9 @@ class CommandRunner:
         self.is_loaded = False
         """Whether the engine is ready."""
         self.has_failed = False
-        """Whether there is no engine, and none will come."""
+        """Whether there is no engine, and none is being loaded."""
+        self._loads = 1
+        """Engines that were requested and have neither come nor failed; only the last one counts."""
         self._turns = turns
         self._edits = edits
         self._sources = sources
@@ -83,6 +86,11 @@ class CommandRunner:
         self._waiting: deque[AskText | PlaySample] = deque()
         """What was asked before the engine was ready."""
 
+    def settle_load(self) -> bool:
+        """An engine was loaded, or could not be; False if another one is to take its place."""
+        self._loads -= 1
+        return self._loads == 0
+
     def use_engine(self) -> None:
         """The engine is ready: what was asked meanwhile comes next."""
         self.is_loaded = True
@@ -91,7 +99,7 @@ class CommandRunner:
             self.commands.put(command)
 
     def fail(self) -> None:
-        """There is no engine: stop, and refuse questions from now on."""
+        """There is no engine: stop, and refuse questions until another one is loaded."""
         self.has_failed = True
         self.stop()
 
@@ -147,6 +155,12 @@ class CommandRunner:
             case ContinueConversation():
                 self.continued = command.folder
                 self._edits.begin_with(command)
+            case LoadEngine(factory):
+                self._sound_check.cancel()
+                sources.end_sample()
+                self.is_loaded = self.has_failed = False
+                self._loads += 1
+                turns.load_engine(factory)
             case NewConversation():
                 sources.end_sample()
                 turns.new_conversation()
@@ -218,9 +232,7 @@ class CommandRunner:
             self._sources.use(settings)
 
     def _refuse(self) -> None:
-        self._emit(
-            ErrorRaised("There is no engine to answer.", "Start the program with a bundle that works.")
-        )
+        self._emit(ErrorRaised("There is no engine to answer.", "Choose a model that works in the settings."))
 
 
 def _device_choice(settings: SessionSettings) -> tuple[str | None, str | None, float]:

@@ -172,11 +172,9 @@ class DialogLoop:
                 result = self._worker.results.get_nowait()
             except Empty:
                 return
-            if isinstance(result, Loaded):
-                self._use_engine(result)
-            elif isinstance(result, LoadFailed):
-                self._emit(ErrorRaised(result.message, result.what_to_do, is_fatal=True))
-                self._runner.fail()
+            if isinstance(result, Loaded | LoadFailed):
+                if self._runner.settle_load():
+                    self._settle(result)
             elif isinstance(result, HistoryChanged):
                 self._recorder.remember(result.snapshot)
             elif isinstance(result, Restored):
@@ -188,7 +186,13 @@ class DialogLoop:
             else:
                 self.turns.on_result(result)
 
-    def _use_engine(self, engine: Loaded) -> None:
+    def _settle(self, engine: Loaded | LoadFailed) -> None:
+        if isinstance(engine, LoadFailed):
+            self._emit(ErrorRaised(engine.message, engine.what_to_do, is_fatal=True))
+            self._runner.fail()
+            return
+        if not engine.keeps_history:
+            self._recorder.end(is_ended=True)
         self.turns.use_engine(engine)
         self._emit(
             EngineReady(
@@ -197,6 +201,7 @@ class DialogLoop:
                 engine.input_sample_rate,
                 engine.output_sample_rate,
                 engine.card,
+                engine.keeps_history,
             )
         )
         self._runner.use_engine()

@@ -37,7 +37,7 @@ class EngineHistory:
 
     def __init__(self, engine: Engine, give: Callable[[Result], None]) -> None:
         self.conversation = engine.new_conversation()
-        self._engine = engine
+        self.engine = engine
         self._give = give
         self._questions: dict[int, Question] = {}
         """All that were committed, also those whose reply was not heard, by turn."""
@@ -48,15 +48,26 @@ class EngineHistory:
         if isinstance(job, Remove):
             self._remove(range(job.turn_id, job.turn_id + 1))
         elif isinstance(job, Forget):
-            self._engine.end_conversation(self.conversation)
-            self.conversation = self._engine.new_conversation()
+            self.engine.end_conversation(self.conversation)
+            self.conversation = self.engine.new_conversation()
             self._questions.clear()
         else:
             self._restore(job)
 
+    def continue_from(self, earlier: ConversationSnapshot | None) -> bool:
+        """Continue the conversation of another engine; False if the model is another one, and a new
+        conversation has begun. One without exchanges is nothing to continue."""
+        if earlier is None or not earlier.exchanges:
+            return True
+        try:
+            self._adopt(earlier)
+        except MossVoiceError:
+            return False
+        return True
+
     def close(self) -> None:
         """End the conversation."""
-        self._engine.end_conversation(self.conversation)
+        self.engine.end_conversation(self.conversation)
 
     def note_question(self, turn: Turn) -> None:
         """The turn was committed."""
@@ -71,32 +82,42 @@ class EngineHistory:
         if codes := turn.push_question(question):
             self._give(Heard(turn.turn_id, codes))
 
+    @property
+    def snapshot(self) -> ConversationSnapshot:
+        """The history as it is now. It shares the rows, so this is cheap."""
+        return self.engine.snapshot(self.conversation)
+
     def publish(self) -> None:
-        """Publish the history if it changed. It shares the rows, so this is cheap."""
-        snapshot = self._engine.snapshot(self.conversation)
+        """Publish the history if it changed."""
+        snapshot = self.snapshot
         if snapshot != self._published:
             self._published = snapshot
             self._give(HistoryChanged(snapshot))
 
     def _remove(self, turn_ids: range) -> None:
-        self._engine.remove(self.conversation, turn_ids)
+        self.engine.remove(self.conversation, turn_ids)
         for turn_id in turn_ids:
             self._questions.pop(turn_id, None)
 
     def _restore(self, job: Restore) -> None:
-        from engine_runtime.conversation.history import Question
         from engine_runtime.conversation.snapshot import ConversationSnapshot
 
         try:
-            restored = self._engine.restore(ConversationSnapshot.of(job.history))
+            self._adopt(ConversationSnapshot.of(job.history))
         except MossVoiceError as error:
             self._give(RestoreFailed(error.what_is_wrong, error.what_to_do))
             return
-        self._engine.end_conversation(self.conversation)
+        self.publish()
+        self._give(Restored())
+
+    def _adopt(self, snapshot: ConversationSnapshot) -> None:
+        """Continue the conversation of a snapshot instead of the present one. Raises MossVoiceError."""
+        from engine_runtime.conversation.history import Question
+
+        restored = self.engine.restore(snapshot)
+        self.engine.end_conversation(self.conversation)
         self.conversation = restored
-        known = self._engine.snapshot(restored).exchanges
+        known = self.engine.snapshot(restored).exchanges
         self._questions = {
             exchange.turn_id: Question(exchange.user, exchange.speech_maximum) for exchange in known
         }
-        self.publish()
-        self._give(Restored())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from app.session.commands import EngineFactory
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
@@ -122,6 +123,13 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Close the engine and load another one. Answered with Loaded or LoadFailed."""
+
+    factory: EngineFactory
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the engine and end the thread."""
 
@@ -139,6 +147,7 @@ Job = (
     | AskAgain
     | Remove
     | Restore
+    | Load
     | Close
 )
 
@@ -155,11 +164,13 @@ class Loaded:
     output_sample_rate: int
     samples_per_code: int
     card: ModelCard = field(default_factory=ModelCard)
+    keeps_history: bool = True
+    """Whether the conversation of the engine before continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """There will be no engine."""
+    """There is no engine until another one is loaded."""
 
     message: str
     what_to_do: str

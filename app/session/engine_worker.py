@@ -11,11 +11,12 @@ import gc
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from app.session.commands import EngineFactory
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Ask,
@@ -29,6 +30,7 @@ from app.session.engine_jobs import (
     Heard,
     Interrupt,
     Job,
+    Load,
     Loaded,
     LoadFailed,
     OpenTurn,
@@ -45,6 +47,7 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
     from engine_runtime.conversation.turn import Turn
     from engine_runtime.engine import Engine
 
@@ -52,18 +55,14 @@ _log = logging.getLogger(__name__)
 _ANSWER_ROWS = 2
 """Rows of the shortest reply that is not empty: a word or a code, and its end."""
 
-EngineFactory = Callable[[], AbstractContextManager["Engine"]]
-"""Loads the engine. Called once, in the engine thread; may raise a MossVoiceError. The context is left when
-the session ends: an `Engine` closes itself then, `nullcontext(engine)` leaves it to its owner."""
-
 
 class EngineWorker:
-    """One engine, one conversation, one turn at a time."""
+    """One engine at a time, one conversation, one turn at a time."""
 
     def __init__(
         self, factory: EngineFactory, on_engine: Callable[[Engine], None], pending: PendingWork
     ) -> None:
-        """`on_engine` is called in the engine thread when the engine was loaded. `pending` counts the jobs
+        """`on_engine` is called in the engine thread when an engine was loaded. `pending` counts the jobs
         that wait or are being carried out."""
         self.results: SimpleQueue[Result] = SimpleQueue()
         self._factory = factory
@@ -106,28 +105,41 @@ class EngineWorker:
     # ---- engine thread ----
 
     def run(self) -> None:
-        """Body of the engine thread: load, work, close."""
-        with ExitStack() as stack:
-            engine = self._load(stack)
-            history = EngineHistory(engine, self.results.put) if engine is not None else None
-            if history is not None:
-                history.publish()
-                stack.callback(history.close)
-            self._pending.end()
-            self._work(engine, history)
-            self._turn = self._run = None
+        """Body of the engine thread: load, work, close, until there is no other engine to load."""
+        factory: EngineFactory | None = self._factory
+        earlier: ConversationSnapshot | None = None
+        while factory is not None:
+            factory, earlier = self._serve(factory, earlier)
+            if factory is not None:
+                gc.collect()  # an engine has reference cycles, and the next one needs its memory
 
-    def _work(self, engine: Engine | None, history: EngineHistory | None) -> None:
+    def _serve(
+        self, factory: EngineFactory, earlier: ConversationSnapshot | None
+    ) -> tuple[EngineFactory | None, ConversationSnapshot | None]:
+        """The life of one engine, which continues the conversation `earlier`. Returns the factory of the next
+        one, None to end, and the conversation; nothing of the engine is referenced any more then."""
+        with ExitStack() as stack:
+            history = self._load(factory, earlier, stack)
+            self._pending.end()
+            following = self._work(history)
+            self._turn = self._run = None
+            return following, earlier if history is None else history.snapshot
+
+    def _work(self, history: EngineHistory | None) -> EngineFactory | None:
+        """Carry out the jobs; returns the factory of the next engine, None to end."""
         while True:
             job = self._jobs.get()
             try:
                 if isinstance(job, Close):
-                    break
-                if engine is not None and history is not None:
+                    return None
+                if isinstance(job, Load):
+                    self._pending.begin()  # until it is loaded
+                    return job.factory
+                if history is not None:
                     if isinstance(job, Forget | Remove | Restore):
                         history.change(job)
                     else:
-                        self._carry_out(engine, history, job)
+                        self._carry_out(history, job)
                     if self._run is None or not self._run.is_speculative:
                         history.publish()
             except MossVoiceError as error:
@@ -142,11 +154,16 @@ class EngineWorker:
             finally:
                 self._pending.end()
 
-    def _load(self, stack: ExitStack) -> Engine | None:
+    def _load(
+        self, factory: EngineFactory, earlier: ConversationSnapshot | None, stack: ExitStack
+    ) -> EngineHistory | None:
         started_s = time.perf_counter()
         try:
-            engine = stack.enter_context(self._factory())
+            engine = stack.enter_context(factory())
             engine.warm_up()
+            history = EngineHistory(engine, self.results.put)
+            stack.callback(history.close)
+            keeps_history = history.continue_from(earlier)
         except MossVoiceError as error:
             self.results.put(LoadFailed(error.what_is_wrong, error.what_to_do))
             return None
@@ -172,16 +189,18 @@ class EngineWorker:
                 engine.output_sample_rate,
                 engine.bundle.samples_per_code,
                 engine.bundle.card,
+                keeps_history,
             )
         )
-        return engine
+        history.publish()
+        return history
 
     def _carry_out(
         self,
-        engine: Engine,
         history: EngineHistory,
         job: OpenTurn | Hear | Ask | AskAgain | Commit | Confirm | Reopen | Cancel | Interrupt,
     ) -> None:
+        engine = history.engine
         if isinstance(job, OpenTurn):
             if not job.scope.is_cancelled:
                 self._run = None
@@ -244,7 +263,7 @@ class EngineWorker:
         self.results.put(RolledBack(scope, run.work_ns if run else 0, time.perf_counter_ns()))
 
     def _fail(self, job: Job, message: str, what_to_do: str) -> None:
-        turn_id = 0 if isinstance(job, Forget | Restore | Close) else job.turn_id
+        turn_id = 0 if isinstance(job, Forget | Restore | Load | Close) else job.turn_id
         self._failed_turn = turn_id
         self._run = None
         if self._turn is not None:

@@ -44,7 +44,7 @@ class SessionState(str, Enum):
     SPEAKING = "speaking"
     """The reply is being played."""
     ERROR = "error"
-    """The engine could not be loaded; an ErrorRaised says why. The session can only be stopped."""
+    """The engine could not be loaded; an ErrorRaised says why. Another one can be loaded."""
 
 
 CancelReason = Literal[
@@ -69,6 +69,13 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoading:
+    """How much of the engine's files was loaded, 0 to 1; what follows, such as warm-up, is not counted."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReady:
     """The engine is loaded and warmed up."""
 
@@ -78,6 +85,8 @@ class EngineReady:
     output_sample_rate: int
     card: ModelCard = field(default_factory=ModelCard)
     """What the model can do, and in which languages."""
+    keeps_history: bool = True
+    """Whether it continues the conversation so far; False for another model than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +317,7 @@ class DeviceNoticed:
 
 Event = (
     StateChanged
+    | EngineLoading
     | EngineReady
     | Levels
     | TurnOpened

@@ -26,9 +26,8 @@ from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad
 from app.export import check_target
 from app.session.clocks import RealClock, VirtualClock
-from app.session.commands import AskText, PlaySample
+from app.session.commands import AskText, EngineFactory, PlaySample
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_worker import EngineFactory
 from app.session.events import (
     ErrorRaised,
     Event,

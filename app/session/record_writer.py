@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from app.audio.growing_wav import GrowingWav
 from app.export import ExportFile, in_words
-from app.session.commands import Command, ContinueConversation
+from app.session.commands import Command, ContinueConversation, LoadEngine
 from app.session.conversation_folder import (
     ABOUT,
     EVENTS,
@@ -35,6 +35,7 @@ from app.session.conversation_folder import (
     read_about,
 )
 from app.session.events import (
+    EngineLoading,
     Event,
     Levels,
     PlaybackLevel,
@@ -51,7 +52,7 @@ from engine_runtime.errors import ExportError, MossVoiceError
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.conversation.snapshot import ConversationSnapshot
 
-_LEFT_OUT = (Levels, PlaybackLevel, SampleProgress, ContinueConversation)
+_LEFT_OUT = (Levels, PlaybackLevel, SampleProgress, EngineLoading, ContinueConversation, LoadEngine)
 _METER_TIMINGS = frozenset({"playback_buffer"})
 _WORDS_SHOWN = 12
 _log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from app.session.commands import (
     Command,
     ContinueConversation,
     DeleteTurn,
+    EngineFactory,
     HoldToTalk,
     PlaySample,
     RetryTurn,
@@ -37,7 +38,6 @@ from app.session.commands import (
 )
 from app.session.conversation_folder import SOUND, list_conversations, read_about, read_events, read_history
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_worker import EngineFactory
 from app.session.events import (
     ConversationContinued,
     ErrorRaised,

@@ -25,13 +25,13 @@ from app.dialog.smart_turn import WINDOW_S
 from app.dialog.vad import SileroVad, Vad
 from app.session.capture import Capture
 from app.session.clocks import Clock, RealClock
-from app.session.commands import Command
+from app.session.commands import Command, EngineFactory
 from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_jobs import Close
-from app.session.engine_worker import EngineFactory, EngineWorker
+from app.session.engine_worker import EngineWorker
 from app.session.event_log import EventLog
-from app.session.events import Event, Timing
+from app.session.events import EngineLoading, Event, Timing
 from app.session.pending_work import PendingWork
 from app.session.record_writer import RecordWriter
 from app.session.recorder import ConversationRecorder
@@ -76,9 +76,10 @@ class Session:
     ) -> None:
         """Make a session; no device is opened and no thread runs before `start`.
 
-        `engine_factory` is called once, in the engine thread, and `end_of_turn` in a thread of its own;
-        without a detector silence alone ends a turn. Without `audio_in` and `audio_out` the sound
-        devices named in `settings` are used; app.audio.wav_streams has files that take their place.
+        `engine_factory` is called once, in the engine thread (it may report to `note_loading`), and
+        `end_of_turn` in a thread of its own; without a detector silence alone ends a turn. Without
+        `audio_in` and `audio_out` the sound devices named in `settings` are used; app.audio.wav_streams has
+        files that take their place.
         `find_devices` and `look_for_devices` list them and look again; by default a thread follows those of
         the sound server. MossVoiceError if speech cannot be detected on this machine.
         """
@@ -183,8 +184,14 @@ class Session:
         turn = self._loop.turns.transcript.get(turn_id)
         return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
 
+    def note_loading(self, share: float) -> None:
+        """An engine factory has loaded this share of its files. Any thread."""
+        self._emit(EngineLoading(share))
+
     def _on_engine(self, engine: Engine) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         self._unsubscribe = engine.timing.subscribe(self._on_timing)
         self._loop.turns.use_timing(engine.timing)
 

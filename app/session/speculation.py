@@ -69,6 +69,10 @@ class Speculation:
         self._discarded: list[HeldReply] = []
         """Replies that the engine has not rolled back yet."""
 
+    def use_engine(self) -> None:
+        """Another engine is ready: how fast the one before was says nothing about it."""
+        self._policy = SpeculationPolicy()
+
     @property
     def is_held(self) -> bool:
         """Whether a speculative reply is made or held."""

@@ -13,6 +13,7 @@ from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_taking import TurnTaking
 from app.session.capture import Capture
 from app.session.clocks import Clock
+from app.session.commands import EngineFactory
 from app.session.decisions import Decisions
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
@@ -20,6 +21,7 @@ from app.session.engine_jobs import (
     AskAgain,
     Forget,
     Heard,
+    Load,
     Loaded,
     ReplyMade,
     ReplyResult,
@@ -108,6 +110,7 @@ class TurnControl:
 
     def use_engine(self, engine: Loaded) -> None:
         """The engine is ready."""
+        self.speculation.use_engine()
         self._player.use_engine(engine)
         self._feed.set_rate(engine.input_sample_rate)
 
@@ -192,6 +195,11 @@ class TurnControl:
         self._worker.submit(Forget())
 
     # ---- the engine ----
+
+    def load_engine(self, factory: EngineFactory) -> None:
+        """Load another engine in place of the present one."""
+        self.cancel("replaced")
+        self._worker.submit(Load(factory))
 
     def on_result(self, result: Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed) -> None:
         """Handle a result of the engine; stale results are dropped."""

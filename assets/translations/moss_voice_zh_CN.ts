@@ -378,10 +378,6 @@
         <translation>没有可以回答的引擎。</translation>
     </message>
     <message>
-        <source>Start the program with a bundle that works.</source>
-        <translation>请用可用的模型包启动程序。</translation>
-    </message>
-    <message>
         <source>The question is empty.</source>
         <translation>问题是空的。</translation>
     </message>
@@ -724,6 +720,10 @@
     <message>
         <source>Choose another conversation.</source>
         <translation>请选择其他对话。</translation>
+    </message>
+    <message>
+        <source>Choose a model that works in the settings.</source>
+        <translation>请在设置中选择可用的模型。</translation>
     </message>
 </context>
 <context>
@@ -1366,10 +1366,6 @@
     <message>
         <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
         <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
-    </message>
-    <message>
-        <source>These settings apply at the next start.</source>
-        <translation>以上设置在下次启动时生效。</translation>
     </message>
     <message>
         <source>Recordings (*.wav)</source>
@@ -2200,6 +2196,32 @@
     <message>
         <source>Close the window and start the program again. See the log file for details.</source>
         <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
+    </message>
+    <message>
+        <source>Open the settings</source>
+        <translation>打开设置</translation>
+    </message>
+</context>
+<context>
+    <name>EngineSwitch</name>
+    <message>
+        <source>%1 is ready. It does not know what was said before.</source>
+        <translation>%1 已就绪。它不知道之前说过的内容。</translation>
+    </message>
+    <message>
+        <source>%1 is ready.</source>
+        <translation>%1 已就绪。</translation>
+    </message>
+</context>
+<context>
+    <name>LoadingBar</name>
+    <message>
+        <source>Preparing %1 …</source>
+        <translation>正在准备 %1 …</translation>
+    </message>
+    <message>
+        <source>Loading %1 …</source>
+        <translation>正在加载 %1 …</translation>
     </message>
 </context>
 </TS>

@@ -14,6 +14,7 @@ from app.cli import build_parser, main
 from app.commands.engine_options import start_settings
 from app.commands.window import find_display
 from app.session.session_settings import SessionSettings
+from app.settings import PREFERRED
 from engine_runtime.errors import BundleError
 from engine_runtime.options import EngineOptions
 
@@ -147,6 +148,12 @@ def test_how_the_engine_runs_is_read_from_the_command_line() -> None:
         gpu_memory_gb=24.0,
     )
     assert start_settings(build_parser().parse_args(["talk"])).engine == EngineOptions()
+
+
+def test_what_the_window_may_complete_is_what_was_not_given() -> None:
+    given = start_settings(build_parser().parse_args(["--device", "cpu", "--tails"]))
+    assert given.left_open == {"weight_format", "kv_dtype"}
+    assert start_settings(build_parser().parse_args([])).left_open == PREFERRED
 
 
 def test_without_a_display_the_window_says_what_else_there_is(

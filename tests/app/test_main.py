@@ -9,6 +9,7 @@ import pytest
 from app import main
 from app.audio.wav import write_wav
 from app.dialog import smart_turn
+from app.session.events import EngineLoading
 from app.session.session import Session
 from app.settings import StartSettings
 from engine_runtime.bundle.bundle import Bundle
@@ -86,8 +87,8 @@ def test_the_window_gets_a_session_that_is_not_started(
 
     given: dict[str, Any] = {}
 
-    def run_gui(session: Session, settings: object, *, is_minimised: bool) -> int:
-        given.update(session=session, settings=settings, events=session.poll(), is_minimised=is_minimised)
+    def run_gui(session: Session, settings: object, **named: Any) -> int:
+        given.update(named, session=session, settings=settings, events=session.poll())
         return 7
 
     monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
@@ -95,4 +96,8 @@ def test_the_window_gets_a_session_that_is_not_started(
     assert given["settings"].seed == 5
     assert given["is_minimised"] is False
     assert given["events"] == []
+    with given["loader"](given["start"])() as engine:
+        assert engine.bundle.path == random_bundle
+    (*_, loaded) = given["session"].poll()
+    assert loaded == EngineLoading(1.0)
     assert given["session"].stop()

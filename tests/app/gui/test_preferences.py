@@ -45,6 +45,9 @@ EVERYTHING = Preferences(
     exact_encoding=True,
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
+    device="cuda:0",
+    weights="int4",
+    saves_memory=True,
     latency_panel=False,
     latency_window=True,
     closes_to_tray=True,
@@ -216,6 +219,7 @@ def test_the_command_line_wins() -> None:
         engine=EngineOptions(
             flow_steps=2, flow_schedule="quadratic", codec_dtype="float16", exact_encoding=True
         ),
+        left_open=frozenset(),
     )
     assert EVERYTHING.start_settings(given) == given
 
@@ -227,9 +231,28 @@ def test_the_next_start_uses_what_was_chosen() -> None:
         bundle=Path("/somewhere/else"),
         voice=Path("/somewhere/me.wav"),
         engine=EngineOptions(
-            flow_steps=6, flow_schedule="uniform", codec_dtype="bfloat16", exact_encoding=True
+            device="cuda:0",
+            weight_format="int4",
+            rounds_tails=True,
+            kv_dtype="fp8",
+            flow_steps=6,
+            flow_schedule="uniform",
+            codec_dtype="bfloat16",
+            exact_encoding=True,
         ),
     )
+
+
+def test_the_weights_stay_as_they_are_on_the_processor() -> None:
+    on_cpu = dataclasses.replace(EVERYTHING, device="cpu").start_settings(StartSettings()).engine
+    assert (on_cpu.weight_format, on_cpu.rounds_tails, on_cpu.kv_dtype) == ("native", False, "native")
+
+
+def test_the_engine_that_runs_is_shown() -> None:
+    start = EVERYTHING.start_settings(StartSettings())
+    shown = Preferences(endpointing_ms=700).with_engine(start)
+    assert shown == Preferences(endpointing_ms=700).with_engine_of(EVERYTHING)
+    assert Preferences().with_engine(StartSettings()).bundle == ""
 
 
 @pytest.mark.parametrize(("given", "chosen"), [(False, False), (True, False), (False, True)])
