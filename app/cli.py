@@ -18,8 +18,9 @@ from platform import platform, python_version
 from typing import NoReturn, TypeGuard
 
 from app import paths, process
-from app.commands import bench, console, demo, doctor, fetch, inspect, replay, talk, trt, verify, window
+from app.commands import bench, console, demo, doctor, fetch, gpu, inspect, replay, talk, trt, verify, window
 from app.commands.engine_options import add_engine_options, add_microphone_options, add_turn_options
+from app.gpu_runtime.activation import take_notice
 from app.logging_setup import set_up_logging
 from app.progress import note
 from app.version import program_version
@@ -37,6 +38,7 @@ examples:
   moss-voice replay FOLDER                          replay a recorded conversation and compare
   moss-voice bench --json                           measure every stage
   moss-voice fetch moss-speech                      download the released model
+  moss-voice gpu install                            let the packaged program use an NVIDIA GPU
   moss-voice doctor                                 check the installation
 """
 
@@ -65,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, console, demo, replay, bench, verify, inspect, fetch, trt, doctor):
+    for command in (talk, console, demo, replay, bench, verify, inspect, fetch, gpu, trt, doctor):
         command.add_parser(commands)
     return parser
 
@@ -81,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with process.stopped_by_signals():
             _require_current_folder()
+            _report_gpu_runtime(command)
             status = int(arguments.run(arguments))
             sys.stdout.flush()
             return status
@@ -124,6 +127,13 @@ def _require_current_folder() -> None:
         raise MossVoiceError(
             f"The current folder cannot be used: {error.strerror}. Change to another folder and start again."
         ) from error
+
+
+def _report_gpu_runtime(command: str) -> None:
+    """Say once that the GPU runtime cannot be used; the window shows that itself."""
+    if command not in ("window", "gpu") and (notice := take_notice()):
+        _log.warning("%s", notice)
+        note(str(notice))
 
 
 def _is_of_output(error: Exception) -> TypeGuard[OSError]:

@@ -29,7 +29,7 @@ def remedy() -> str:
 def gpu_remedy() -> str:
     """What to do if there is a GPU that this build of torch cannot use."""
     if is_frozen():
-        return "This build is for the processor: install the one for GPUs, or run from a checkout."
+        return "Run: moss-voice gpu install"
     if (Path(__file__).resolve().parents[1] / _SCRIPT).is_file():
         return f"Run: python3 {_SCRIPT} run --gpu"
     return "Install the CUDA build of torch."

@@ -1,4 +1,4 @@
-"""Paths: shipped assets, fetched bundles, cached voices, settings, logs.
+"""Paths: shipped assets, fetched bundles, the GPU runtime, cached voices, settings, logs.
 
 Assets are found in a checkout, in an installed copy and in a frozen program. No folder is created here. Any
 thread.
@@ -94,6 +94,11 @@ def voices_dir() -> Path:
 def engines_dir() -> Path:
     """Where TensorRT engines of the codec are kept; may be emptied at any time."""
     return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "engines"
+
+
+def gpu_runtime_dir() -> Path:
+    """Where the GPU runtime of the packaged program is (app/gpu_runtime/store.py)."""
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "gpu-runtime"
 
 
 def sample_questions() -> list[Path]:

@@ -27,7 +27,9 @@ def usable_device(name: str) -> torch.device:
         raise AcceleratorError(f"{name!r} is not a device. Use cpu, cuda or cuda:N.")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = ", ".join(accelerators()) or f"no CUDA device that torch {torch_build()} can use{_why()}"
+        reason = why_no_cuda()
+        none = f"no CUDA device that torch {torch_build()} can use{reason and f' ({reason})'}"
+        there = ", ".join(accelerators()) or none
         raise AcceleratorError(f"{name} is not available: this machine has {there}. Use --device cpu.")
     return device
 
@@ -110,12 +112,12 @@ def torch_cuda() -> str | None:
     return torch.version.cuda
 
 
-def _why() -> str:
-    """Why CUDA does not start, in brackets: for example, an old driver."""
+def why_no_cuda() -> str:
+    """Why CUDA does not start, for example an old driver; "" if it does."""
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        return f" ({str(error).strip().splitlines()[0].rstrip('.')})"
+        return str(error).strip().splitlines()[0].rstrip(".")
     return ""
 
 

@@ -1,7 +1,8 @@
 """Entry point of the frozen program, both executables.
 
 In: the command line. Out: the program's exit status. `-m MODULE` runs one of the program's modules as Python
-does, so that child processes have the same command line as in a checkout. Main thread.
+does, so that child processes have the same command line as in a checkout. Before anything else, the GPU
+runtime of the user comes into place (app/gpu_runtime/activation.py). Main thread.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ def restore_library_path() -> None:
 def main() -> int:
     """Run the command line or, after `-m`, a module."""
     restore_library_path()
+    from app.gpu_runtime.activation import activate
+
+    activate()
     if sys.argv[1:2] == ["-m"] and sys.argv[2:] and sys.argv[2].partition(".")[0] in _PACKAGES:
         module = sys.argv[2]
         del sys.argv[1:3]

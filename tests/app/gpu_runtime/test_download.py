@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.gpu_runtime import download
+from app.gpu_runtime.lock import GpuRuntimeError, Lock
+from app.package_index import PackageIndex
+from tests.doubles.package_server import PackageServer
+
+
+def _download(lock: Lock, to: Path, index: PackageIndex | None = None) -> list[int]:
+    seen: list[int] = []
+    download.download(lock.wheels, to, index, seen.append)
+    return seen
+
+
+def _names(lock: Lock) -> list[str]:
+    return [wheel.file_name for wheel in lock.wheels]
+
+
+def test_every_wheel_arrives_with_progress(lock: Lock, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    seen = _download(lock, to)
+    assert sorted(file.name for file in to.iterdir()) == sorted(_names(lock))
+    assert seen == sorted(seen)
+    assert seen[-1] == lock.download_bytes
+    assert download.missing_bytes(lock.wheels, to) == 0
+
+
+def test_what_is_there_is_not_asked_for_again(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
+    _download(lock, tmp_path / "to")
+    server.asked_for.clear()
+    _download(lock, tmp_path / "to")
+    assert not server.asked_for
+
+
+def test_an_answer_that_breaks_off_is_continued(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
+    server.cut_off = set(_names(lock))
+    _download(lock, tmp_path / "to")
+    assert len(server.ranges) == len(lock.wheels)
+    assert not list((tmp_path / "to").glob("*.part"))
+
+
+def test_a_later_call_continues_where_an_earlier_one_ended(
+    lock: Lock, server: PackageServer, tmp_path: Path
+) -> None:
+    to, last = tmp_path / "to", lock.wheels[-1]
+    server.always_cut_off = {last.file_name}
+    with pytest.raises(GpuRuntimeError, match="what was downloaded is kept"):
+        _download(lock, to)
+    assert download.missing_bytes(lock.wheels, to) == last.size - last.size // 2
+    server.always_cut_off = set()
+    server.asked_for.clear()
+    _download(lock, to)
+    assert server.asked_for == [last.file_name]
+    assert server.ranges[-1] == f"bytes={last.size // 2}-"
+
+
+def test_a_server_that_cannot_resume_sends_everything(
+    lock: Lock, server: PackageServer, tmp_path: Path
+) -> None:
+    server.resumes, server.cut_off = False, {lock.wheels[0].file_name}
+    _download(lock, tmp_path / "to")
+    assert (tmp_path / "to" / lock.wheels[0].file_name).stat().st_size == lock.wheels[0].size
+
+
+def test_a_wrong_hash_removes_the_file_alone(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
+    to, last = tmp_path / "to", lock.wheels[-1].file_name
+    server.damaged = {last}
+    with pytest.raises(GpuRuntimeError, match=r"arrived damaged.*the other files stay"):
+        _download(lock, to)
+    assert sorted(file.name for file in to.iterdir()) == sorted(_names(lock)[:-1])
+
+
+def test_a_file_that_is_not_there_is_named(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
+    (server.folder / lock.wheels[0].file_name).unlink()
+    with pytest.raises(GpuRuntimeError, match=f"{lock.wheels[0].file_name} cannot be downloaded: Not Found"):
+        _download(lock, tmp_path / "to")
+
+
+def test_a_server_that_is_gone_is_one_sentence(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
+    with PackageServer(server.folder) as gone:
+        index = PackageIndex(gone.url)
+    with pytest.raises(GpuRuntimeError, match=r"refused.*Check the connection"):
+        _download(lock, tmp_path / "to", index)
+
+
+def test_a_mirror_takes_the_place_of_the_addresses(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
+    with PackageServer(server.folder) as mirror:
+        _download(lock, tmp_path / "to", PackageIndex(mirror.url))
+        assert sorted(mirror.asked_for) == sorted(_names(lock))
+    assert not server.asked_for
+
+
+def test_a_mirror_without_the_file_is_named(lock: Lock, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with (
+        PackageServer(tmp_path / "empty") as mirror,
+        pytest.raises(GpuRuntimeError, match=r"has no torch-2\.13"),
+    ):
+        _download(lock, tmp_path / "to", PackageIndex(mirror.url))
+
+
+def test_an_index_that_is_no_address_is_one_sentence(lock: Lock, tmp_path: Path) -> None:
+    with pytest.raises(GpuRuntimeError, match="unknown url type"):
+        _download(lock, tmp_path / "to", PackageIndex("mirror"))
+
+
+def test_another_file_under_the_name_of_a_wheel(lock: Lock, tmp_path: Path) -> None:
+    file = tmp_path / "other.whl"
+    file.write_bytes(b"other")
+    with pytest.raises(GpuRuntimeError, match="its hash is wrong"):
+        download.check(lock.wheels[0], file)
