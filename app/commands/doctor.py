@@ -9,26 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from app import paths
+from app.commands import doctor_gpu
+from app.commands.doctor_finding import Finding
 from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
-from app.installation import gpu_remedy, remedy
+from app.installation import remedy
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions
 
-Status = Literal["ok", "note", "missing"]
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 _ECHO_CANCELLER = "pywebrtc-audio"
 """The only library below that the program runs without."""
@@ -41,16 +40,6 @@ _DISPLAY_TIMEOUT_S = 20
 _LOAD_WINDOW_S = 0.3
 _BUSY_SHARE = 0.5
 """Share of the cores that others may take without a note."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    status: Status
-    what: str
-    detail: str
-    what_to_do: str = ""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -124,8 +113,9 @@ def examine() -> Iterator[Finding]:
         ("sound", _sound),
         ("display", _display),
         ("processor", _processor),
-        ("GPU", _gpu),
-        ("TensorRT-LLM", _tensorrt_llm),
+        ("GPU", doctor_gpu.gpu),
+        ("GPU runtime", doctor_gpu.gpu_runtime),
+        ("TensorRT-LLM", doctor_gpu.tensorrt_llm),
     )
     for name, check in checks:
         try:
@@ -292,39 +282,3 @@ def _processor() -> Iterator[Finding]:
             f"other programs keep {load:.1f} of {found['cores']} cores busy; replies take longer",
             "Close programs that are not needed while you talk.",
         )
-
-
-def _gpu() -> Iterator[Finding]:
-    from engine_runtime import hardware
-
-    if devices := hardware.accelerators():
-        for device in devices:
-            yield Finding("ok", "GPU", device)
-    elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
-        yield Finding("note", "GPU", "there, but torch cannot use it", gpu_remedy())
-    else:
-        yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
-
-
-def _tensorrt_llm() -> Iterator[Finding]:
-    """Only required for engines, in an environment with the versions of its dependencies."""
-    from engine_runtime import hardware
-    from engine_runtime.executors.trtllm import environment
-
-    name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
-    found = [
-        f"{clash.package} {clash.installed or 'missing'} (wants {clash.required})"
-        for clash in environment.clashes()
-    ]
-    if sys.version_info[:2] != (3, 12):
-        found.append(f"Python {sys.version_info.major}.{sys.version_info.minor} (wants 3.12)")
-    if not (cuda := hardware.torch_cuda() or "no CUDA").startswith("13."):
-        found.append(f"torch for {cuda} (wants CUDA 13)")
-    if version is None:
-        clash = f"; it would clash with {', '.join(found)}" if found else ""
-        detail = f"not installed, needed only for engines of large models on NVIDIA GPUs{clash}"
-        yield Finding("note", name, detail, "Its own environment: packaging/TENSORRT.md.")
-        return
-    yield Finding("ok", name, version)
-    for clash in found:
-        yield Finding("note", name, f"{version} clashes with {clash}", "See packaging/TENSORRT.md.")

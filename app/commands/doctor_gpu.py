@@ -1,0 +1,69 @@
+"""The checks of `moss-voice doctor` about GPUs: torch's devices, the GPU runtime, TensorRT-LLM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+from app.commands.doctor_finding import Finding
+from app.installation import gpu_remedy, is_frozen
+from engine_runtime.errors import MossVoiceError
+
+
+def gpu() -> Iterator[Finding]:
+    """The devices that torch can use."""
+    from engine_runtime import hardware
+
+    if devices := hardware.accelerators():
+        for device in devices:
+            yield Finding("ok", "GPU", device)
+    elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
+        yield Finding("note", "GPU", "there, but torch cannot use it", gpu_remedy())
+    else:
+        yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
+
+
+def gpu_runtime() -> Iterator[Finding]:
+    """Of the packaged program alone: elsewhere the torch that is installed is the one that runs."""
+    from app.commands.gpu import describe
+    from app.gpu_runtime.status import find_status
+
+    if not is_frozen():
+        return
+    name = "GPU runtime"
+    try:
+        status = find_status()
+    except MossVoiceError as error:
+        yield Finding("note", name, error.what_is_wrong, error.what_to_do)
+        return
+    detail = "; ".join(describe(status)).removeprefix(f"{name}: ")
+    if status.state in ("failed", "untested"):
+        yield Finding("note", name, detail, gpu_remedy())
+    elif status.state != "absent" or status.older:
+        yield Finding("ok", name, detail)
+
+
+def tensorrt_llm() -> Iterator[Finding]:
+    """Only required for engines, in an environment with the versions of its dependencies."""
+    from engine_runtime import hardware
+    from engine_runtime.executors.trtllm import environment
+
+    name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
+    found = [
+        f"{clash.package} {clash.installed or 'missing'} (wants {clash.required})"
+        for clash in environment.clashes()
+    ]
+    if sys.version_info[:2] != (3, 12):
+        found.append(f"Python {sys.version_info.major}.{sys.version_info.minor} (wants 3.12)")
+    if not (cuda := hardware.torch_cuda() or "no CUDA").startswith("13."):
+        found.append(f"torch for {cuda} (wants CUDA 13)")
+    if version is None:
+        clash = f"; it would clash with {', '.join(found)}" if found else ""
+        detail = f"not installed, needed only for engines of large models on NVIDIA GPUs{clash}"
+        yield Finding("note", name, detail, "Its own environment: packaging/TENSORRT.md.")
+        return
+    yield Finding("ok", name, version)
+    for clash in found:
+        yield Finding("note", name, f"{version} clashes with {clash}", "See packaging/TENSORRT.md.")

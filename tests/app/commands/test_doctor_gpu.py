@@ -1,0 +1,44 @@
+"""The GPU runtime in `moss-voice doctor`; the other checks about GPUs are tested with the whole command."""
+
+from __future__ import annotations
+
+import pytest
+
+from app import paths
+from app.commands import doctor_gpu
+from app.gpu_runtime import status
+from app.gpu_runtime.lock import read_lock
+from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
+
+
+@pytest.fixture
+def packaged(monkeypatch: pytest.MonkeyPatch) -> RuntimeStore:
+    """A packaged program with torch for the processor, as far as the GPU runtime goes."""
+    monkeypatch.setattr(doctor_gpu, "is_frozen", lambda: True)
+    monkeypatch.setattr(status, "refuse_elsewhere", lambda: None)
+    return RuntimeStore(paths.gpu_runtime_dir())
+
+
+def test_a_packaged_program_shows_its_gpu_runtime(packaged: RuntimeStore) -> None:
+    assert list(doctor_gpu.gpu_runtime()) == []  # what the GPU line says is enough
+    key = read_lock().key
+    packaged.folder(key).mkdir(parents=True)
+    packaged.write_record(key, RuntimeRecord("state", "2.13.0+cu130 (CUDA 13.0)", ("cuda:0 Test GPU",)))
+    (finding,) = doctor_gpu.gpu_runtime()
+    assert finding.status == "ok"
+    assert "cuda:0 Test GPU" in finding.detail
+    packaged.write_record(key, RuntimeRecord("state", failure="its test ended with SIGSEGV"))
+    (finding,) = doctor_gpu.gpu_runtime()
+    assert finding.status == "note"
+    assert "SIGSEGV" in finding.detail
+
+
+def test_elsewhere_there_is_no_gpu_runtime_to_show() -> None:
+    assert list(doctor_gpu.gpu_runtime()) == []
+
+
+def test_a_package_that_needs_no_gpu_runtime_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_gpu, "is_frozen", lambda: True)
+    (finding,) = doctor_gpu.gpu_runtime()
+    assert finding.status == "note"
+    assert "for the packaged program" in finding.detail
