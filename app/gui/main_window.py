@@ -27,6 +27,7 @@ from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.export import Export
 from app.gui.follows_language import FollowsLanguage
+from app.gui.gpu_installer import make_installer
 from app.gui.header_bar import HeaderBar
 from app.gui.help_menu import HelpMenu
 from app.gui.latency_view import LatencyView
@@ -53,12 +54,7 @@ from app.session.commands import (
     Start,
     Stop,
 )
-from app.session.events import (
-    DevicesChanged,
-    SampleFinished,
-    SampleStarted,
-    SessionState,
-)
+from app.session.events import DevicesChanged, SampleFinished, SampleStarted, SessionState
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
 from engine_runtime.timing import TimingEvent
@@ -109,6 +105,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.composer = Composer(theme, icons)
         self.latency = LatencyView(theme)
         self.controls = ControlBar(theme, icons)
+        self.gpu = make_installer(self, self.closed)
         self.export = Export(self, self.latency, self.banner, self.notice)
         self.help = HelpMenu(self.banner, self.notice, self)
         self.latency.cleared.connect(self.export.clear)
@@ -156,10 +153,11 @@ class MainWindow(FollowsLanguage, QMainWindow):
         if self.applied.current.keep != "nothing":
             self.conversations.continue_latest()
         self.bridge.start()
+        self.errors.show_gpu_runtime()
 
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
-        dialog = SettingsDialog(self.engine.shown(), self._devices, self, self.bridge)
+        dialog = SettingsDialog(self.engine.shown(), self._devices, self, self.bridge, self.gpu)
         if dialog.exec() == QDialog.DialogCode.Accepted:
             self.engine.apply(dialog.preferences())
         dialog.deleteLater()

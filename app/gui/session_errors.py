@@ -1,19 +1,24 @@
-"""Errors of the session, shown in the banner.
+"""Errors of the session and of the program's start, shown in the banner.
 
-In: errors of the session, its loss, changes of the devices. Out: the banner, whose button looks for devices
-again or opens the settings. GUI thread.
+In: errors of the session, its loss, changes of the devices, the GPU runtime that cannot be used. Out: the
+banner, whose button looks for devices again or opens the settings. GUI thread.
 """
 
 from __future__ import annotations
 
+import logging
+
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
 
+from app.gpu_runtime.activation import take_notice
 from app.gui.bridge import SessionBridge
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.session.commands import RescanDevices
 from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped
+
+_log = logging.getLogger(__name__)
 
 
 class SessionErrors(QObject):
@@ -36,6 +41,12 @@ class SessionErrors(QObject):
         bridge.lost.connect(self._show_loss)
         bridge.devices_changed.connect(self._follow_devices)
         banner.remedied.connect(self._remedy)
+
+    def show_gpu_runtime(self) -> None:
+        """Show once why the GPU runtime is not used."""
+        if notice := take_notice():
+            _log.warning("%s", notice)
+            self._banner.show_error(in_words(notice.what_is_wrong), in_words(notice.what_to_do))
 
     def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
         is_about_sound = isinstance(event, ErrorRaised) and event.is_about_sound

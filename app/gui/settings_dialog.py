@@ -13,6 +13,8 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTabWidget, QVBoxLayout
 from app.gui.appearance_page import AppearancePage
 from app.gui.bridge import SessionBridge
 from app.gui.conversation_page import ConversationPage
+from app.gui.gpu_installer import GpuInstaller
+from app.gui.gpu_page import GpuPage
 from app.gui.keeping_page import KeepingPage
 from app.gui.model_page import ModelPage
 from app.gui.preferences import Preferences
@@ -24,7 +26,7 @@ from app.session.events import DevicesChanged
 
 
 class SettingsDialog(QDialog):
-    """All settings, one page for each subject; `bridge` is for the sound check."""
+    """All settings, one page for each subject; `bridge` is for the sound check, `gpu` for its page."""
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class SettingsDialog(QDialog):
         devices: DevicesChanged | None,
         parent: QWidget | None = None,
         bridge: SessionBridge | None = None,
+        gpu: GpuInstaller | None = None,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
@@ -47,6 +50,7 @@ class SettingsDialog(QDialog):
             (self.tr("Talking"), TalkPage(parent)),
             (self.tr("Privacy"), KeepingPage()),
             (self.tr("Model"), self.model),
+            *([(self.tr("GPU"), GpuPage(gpu))] if gpu is not None else []),
             (self.tr("Appearance"), AppearancePage()),
         ):
             self.tabs.addTab(page, name)

@@ -725,6 +725,62 @@
         <source>Choose a model that works in the settings.</source>
         <translation>请在设置中选择可用的模型。</translation>
     </message>
+    <message>
+        <source>The GPU runtime is not used: %1.</source>
+        <translation>未使用 GPU 运行时：%1。</translation>
+    </message>
+    <message>
+        <source>The program runs on the processor; `moss-voice gpu install` repairs it.</source>
+        <translation>程序在处理器上运行；`moss-voice gpu install` 可以修复。</translation>
+    </message>
+    <message>
+        <source>The GPU runtime is installed, but %1.</source>
+        <translation>GPU 运行时已安装，但是：%1。</translation>
+    </message>
+    <message>
+        <source>The program goes on as before; start the installation again to repeat the test.</source>
+        <translation>程序照旧运行；重新开始安装即可再次测试。</translation>
+    </message>
+    <message>
+        <source>No NVIDIA driver was found, without which no GPU can be used.</source>
+        <translation>未找到 NVIDIA 驱动程序，没有它就无法使用 GPU。</translation>
+    </message>
+    <message>
+        <source>Install a driver that supports CUDA %1, and see that nvidia-smi works.</source>
+        <translation>请安装支持 CUDA %1 的驱动程序，并确认 nvidia-smi 可以运行。</translation>
+    </message>
+    <message>
+        <source>The NVIDIA driver supports CUDA %1, and %2 is needed.</source>
+        <translation>NVIDIA 驱动程序支持 CUDA %1，需要 %2。</translation>
+    </message>
+    <message>
+        <source>Install a newer driver.</source>
+        <translation>请安装更新的驱动程序。</translation>
+    </message>
+    <message>
+        <source>The disk of %1 has %2 GB free, and %3 GB are needed.</source>
+        <translation>%1 所在磁盘剩余 %2 GB，需要 %3 GB。</translation>
+    </message>
+    <message>
+        <source>Free some space and start again.</source>
+        <translation>请腾出一些空间后重新开始。</translation>
+    </message>
+    <message>
+        <source>The disk of %1 is full.</source>
+        <translation>%1 所在磁盘已满。</translation>
+    </message>
+    <message>
+        <source>Free some space and start again: what was downloaded is kept.</source>
+        <translation>请腾出一些空间后重新开始：已下载的内容会保留。</translation>
+    </message>
+    <message>
+        <source>%1 cannot be downloaded: %2.</source>
+        <translation>无法下载 %1：%2。</translation>
+    </message>
+    <message>
+        <source>Check the connection and start again: what was downloaded is kept.</source>
+        <translation>请检查网络连接后重新开始：已下载的内容会保留。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
@@ -1085,6 +1141,10 @@
     <message>
         <source>Appearance</source>
         <translation>外观</translation>
+    </message>
+    <message>
+        <source>GPU</source>
+        <translation>GPU</translation>
     </message>
 </context>
 <context>
@@ -2222,6 +2282,105 @@
     <message>
         <source>Loading %1 …</source>
         <translation>正在加载 %1 …</translation>
+    </message>
+</context>
+<context>
+    <name>GpuPage</name>
+    <message>
+        <source>Cancel</source>
+        <translation>取消</translation>
+    </message>
+    <message>
+        <source>Remove …</source>
+        <translation>移除 …</translation>
+    </message>
+    <message>
+        <source>GPU</source>
+        <translation>GPU</translation>
+    </message>
+    <message>
+        <source>The program came with PyTorch for the processor. Large models need an NVIDIA GPU and PyTorch for it, which is downloaded from PyPI, checked, and tested before it is used. An interrupted download continues.</source>
+        <translation>程序自带处理器版 PyTorch。大模型需要 NVIDIA GPU 及对应的 PyTorch：从 PyPI 下载，经过校验和测试后才会使用。中断的下载可以继续。</translation>
+    </message>
+    <message>
+        <source>Check and test again</source>
+        <translation>重新检查并测试</translation>
+    </message>
+    <message>
+        <source>Install</source>
+        <translation>安装</translation>
+    </message>
+    <message>
+        <source>Looking …</source>
+        <translation>正在查看 …</translation>
+    </message>
+    <message>
+        <source>%1 is in use.</source>
+        <translation>正在使用 %1。</translation>
+    </message>
+    <message>
+        <source>%1 is installed. Start the program again to use it.</source>
+        <translation>%1 已安装。重新启动程序后使用。</translation>
+    </message>
+    <message>
+        <source>Not used: %1.</source>
+        <translation>未使用：%1。</translation>
+    </message>
+    <message>
+        <source>Installed, but not tested successfully.</source>
+        <translation>已安装，但未通过测试。</translation>
+    </message>
+    <message>
+        <source>Not installed. %1 to download, %2 on the disk.</source>
+        <translation>未安装。需下载 %1，占用磁盘 %2。</translation>
+    </message>
+    <message>
+        <source>Removing …</source>
+        <translation>正在移除 …</translation>
+    </message>
+    <message>
+        <source>Checking …</source>
+        <translation>正在检查 …</translation>
+    </message>
+    <message>
+        <source>Downloading …</source>
+        <translation>正在下载 …</translation>
+    </message>
+    <message>
+        <source>Unpacking …</source>
+        <translation>正在解包 …</translation>
+    </message>
+    <message>
+        <source>Testing …</source>
+        <translation>正在测试 …</translation>
+    </message>
+    <message>
+        <source>Starting …</source>
+        <translation>正在启动 …</translation>
+    </message>
+    <message>
+        <source>%1 of %2</source>
+        <translation>%1 / %2</translation>
+    </message>
+    <message>
+        <source>No GPU was found.</source>
+        <translation>未找到 GPU。</translation>
+    </message>
+    <message>
+        <source>Slower without Triton: %1.</source>
+        <translation>没有 Triton，速度较慢：%1。</translation>
+    </message>
+    <message>
+        <source>Remove PyTorch for the GPU?</source>
+        <translation>移除 GPU 版 PyTorch？</translation>
+    </message>
+    <message>
+        <source>The program runs on the processor from its next start on.</source>
+        <translation>程序从下次启动起在处理器上运行。</translation>
+    </message>
+    <message>
+        <source>Remove</source>
+        <translation>移除</translation>
     </message>
 </context>
 </TS>

@@ -8,6 +8,8 @@ import pytest
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
+from app.gpu_runtime.lock import GpuRuntimeError
+from app.gui import session_errors
 from app.gui.bridge import SessionBridge
 from app.gui.error_banner import ErrorBanner
 from app.gui.icons import Icons
@@ -56,3 +58,19 @@ def test_another_error_stays_when_the_device_is_back(bridge: SessionBridge, bann
     bridge.devices_changed.emit(BACK)
     assert (banner.message, banner.advice) == ("The disk is full.", "Free some space.")
     assert banner.remedy_button.isHidden()
+
+
+def test_a_gpu_runtime_that_is_not_used_is_shown(
+    qtbot: QtBot, bridge: SessionBridge, banner: ErrorBanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices = [GpuRuntimeError("The GPU runtime is not used: it is broken. Repair it."), None]
+    monkeypatch.setattr(session_errors, "take_notice", lambda: notices.pop(0))
+    window = QWidget()
+    qtbot.addWidget(window)
+    errors = SessionErrors(window, bridge, banner)
+    errors.show_gpu_runtime()
+    assert banner.message == "The GPU runtime is not used: it is broken."
+    assert banner.advice == "Repair it."
+    banner.dismiss()
+    errors.show_gpu_runtime()
+    assert not banner.isVisible()
