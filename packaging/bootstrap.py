@@ -33,6 +33,8 @@ CONSTRAINTS = ROOT / "packaging" / "constraints.txt"
 MARK = VENV / "moss-voice-installed"
 SUPPORTED = ((3, 11), (3, 12))
 TORCH = "torch==2.13.0"
+CUDA_TORCH = TORCH.replace("==", "===")
+"""The build of PyPI alone: 2.13.0+cpu, as installed by an earlier run without --gpu, meets == as well."""
 # Where pip looks for the CPU build, in this order: a mirror may have it, PyPI has not.
 CPU_TORCH_SOURCES = (
     (),
@@ -169,7 +171,7 @@ def download_wheels(folder: Path, gpu: bool) -> int:
     make_environment()
     _say(f"Downloading Python packages to {folder}")
     common = ("--dest", str(folder), "--find-links", folder.resolve().as_uri())
-    torch = TORCH if gpu else f"{TORCH}+cpu"
+    torch = CUDA_TORCH if gpu else f"{TORCH}+cpu"
     sources = ((),) if gpu else CPU_TORCH_SOURCES
     if all(_pip("download", *common, *source, torch, check=False, quiet=True) != 0 for source in sources):
         raise SetUpError(
@@ -193,7 +195,7 @@ def _install_torch(gpu: bool) -> None:
             if _pip("install", *source, f"{TORCH}+cpu", check=False, quiet=True) == 0:
                 return
         _say("The CPU build of torch cannot be reached; taking the default one with CUDA (about 3 GB).")
-    _pip("install", TORCH)
+    _pip("install", CUDA_TORCH)
 
 
 def _fingerprint(with_tests: bool, gpu: bool) -> str:

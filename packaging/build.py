@@ -109,7 +109,7 @@ def make_environment(folder: Path, *, gpu: bool, only_tools: bool) -> Path:
 def install_torch(python: Path, gpu: bool) -> None:
     """The wanted build of torch, of the first source that has it. Raises subprocess.CalledProcessError."""
     if gpu:
-        pip(python, "install", bootstrap.TORCH)
+        pip(python, "install", bootstrap.CUDA_TORCH)
         return
     *others, last = bootstrap.CPU_TORCH_SOURCES
     for source in others:

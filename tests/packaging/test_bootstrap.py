@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 
 @pytest.fixture
@@ -141,7 +142,15 @@ def test_without_a_gpu_the_cpu_build_is_asked_for_first(
     bootstrap._install_torch(gpu=False)
     assert asked == [("install", "torch==2.13.0+cpu")]
     bootstrap._install_torch(gpu=True)
-    assert asked[-1] == ("install", "torch==2.13.0")
+    assert asked[-1] == ("install", "torch===2.13.0")
+
+
+def test_the_cpu_build_does_not_pass_for_the_one_with_cuda(bootstrap: ModuleType) -> None:
+    """As it would with ==: `run --gpu` after `run` would change nothing."""
+    wanted = Requirement(bootstrap.CUDA_TORCH).specifier
+    assert wanted.contains("2.13.0")
+    assert not wanted.contains("2.13.0+cpu")
+    assert Requirement(bootstrap.TORCH).specifier.contains("2.13.0+cpu")
 
 
 def test_a_library_for_engines_that_cannot_be_had_is_said_and_left_out(

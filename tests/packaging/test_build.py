@@ -25,7 +25,7 @@ def test_the_tools_are_pinned(build: ModuleType) -> None:
     assert {*build.TOOLS, "altgraph", "pyproject_hooks"} <= pins
 
 
-@pytest.mark.parametrize(("gpu", "torch"), [(False, "torch==2.13.0+cpu"), (True, "torch==2.13.0")])
+@pytest.mark.parametrize(("gpu", "torch"), [(False, "torch==2.13.0+cpu"), (True, "torch===2.13.0")])
 def test_an_environment_is_made_once_with_one_build_of_torch(
     build: ModuleType, asked: list[str], tmp_path: Path, gpu: bool, torch: str
 ) -> None:
