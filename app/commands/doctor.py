@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from app import paths
-from app.commands import doctor_gpu
+from app.commands import doctor_gpu, doctor_newest
 from app.commands.doctor_finding import Finding
 from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
@@ -62,13 +62,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="with --report: folders of TensorRT-LLM checkpoints or engines to describe in it",
     )
+    doctor_newest.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make all checks and print them."""
     _check_report(arguments.report, arguments.about)
+    if arguments.index_url is not None and not arguments.newest:
+        raise UsageError("--index-url goes with --newest. Give both, or neither.")
     findings = list(examine())
+    if arguments.newest:
+        findings += doctor_newest.newest(arguments.index_url)
     missing = [finding for finding in findings if finding.status == "missing"]
     lines = [*_lines(findings), _summary(missing)]
     if arguments.report is not None:

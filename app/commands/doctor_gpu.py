@@ -51,6 +51,11 @@ def tensorrt_llm() -> Iterator[Finding]:
     from engine_runtime.executors.trtllm import environment
 
     name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
+    if is_frozen():
+        detail = "not in the packaged program, needed only for engines of large models on NVIDIA GPUs"
+        advice = "Start the program from an environment that has it (packaging/TENSORRT.md in its source)."
+        yield Finding("note", name, detail, advice)
+        return
     found = [
         f"{clash.package} {clash.installed or 'missing'} (wants {clash.required})"
         for clash in environment.clashes()

@@ -38,7 +38,7 @@ class SettingsDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
-        self.setMinimumWidth(660)
+        self.setMinimumWidth(740)
         self._given = preferences
         self.model, self.sound_check = ModelPage(), SoundCheckPage(bridge)
         self.tabs = QTabWidget()

@@ -42,3 +42,10 @@ def test_a_package_that_needs_no_gpu_runtime_says_so(monkeypatch: pytest.MonkeyP
     (finding,) = doctor_gpu.gpu_runtime()
     assert finding.status == "note"
     assert "for the packaged program" in finding.detail
+
+
+def test_tensorrt_llm_is_not_missed_in_a_packaged_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_gpu, "is_frozen", lambda: True)
+    (finding,) = doctor_gpu.tensorrt_llm()
+    assert finding.detail.startswith("not in the packaged program")
+    assert "packaging/TENSORRT.md" in finding.what_to_do
