@@ -18,7 +18,21 @@ from platform import platform, python_version
 from typing import NoReturn, TypeGuard
 
 from app import paths, process
-from app.commands import bench, console, demo, doctor, fetch, gpu, inspect, replay, talk, trt, verify, window
+from app.commands import (
+    bench,
+    console,
+    demo,
+    devices,
+    doctor,
+    fetch,
+    gpu,
+    inspect,
+    replay,
+    talk,
+    trt,
+    verify,
+    window,
+)
 from app.commands.engine_options import add_engine_options, add_microphone_options, add_turn_options
 from app.gpu_runtime.activation import take_notice
 from app.logging_setup import set_up_logging
@@ -67,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, console, demo, replay, bench, verify, inspect, fetch, gpu, trt, doctor):
+    for command in (talk, console, demo, replay, bench, verify, inspect, devices, fetch, gpu, trt, doctor):
         command.add_parser(commands)
     return parser
 

@@ -1,11 +1,16 @@
-"""Progress bars (on a terminal only) and notes on stderr."""
+"""Progress bars (on a terminal only) and notes on stderr; progress as lines on stdout for another program."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+_LINE_S = 0.2
+"""Lines of progress come no more often than this."""
 
 
 def note(text: str) -> None:
@@ -36,3 +41,23 @@ def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], No
         file=sys.stderr,
     ) as bar:
         yield lambda done: bar.update(done - bar.n)
+
+
+def line_printer(step: str) -> Callable[[float, float], None]:
+    """A function that prints lines of JSON on stdout: `step`, and how much of `total` is `done`."""
+    printed_s = 0.0
+
+    def show(done: float, total: float) -> None:
+        nonlocal printed_s
+        if done >= total or time.monotonic() - printed_s >= _LINE_S:
+            printed_s = time.monotonic()
+            print(json.dumps({"step": step, "done": done, "total": total}), flush=True)
+
+    return show
+
+
+@contextmanager
+def progress_lines(step: str) -> Iterator[Callable[[float], None]]:
+    """As `progress_bar`, in lines for another program."""
+    show = line_printer(step)
+    yield lambda share: show(share, 1.0)

@@ -39,7 +39,7 @@ def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | 
     found: dict[str, str | int | float] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
@@ -121,7 +121,8 @@ def why_no_cuda() -> str:
     return ""
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():

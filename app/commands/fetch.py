@@ -1,19 +1,21 @@
 """moss-voice fetch: download a released model and create a bundle from it.
 
 Downloads the checkpoints, or uses existing folders, and writes the bundle.toml that all other commands read.
-Notes and progress go to stderr, the bundle's folder to stdout.
+Notes and progress go to stderr, the bundle's folder to stdout. --remove deletes what was fetched.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from app import paths
 from app.commands.talk import UsageError
-from app.progress import progress_bar, say
+from app.installed_models import RELEASED, remove
+from app.progress import line_printer, progress_bar, progress_lines, say
 
-MODELS = ("moss-speech",)
+MODELS = (RELEASED,)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,15 +46,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--offline", action="store_true", help="use earlier downloads and send nothing (HF_HUB_OFFLINE)"
     )
+    parser.add_argument("--remove", action="store_true", help="delete the model that was fetched")
+    parser.add_argument("--json", action="store_true", help="print progress and result as lines of JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Get the files, create the bundle, print its folder."""
+    """Get the files, create the bundle, print its folder; or remove it."""
     if arguments.codec_from is not None and arguments.source is None:
         raise UsageError("--codec-from goes with --from. Give both, or neither to download.")
+    if arguments.remove:
+        if arguments.source is not None or arguments.to is not None or arguments.offline:
+            raise UsageError("--remove goes without --from, --to and --offline. Leave them out.")
+        remove(paths.user_bundles_dir() / arguments.model)
+        return 0
     from engine_runtime.bundle.released import assembly, download, layout
 
+    shown = progress_lines if arguments.json else progress_bar
     to: Path = arguments.to or paths.user_bundles_dir() / arguments.model
     commits: dict[str, str] = {}
     hashes: dict[Path, str] = {}
@@ -63,15 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
         lm, codec = download.find_offline(to)
         say(layout.LICENCE_NOTE)
     else:
-        remote = download.download(to, say=say)
-        with progress_bar("check") as progress:
+        remote = download.download(to, say=say, progress=line_printer("download") if arguments.json else None)
+        with shown("check") as progress:
             hashes = download.check(to, remote, progress)
         lm, codec = (repository.folder(to) for repository in remote)
         commits = {repository.name: repository.commit for repository in remote}
     released = layout.find_released(lm, codec)
-    with progress_bar("hash") as progress:
+    with shown("hash") as progress:
         bundle = assembly.assemble(released, to, commits=commits, hashes=hashes, progress=progress)
     say(f"{bundle.name}: {download.size_in_words(bundle.total_bytes)} in {len(bundle.files)} files.")
     say(f"Talk to it with: moss-voice --bundle {bundle.path} --voice RECORDING.wav")
-    print(bundle.path)
+    print(json.dumps({"bundle": str(bundle.path)}) if arguments.json else bundle.path)
     return 0

@@ -12,6 +12,7 @@ from typing import Any
 import safetensors
 
 from app import paths
+from app.progress import progress_bar, progress_lines
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import BundleError
 
@@ -25,12 +26,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bundle", metavar="BUNDLE", nargs="?", type=paths.user_path, help="folder (default: the shipped one)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--progress", action="store_true", help="print progress as lines of JSON before")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, check and describe the bundle."""
-    bundle = Bundle.open(_folder(arguments.bundle), verify="sha256")
+    with (progress_lines if arguments.progress else progress_bar)("check") as progress:
+        bundle = Bundle.open(_folder(arguments.bundle), verify="sha256", progress=progress)
     description = describe(bundle)
     if arguments.json:
         print(json.dumps(description))

@@ -127,6 +127,15 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Free some space and start again: what was downloaded is kept."),
     QT_TRANSLATE_NOOP("Errors", "%1 cannot be downloaded: %2."),
     QT_TRANSLATE_NOOP("Errors", "Check the connection and start again: what was downloaded is kept."),
+    QT_TRANSLATE_NOOP("Errors", "%1 cannot be loaded from %2: %3."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "Check the connection and run the same fetch again; existing files are kept."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "The disk of %1 has %2 free, and %3 are needed."),
+    QT_TRANSLATE_NOOP("Errors", "Free some space, or choose a folder on another disk with --to."),
+    QT_TRANSLATE_NOOP("Errors", "%1 arrived damaged (%2 of %3 bytes, or a wrong hash) and was removed."),
+    QT_TRANSLATE_NOOP("Errors", "Run the same fetch again, the other files stay."),
+    QT_TRANSLATE_NOOP("Errors", "weights without a licence file (the code of MOSS-Speech is Apache-2.0)"),
     QT_TRANSLATE_NOOP("Errors", "See the log file for details."),
     QT_TRANSLATE_NOOP("Errors", "The engine failed with an unexpected %1: %2."),
     QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, see the log file for details."),

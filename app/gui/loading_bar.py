@@ -1,6 +1,6 @@
 """A progress bar above the question field while an engine is loaded.
 
-In: EngineLoading and StateChanged of the session, the name of the model. GUI thread.
+In: EngineLoading and StateChanged of the session, the models that are requested. GUI thread.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QLabel, QProgressBar, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
+from app.gui.engine_switch import EngineSwitch
 from app.gui.follows_language import FollowsLanguage
 from app.session.events import EngineLoading, SessionState, StateChanged
 
@@ -24,7 +25,7 @@ class LoadingBar(FollowsLanguage, QWidget):
         delay: runs from the beginning of the loading to the moment at which the bar is shown.
     """
 
-    def __init__(self, bridge: SessionBridge, parent: QWidget | None = None) -> None:
+    def __init__(self, bridge: SessionBridge, engine: EngineSwitch, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._name = ""
         self.words, self.bar = QLabel(), QProgressBar()
@@ -42,9 +43,11 @@ class LoadingBar(FollowsLanguage, QWidget):
         self.delay.timeout.connect(self.show)
         bridge.state_changed.connect(self._follow)
         bridge.engine_loading.connect(self._show_share)
+        engine.loading.connect(self._expect)
+        self._expect(engine.bundle.name)
         self.hide()
 
-    def expect(self, name: str) -> None:
+    def _expect(self, name: str) -> None:
         """The next engine to load is of this model."""
         self._name = name
         self.bar.setRange(0, 0)

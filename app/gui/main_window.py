@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QDialog, QMainWindow
+from PySide6.QtWidgets import QMainWindow
 
 from app import paths
 from app.gui.applied_preferences import AppliedPreferences
@@ -38,7 +38,7 @@ from app.gui.preferences import PreferenceStore
 from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
 from app.gui.session_errors import SessionErrors
-from app.gui.settings_dialog import SettingsDialog
+from app.gui.settings_actions import SettingsActions
 from app.gui.shortcuts import Shortcuts
 from app.gui.themes import ThemeChoice
 from app.gui.transcript import Transcript
@@ -99,13 +99,14 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.header = HeaderBar(theme, icons)
         self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
-        self.loading = LoadingBar(self.bridge)
+        self.loading = LoadingBar(self.bridge, self.engine)
+        self.gpu = make_installer(self, self.closed)
+        self.settings = SettingsActions(self, self.bridge, self.engine, self.gpu, self.banner, self.notice)
         self.transcript = Transcript(theme, icons)
         self.sample_row = SampleRow(load_samples(paths.assets_dir() / "samples"), theme, icons)
         self.composer = Composer(theme, icons)
         self.latency = LatencyView(theme)
         self.controls = ControlBar(theme, icons)
-        self.gpu = make_installer(self, self.closed)
         self.export = Export(self, self.latency, self.banner, self.notice)
         self.help = HelpMenu(self.banner, self.notice, self)
         self.latency.cleared.connect(self.export.clear)
@@ -155,13 +156,6 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.bridge.start()
         self.errors.show_gpu_runtime()
 
-    def open_settings(self) -> None:
-        """Show the settings dialog; OK applies."""
-        dialog = SettingsDialog(self.engine.shown(), self._devices, self, self.bridge, self.gpu)
-        if dialog.exec() == QDialog.DialogCode.Accepted:
-            self.engine.apply(dialog.preferences())
-        dialog.deleteLater()
-
     def toggle_theme(self) -> None:
         """Switch between light and dark."""
         choice = ThemeChoice.LIGHT if self.look.theme.is_dark else ThemeChoice.DARK
@@ -198,6 +192,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.applied.store.keep_bytes("latency", self.modes.detached.saveGeometry())
         self.applied.close(latency_panel=self.modes.shows_panel, latency_window=self.modes.is_detached)
         self.modes.close()
+        self.settings.close()
         self.bridge.stop()
         if not self.bridge.session.stop():
             _log.warning("the session did not end in time")
@@ -223,10 +218,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.devices_changed.connect(self._take_devices)
         bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
         bridge.error_raised.connect(self._show_present_state)
-        self.engine.noticed.connect(self.notice.show_notice)
-        self.engine.loading.connect(self.loading.expect)
-        self.loading.expect(self.engine.bundle.name)
-        self.errors.settings_wanted.connect(self.open_settings)
+        self.errors.settings_wanted.connect(self.settings.open_settings)
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
         bridge.timings.connect(self._take_timings)
 
@@ -293,7 +285,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         header.history_wanted.connect(self._open_history)
         header.theme_toggled.connect(self.toggle_theme)
         header.language_toggled.connect(self.toggle_language)
-        header.settings_wanted.connect(self.open_settings)
+        header.settings_wanted.connect(self.settings.open_settings)
         header.panel_wanted.connect(self.modes.toggle_panel)
         header.detach_action.triggered.connect(self.modes.detach_panel)
         self.modes.panel_detached.connect(header.detach_action.setChecked)
@@ -328,7 +320,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             "F9": self.modes.toggle_panel,
             "Shift+F9": self.modes.toggle_detached,
             "F10": self.modes.enter_compact,
-            "Ctrl+,": self.open_settings,
+            "Ctrl+,": self.settings.open_settings,
             "Ctrl+Q": self.background.quit,
         }
         return Shortcuts(self, actions, lambda: self.ways.talk_keys)

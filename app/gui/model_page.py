@@ -1,58 +1,94 @@
-"""The page of the settings dialog about the model: bundle, voice, and how the codec runs.
+"""The page of the settings dialog about the model: which one, its voice, its device and its weight format.
 
-In: preferences. Out: the edited preferences; bundle and voice are checked while they are edited. GUI thread.
+In: preferences, the models on this computer, the memory of its devices. Out: the edited preferences; bundle
+and voice are checked while they are edited. GUI thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QFileDialog
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFileDialog
 
 from app import paths
 from app.audio.wav import read_beginning
+from app.gui.device_choice import DeviceChoice
+from app.gui.device_plans import DevicePlans, DeviceRoom
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
-from app.gui.preferences import FLOW_STEPS_RANGE, Preferences
-from app.gui.settings_page import SettingsPage, choice_box, choose, spin_box
-from engine_runtime.bundle.bundle import Bundle
+from app.gui.model_jobs import ModelJobs
+from app.gui.model_list import ModelList
+from app.gui.preferences import Preferences
+from app.gui.settings_page import SettingsPage
+from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource, cut_speech
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.options import Dtype, FlowSchedule
+from engine_runtime.options import WeightFormat
+
+
+class ModelTools(QObject):
+    """What the window keeps while the settings are closed: downloads, and what fits on which device."""
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self.jobs, self.plans = ModelJobs(self), DevicePlans(self)
+
+    def close(self) -> None:
+        """End the processes: the window closes."""
+        self.jobs.close()
+        self.plans.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """The engine that runs: its memory is free for another one."""
+
+    bundle: Path
+    device: str
+    form: tuple[WeightFormat, bool]
+
+    @classmethod
+    def of(cls, preferences: Preferences) -> RunningEngine:
+        """That of these preferences."""
+        form = preferences.weights, preferences.saves_memory
+        return cls(folder_of(preferences.bundle), preferences.device, form)
 
 
 class ModelPage(SettingsPage):
-    """The flow steps show "as the bundle says" at their lowest value, which means None.
+    """`running` are the preferences of the engine that runs. Without `tools` nothing is downloaded, and the
+    devices stay unknown.
 
     Signals:
         files_checked: bundle or voice were changed and checked; see `is_usable`.
+        resized: texts have grown or shrunk.
     """
 
     files_checked = Signal()
+    resized = Signal()
 
-    def __init__(self) -> None:
+    def __init__(self, tools: ModelTools | None = None, running: Preferences | None = None) -> None:
+        self._plans = None if tools is None else tools.plans
+        self._asked = ""
+        self._running = None if running is None else RunningEngine.of(running)
         self.bundle = FileField(
             self.tr("Folder of the model bundle"),
             self.tr("The bundle that came with the program"),
             self._browse_bundles,
         )
+        in_use = None if self._running is None else self._running.bundle
+        self.models = ModelList(self.bundle, None if tools is None else tools.jobs, in_use)
         self.voice = FileField(
             self.tr("Recording of the voice to speak with"),
             self.tr("The voice of the bundle"),
             self._browse_recordings,
         )
-        self.flow_steps = spin_box(
-            FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
-        )
-        self.schedule_box = choice_box((schedule, schedule) for schedule in get_args(FlowSchedule))
-        self.codec_box = choice_box((("auto", None), *((dtype, dtype) for dtype in get_args(Dtype))))
-        self.exact_encoding = QCheckBox(self.tr("Encode my speech again at the end of my turn"))
+        self.device = DeviceChoice()
         super().__init__(
-            (self.tr("Model &bundle"), self.bundle, ""),
+            (self.tr("&Model"), self.models, ""),
             (
                 self.tr("&Voice"),
                 self.voice,
@@ -61,24 +97,22 @@ class ModelPage(SettingsPage):
                     "bundles whose voice can be chosen."
                 ),
             ),
-            (self.tr("&Flow steps"), self.flow_steps, self.tr("More steps sound cleaner and take longer.")),
+            (self.tr("&Device"), self.device.device_box, ""),
             (
-                self.tr("Flow sc&hedule"),
-                self.schedule_box,
-                self.tr("Time schedule of the steps; cosine is the reference."),
+                self.tr("&Weights"),
+                self.device.weights_box,
+                self.tr("On a GPU, fewer bits take less memory and are faster; native is the most accurate."),
             ),
-            (self.tr("&Codec precision"), self.codec_box, self.tr("Half precision saves GPU memory.")),
-            (
-                self.tr("E&xact encoding"),
-                self.exact_encoding,
-                self.tr(
-                    "As the model was trained; replies start a little later. "
-                    "It changes nothing with the bundle that came with the program."
-                ),
-            ),
+            ("", self.device.saves_memory, ""),
+            ("", self.device.note, ""),
         )
-        self.bundle.changed.connect(self._check_files)
+        self.device.setParent(self)
+        self.models.changed.connect(self._check_files)
         self.voice.changed.connect(self._check_files)
+        self.models.resized.connect(self.resized)
+        self.device.changed.connect(self.resized)
+        if self._plans is not None:
+            self._plans.found.connect(self._show_rooms)
 
     @property
     def is_usable(self) -> bool:
@@ -87,25 +121,14 @@ class ModelPage(SettingsPage):
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
-        self.bundle.path, self.voice.path = preferences.bundle, preferences.voice
-        steps = preferences.flow_steps
-        self.flow_steps.setValue(self.flow_steps.minimum() if steps is None else steps)
-        choose(self.schedule_box, preferences.flow_schedule)
-        choose(self.codec_box, preferences.codec_dtype)
-        self.exact_encoding.setChecked(preferences.exact_encoding)
+        self.models.bundle, self.voice.path = preferences.bundle, preferences.voice
+        self.device.show_preferences(preferences)
+        self._check_files()
 
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the page."""
-        steps = self.flow_steps.value()
-        return dataclasses.replace(
-            preferences,
-            bundle=self.bundle.path,
-            voice=self.voice.path,
-            flow_steps=None if steps == self.flow_steps.minimum() else steps,
-            flow_schedule=self.schedule_box.currentData(),
-            codec_dtype=self.codec_box.currentData(),
-            exact_encoding=self.exact_encoding.isChecked(),
-        )
+        chosen = dataclasses.replace(preferences, bundle=self.models.bundle, voice=self.voice.path)
+        return self.device.edited(chosen)
 
     def _browse_bundles(self, start: str) -> str:
         return QFileDialog.getExistingDirectory(self, self.tr("Folder of the model bundle"), start)
@@ -115,15 +138,25 @@ class ModelPage(SettingsPage):
         return QFileDialog.getOpenFileName(self, title, start, kinds)[0]
 
     def _check_files(self) -> None:
-        """Say what is wrong with bundle and voice."""
-        chosen = paths.user_path(self.bundle.path) if self.bundle.path else paths.default_bundle()
-        has_bundle = not self.bundle.path or os.path.isfile(chosen / "bundle.toml")  # noqa: PTH113
+        """Say what is wrong with bundle and voice, and whether the model fits."""
+        chosen = folder_of(self.models.bundle)
+        is_other = self.models.other_choice.isChecked() and bool(self.bundle.path)
+        has_bundle = not is_other or os.path.isfile(chosen / MANIFEST_NAME)  # noqa: PTH113
         self.bundle.say(
             "" if has_bundle else self.tr("This folder holds no bundle.toml. Choose another one."),
             is_usable=has_bundle,
         )
         self._check_voice(chosen)
+        if self._plans is not None and has_bundle:
+            self._show_rooms(str(chosen))
+            self._ask(str(chosen))
         self.files_checked.emit()
+
+    def _ask(self, bundle: str) -> None:
+        """Ask for the plan of another bundle, once."""
+        if self._plans is not None and bundle != self._asked:
+            self._asked = bundle
+            self._plans.ask(bundle)
 
     def _check_voice(self, bundle: Path) -> None:
         if not self.voice.path or not self.bundle.is_usable:
@@ -138,3 +171,23 @@ class ModelPage(SettingsPage):
         else:
             seconds = f"{speech.size / source.sample_rate:.1f}"
             self.voice.say(self.tr("%1 s of its speech are used.").replace("%1", seconds), is_usable=True)
+
+    def _show_rooms(self, bundle: str) -> None:
+        if self._plans is None or bundle != str(folder_of(self.models.bundle)):
+            return
+        if rooms := self._plans.rooms.get(bundle):
+            self.device.show_rooms([self._with_room_of_running(room) for room in rooms])
+
+    def _with_room_of_running(self, room: DeviceRoom) -> DeviceRoom:
+        """The engine that runs is closed before another one is loaded: its memory counts as free."""
+        running, plans = self._running, self._plans
+        if running is None or plans is None or running.device != room.name:
+            return room
+        known = plans.rooms.get(str(running.bundle), [])
+        own = next((other.needs.get(running.form, 0) for other in known if other.name == room.name), 0)
+        return dataclasses.replace(room, free_bytes=min(room.free_bytes + own, room.total_bytes))
+
+
+def folder_of(bundle: str) -> Path:
+    """The folder of a bundle in the preferences."""
+    return paths.user_path(bundle) if bundle else paths.default_bundle()

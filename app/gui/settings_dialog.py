@@ -12,11 +12,12 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTabWidget, QVBoxLayout
 
 from app.gui.appearance_page import AppearancePage
 from app.gui.bridge import SessionBridge
+from app.gui.codec_page import CodecPage
 from app.gui.conversation_page import ConversationPage
 from app.gui.gpu_installer import GpuInstaller
 from app.gui.gpu_page import GpuPage
 from app.gui.keeping_page import KeepingPage
-from app.gui.model_page import ModelPage
+from app.gui.model_page import ModelPage, ModelTools
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
 from app.gui.sound_check_page import SoundCheckPage
@@ -26,7 +27,8 @@ from app.session.events import DevicesChanged
 
 
 class SettingsDialog(QDialog):
-    """All settings, one page for each subject; `bridge` is for the sound check, `gpu` for its page."""
+    """All settings, one page for each subject; `bridge` is for the sound check, `tools` for the models,
+    `gpu` for its page."""
 
     def __init__(
         self,
@@ -34,13 +36,14 @@ class SettingsDialog(QDialog):
         devices: DevicesChanged | None,
         parent: QWidget | None = None,
         bridge: SessionBridge | None = None,
+        tools: ModelTools | None = None,
         gpu: GpuInstaller | None = None,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
         self.setMinimumWidth(740)
         self._given = preferences
-        self.model, self.sound_check = ModelPage(), SoundCheckPage(bridge)
+        self.model, self.sound_check = ModelPage(tools, preferences), SoundCheckPage(bridge)
         self.tabs = QTabWidget()
         self._pages: list[SettingsPage] = []
         for name, page in (
@@ -50,6 +53,7 @@ class SettingsDialog(QDialog):
             (self.tr("Talking"), TalkPage(parent)),
             (self.tr("Privacy"), KeepingPage()),
             (self.tr("Model"), self.model),
+            (self.tr("Codec"), CodecPage()),
             *([(self.tr("GPU"), GpuPage(gpu))] if gpu is not None else []),
             (self.tr("Appearance"), AppearancePage()),
         ):
@@ -70,6 +74,7 @@ class SettingsDialog(QDialog):
         layout.addWidget(self.tabs, 1)
         layout.addWidget(self.buttons)
         self.model.files_checked.connect(self._follow_check)
+        self.model.resized.connect(self._fit_pages)
         self.show_preferences(preferences)
 
     def show_preferences(self, preferences: Preferences) -> None:

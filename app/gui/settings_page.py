@@ -12,6 +12,8 @@ from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QWidget
 
 from app.gui.preferences import Preferences
 
+_FIRST_LINE_PX = 50
+
 
 class SettingsPage(QWidget):
     """`rows` are names (with their key), fields and hints ("" for none)."""
@@ -27,7 +29,8 @@ class SettingsPage(QWidget):
             row = grid.rowCount()
             label = QLabel(name)
             label.setBuddy(field)
-            label.setFixedHeight(field.sizeHint().height())  # aligned with the first line of a growing field
+            # Aligned with the first line of a growing field, or of a list.
+            label.setFixedHeight(min(field.sizeHint().height(), _FIRST_LINE_PX))
             field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
             grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop)
             grid.addWidget(field, row, 1)

@@ -285,7 +285,12 @@ QSpinBox::up-button, QSpinBox::down-button {{ border: none; background: transpar
 QCheckBox::indicator {{ width: 16px; height: 16px; border: 1px solid {t.muted}; border-radius: 4px;
     background: {t.surface}; }}
 QCheckBox::indicator:checked {{ background: {t.accent}; border-color: {t.accent}; image: url({tick}); }}
-QCheckBox::indicator:focus {{ border-color: {t.accent}; }}
+QRadioButton::indicator {{ width: 14px; height: 14px; border: 1px solid {t.muted}; border-radius: 8px;
+    background: {t.surface}; }}
+QRadioButton::indicator:checked {{ width: 6px; height: 6px; border: 5px solid {t.accent};
+    background: {t.on_accent}; }}
+QRadioButton::indicator:disabled {{ border-color: {t.border}; }}
+QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {t.accent}; }}
 QComboBox QAbstractItemView {{ background: {t.surface}; border: 1px solid {t.border}; padding: 4px;
     selection-background-color: {t.accent}; selection-color: {t.on_accent}; outline: none; }}
 QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}

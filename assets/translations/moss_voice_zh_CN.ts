@@ -781,6 +781,34 @@
         <source>Check the connection and start again: what was downloaded is kept.</source>
         <translation>请检查网络连接后重新开始：已下载的内容会保留。</translation>
     </message>
+    <message>
+        <source>%1 cannot be loaded from %2: %3.</source>
+        <translation>无法从 %2 下载 %1：%3。</translation>
+    </message>
+    <message>
+        <source>Check the connection and run the same fetch again; existing files are kept.</source>
+        <translation>请检查网络连接后继续下载；已有文件会保留。</translation>
+    </message>
+    <message>
+        <source>The disk of %1 has %2 free, and %3 are needed.</source>
+        <translation>%1 所在磁盘剩余 %2，需要 %3。</translation>
+    </message>
+    <message>
+        <source>Free some space, or choose a folder on another disk with --to.</source>
+        <translation>请释放一些空间。</translation>
+    </message>
+    <message>
+        <source>%1 arrived damaged (%2 of %3 bytes, or a wrong hash) and was removed.</source>
+        <translation>%1 下载损坏（%2／%3 字节，或校验值不符），已删除。</translation>
+    </message>
+    <message>
+        <source>Run the same fetch again, the other files stay.</source>
+        <translation>请重新下载，其他文件会保留。</translation>
+    </message>
+    <message>
+        <source>weights without a licence file (the code of MOSS-Speech is Apache-2.0)</source>
+        <translation>权重没有许可证文件（MOSS-Speech 的代码为 Apache-2.0）</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
@@ -1146,6 +1174,10 @@
         <source>GPU</source>
         <translation>GPU</translation>
     </message>
+    <message>
+        <source>Codec</source>
+        <translation>编解码</translation>
+    </message>
 </context>
 <context>
     <name>SoundPage</name>
@@ -1376,56 +1408,12 @@
         <translation>模型包自带的声音</translation>
     </message>
     <message>
-        <source>as the bundle says</source>
-        <translation>按模型包设定</translation>
-    </message>
-    <message>
-        <source>Encode my speech again at the end of my turn</source>
-        <translation>我说完后重新编码我的语音</translation>
-    </message>
-    <message>
-        <source>Model &amp;bundle</source>
-        <translation>模型包(&amp;B)</translation>
-    </message>
-    <message>
         <source>&amp;Voice</source>
         <translation>声音(&amp;V)</translation>
     </message>
     <message>
         <source>A WAV file with at least 3.2 s of speech, of which the first 6 s are used. For bundles whose voice can be chosen.</source>
         <translation>至少含 3.2 秒语音的 WAV 文件，使用其中前 6 秒；用于可以换声音的模型包。</translation>
-    </message>
-    <message>
-        <source>&amp;Flow steps</source>
-        <translation>流匹配步数(&amp;F)</translation>
-    </message>
-    <message>
-        <source>More steps sound cleaner and take longer.</source>
-        <translation>步数越多声音越干净，也越慢。</translation>
-    </message>
-    <message>
-        <source>Flow sc&amp;hedule</source>
-        <translation>流匹配时间表(&amp;H)</translation>
-    </message>
-    <message>
-        <source>Time schedule of the steps; cosine is the reference.</source>
-        <translation>各步的时间表；cosine 为参考。</translation>
-    </message>
-    <message>
-        <source>&amp;Codec precision</source>
-        <translation>编解码器精度(&amp;C)</translation>
-    </message>
-    <message>
-        <source>Half precision saves GPU memory.</source>
-        <translation>半精度可节省显存。</translation>
-    </message>
-    <message>
-        <source>E&amp;xact encoding</source>
-        <translation>精确编码(&amp;X)</translation>
-    </message>
-    <message>
-        <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
-        <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
     </message>
     <message>
         <source>Recordings (*.wav)</source>
@@ -1438,6 +1426,22 @@
     <message>
         <source>%1 s of its speech are used.</source>
         <translation>使用其中 %1 秒语音。</translation>
+    </message>
+    <message>
+        <source>&amp;Model</source>
+        <translation>模型(&amp;M)</translation>
+    </message>
+    <message>
+        <source>&amp;Device</source>
+        <translation>设备(&amp;D)</translation>
+    </message>
+    <message>
+        <source>&amp;Weights</source>
+        <translation>权重(&amp;W)</translation>
+    </message>
+    <message>
+        <source>On a GPU, fewer bits take less memory and are faster; native is the most accurate.</source>
+        <translation>在 GPU 上，位数越少占用内存越少、速度越快；native 最准确。</translation>
     </message>
 </context>
 <context>
@@ -2381,6 +2385,165 @@
     <message>
         <source>Remove</source>
         <translation>移除</translation>
+    </message>
+</context>
+<context>
+    <name>CodecPage</name>
+    <message>
+        <source>as the bundle says</source>
+        <translation>按模型包设定</translation>
+    </message>
+    <message>
+        <source>Encode my speech again at the end of my turn</source>
+        <translation>我说完后重新编码我的语音</translation>
+    </message>
+    <message>
+        <source>&amp;Flow steps</source>
+        <translation>流匹配步数(&amp;F)</translation>
+    </message>
+    <message>
+        <source>More steps sound cleaner and take longer.</source>
+        <translation>步数越多声音越干净，也越慢。</translation>
+    </message>
+    <message>
+        <source>Flow sc&amp;hedule</source>
+        <translation>流匹配时间表(&amp;H)</translation>
+    </message>
+    <message>
+        <source>Time schedule of the steps; cosine is the reference.</source>
+        <translation>各步的时间表；cosine 为参考。</translation>
+    </message>
+    <message>
+        <source>&amp;Codec precision</source>
+        <translation>编解码器精度(&amp;C)</translation>
+    </message>
+    <message>
+        <source>Half precision saves GPU memory.</source>
+        <translation>半精度可节省显存。</translation>
+    </message>
+    <message>
+        <source>E&amp;xact encoding</source>
+        <translation>精确编码(&amp;X)</translation>
+    </message>
+    <message>
+        <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
+        <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
+    </message>
+</context>
+<context>
+    <name>DeviceChoice</name>
+    <message>
+        <source>Processor</source>
+        <translation>处理器</translation>
+    </message>
+    <message>
+        <source>Compress tails, keys and values, too</source>
+        <translation>同时压缩尾部层、键和值</translation>
+    </message>
+    <message>
+        <source>This device is not available.</source>
+        <translation>此设备不可用。</translation>
+    </message>
+    <message>
+        <source>The model takes about %1 of the %2 of memory.</source>
+        <translation>模型约占用 %1 内存，共 %2。</translation>
+    </message>
+    <message>
+        <source>The model takes about %1, and there are %2 of memory: choose something smaller.</source>
+        <translation>模型约需 %1，而内存只有 %2：请选择更小的。</translation>
+    </message>
+</context>
+<context>
+    <name>ModelList</name>
+    <message>
+        <source>A bundle in another folder</source>
+        <translation>其他文件夹中的模型包</translation>
+    </message>
+    <message>
+        <source>Remove %1 from this computer?</source>
+        <translation>要从此电脑删除 %1 吗？</translation>
+    </message>
+    <message>
+        <source>It can be downloaded again.</source>
+        <translation>之后可以重新下载。</translation>
+    </message>
+    <message>
+        <source>Cancel the download of %1?</source>
+        <translation>要取消下载 %1 吗？</translation>
+    </message>
+    <message>
+        <source>What was loaded of it is deleted.</source>
+        <translation>已下载的部分将被删除。</translation>
+    </message>
+    <message>
+        <source>Downloaded and checked.</source>
+        <translation>已下载并检查。</translation>
+    </message>
+    <message>
+        <source>All files are as they should be.</source>
+        <translation>所有文件均完好。</translation>
+    </message>
+</context>
+<context>
+    <name>ModelRow</name>
+    <message>
+        <source>Pause</source>
+        <translation>暂停</translation>
+    </message>
+    <message>
+        <source>Check files</source>
+        <translation>检查文件</translation>
+    </message>
+    <message>
+        <source>Resume</source>
+        <translation>继续下载</translation>
+    </message>
+    <message>
+        <source>Download</source>
+        <translation>下载</translation>
+    </message>
+    <message>
+        <source>Remove</source>
+        <translation>删除</translation>
+    </message>
+    <message>
+        <source>Cancel</source>
+        <translation>取消</translation>
+    </message>
+    <message>
+        <source>About %1 to download; %2 are free on the disk. Licence: %3.</source>
+        <translation>下载约 %1；磁盘剩余 %2。许可：%3。</translation>
+    </message>
+    <message>
+        <source>Starting …</source>
+        <translation>正在开始 …</translation>
+    </message>
+    <message>
+        <source>%1 of %2 are loaded.</source>
+        <translation>已下载 %1，共 %2。</translation>
+    </message>
+    <message>
+        <source>The files are being checked …</source>
+        <translation>正在检查文件 …</translation>
+    </message>
+    <message>
+        <source>The files are being deleted …</source>
+        <translation>正在删除文件 …</translation>
+    </message>
+    <message>
+        <source>In use</source>
+        <translation>使用中</translation>
+    </message>
+    <message>
+        <source>Paused: %1 are loaded.</source>
+        <translation>已暂停：已下载 %1。</translation>
+    </message>
+</context>
+<context>
+    <name>SettingsActions</name>
+    <message>
+        <source>%1 is downloaded. Choose it in the settings, on the page Model.</source>
+        <translation>%1 已下载。请在设置的“模型”页中选择它。</translation>
     </message>
 </context>
 </TS>

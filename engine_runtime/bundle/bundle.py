@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -81,14 +81,20 @@ class Bundle:
 
     @classmethod
     def open(
-        cls, directory: str | Path, verify: Verify | None = None, *, needs_lm_weights: bool = True
+        cls,
+        directory: str | Path,
+        verify: Verify | None = None,
+        *,
+        needs_lm_weights: bool = True,
+        progress: Callable[[float], None] | None = None,
     ) -> Bundle:
         """Read and check the bundle in `directory`.
 
         `verify` selects whether hashes are checked in addition to sizes; the default is to check them for
         bundles of at most a gigabyte. "none" requires no weight files: a description, for random weights.
         Without `needs_lm_weights` those of the language model are neither checked nor required: an engine
-        contains them. Raises BundleError (MelMismatchError if flow and vocoder do not match).
+        contains them. `progress` receives the share of the bytes that were checked. Raises BundleError
+        (MelMismatchError if flow and vocoder do not match).
         """
         path = Path(directory)
         manifest = Manifest(_read_manifest(path), str(path / MANIFEST_NAME))
@@ -97,7 +103,8 @@ class Bundle:
         _check_choices(bundle, manifest)
         verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
         if verify != "none":
-            _check_files(bundle, manifest, verify, () if needs_lm_weights else bundle.lm.weights)
+            left_out = () if needs_lm_weights else bundle.lm.weights
+            _check_files(bundle, manifest, verify, left_out, progress)
         return bundle
 
     @property
@@ -211,7 +218,13 @@ def _check_choices(bundle: Bundle, manifest: Manifest) -> None:
         raise manifest.error(f"vocoder.kind is {shown(bundle.vocoder.kind)}; it must be 'bigvgan' or 'hift'")
 
 
-def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: Collection[Path]) -> None:
+def _check_files(
+    bundle: Bundle,
+    manifest: Manifest,
+    verify: Verify,
+    left_out: Collection[Path],
+    progress: Callable[[float], None] | None,
+) -> None:
     root = bundle.path.resolve()
     sections = (bundle.lm.weights, bundle.speech_encoder.weights, bundle.flow.weights, bundle.vocoder.weights)
     optional = [bundle.voice.speaker_encoder if bundle.voice else None, bundle.speech_encoder.graph]
@@ -219,9 +232,13 @@ def _check_files(bundle: Bundle, manifest: Manifest, verify: Verify, left_out: C
     for used in [*named, *(file for section in sections for file in section)]:
         if used.relative_to(bundle.path).as_posix() not in bundle.files:
             raise manifest.error(f"{used.name} is used but has no entry in [files]; add its size and sha256")
+    done = 0
     for name, entry in bundle.files.items():
         if bundle.path / name not in left_out:
             _check_file(bundle, root / name, entry, verify)
+        done += entry.size
+        if progress is not None and bundle.total_bytes:
+            progress(done / bundle.total_bytes)
 
 
 def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) -> None:

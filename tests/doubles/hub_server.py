@@ -3,12 +3,13 @@
     with HubServer({"owner/name": {"config.json": b"..."}}) as hub: ...  # HF_ENDPOINT = hub.url
 
 Files above a kilobyte are large files, identified by their SHA-256. `damaged` files are served with a wrong
-byte, `cut_off` ones break once after half their bytes, `longer` ones have additional bytes. `listed` are
-additional entries of the file lists.
+byte, `cut_off` ones break once after half their bytes, `longer` ones have additional bytes, `held` ones wait
+for `release` after their headers. `listed` are additional entries of the file lists.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -41,6 +42,8 @@ class HubServer:
         self.repositories = {name: dict(files) for name, files in repositories.items()}
         self.damaged: set[str] = set()
         self.cut_off: set[str] = set()
+        self.held: set[str] = set()
+        self.release = threading.Event()
         self.longer: dict[str, int] = {}
         self.listed: list[dict[str, object]] = []
         self.commit = COMMIT
@@ -58,6 +61,7 @@ class HubServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -123,6 +127,10 @@ class HubServer:
                 if with_body and file in hub.cut_off:
                     self.wfile.write(sent[: len(sent) // 2])
                     self.close_connection = True
+                elif with_body and file in hub.held:
+                    hub.release.wait(60)
+                    with contextlib.suppress(OSError):  # nobody waits for it any more
+                        self.wfile.write(sent)
                 elif with_body:
                     self.wfile.write(sent)
 

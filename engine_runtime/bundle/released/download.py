@@ -26,6 +26,9 @@ from engine_runtime.bundle.weights import Progress
 from engine_runtime.errors import FetchError, redact
 
 _PATTERNS = {layout.LM_REPOSITORY: layout.LM_PATTERNS, layout.CODEC_REPOSITORY: layout.CODEC_FILES}
+ByteProgress = Callable[[int, int], None]
+"""Receives the bytes that are there, and those of everything."""
+
 _LONGEST_NAME = 200
 _MOST_ENTRIES = 10_000
 _LARGEST_FILE = 10**12
@@ -77,10 +80,13 @@ class RemoteRepository:
         return to / layout.folder_of(self.name)
 
 
-def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository, ...]:
+def download(
+    to: Path, *, say: Callable[[str], None], progress: ByteProgress | None = None
+) -> tuple[RemoteRepository, ...]:
     """Download language model and codec to folders of their names in `to`.
 
-    `say` receives size, free disk space and licence before the download. Raises FetchError without a
+    `say` receives size, free disk space and licence before the download, `progress` the bytes that are there
+    and those of all files. Raises FetchError without a
     connection or disk space, and if a folder is a link to a user's own checkpoint, which must not be changed.
     """
     for name, patterns in _PATTERNS.items():
@@ -98,10 +104,18 @@ def download(to: Path, *, say: Callable[[str], None]) -> tuple[RemoteRepository,
     hub = _hub()
     remote = tuple(_look_up(hub, name, patterns) for name, patterns in _PATTERNS.items())
     _check_room(to, remote, say)
+    total, before = sum(file.size for repository in remote for file in repository.files), 0
     for repository in remote:
         for file in repository.files:
+
+            def arrived(size: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + size, total)
+
             with _plain_errors(hub, repository.name):
-                _load(hub, repository, file, repository.folder(to) / file.name)
+                _load(hub, repository, file, repository.folder(to) / file.name, arrived)
+            before += file.size
+            arrived(file.size)
     return remote
 
 
@@ -198,8 +212,10 @@ def _require_usable(repository: str, is_usable: bool, what: str) -> None:
         )
 
 
-def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) -> None:
-    """Download one file, resuming an interrupted download.
+def _load(
+    hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path, arrived: Callable[[int], None]
+) -> None:
+    """Download one file, resuming an interrupted download; `arrived` receives its size so far.
 
     NOTE: since 2.0 snapshot_download discards incomplete files, up to five gigabytes of a shard; its own
     http_get resumes.
@@ -214,7 +230,7 @@ def _load(hub: Any, repository: RemoteRepository, file: RemoteFile, path: Path) 
         with begun.open("ab") as stream:
             hub.file_download.http_get(
                 hub.hf_hub_url(repository.name, file.name, revision=repository.commit),
-                _UpTo(stream, file.size),
+                _UpTo(stream, file.size, arrived),
                 resume_size=stream.tell(),
                 headers=hub.utils.build_hf_headers(),
                 expected_size=file.size,
@@ -234,15 +250,17 @@ class _TooLong(Exception):
 
 
 class _UpTo:
-    """A file that accepts `size` bytes and raises on more."""
+    """A file that accepts `size` bytes and raises on more; `arrived` receives its size after each write."""
 
-    def __init__(self, stream: BinaryIO, size: int) -> None:
-        self._stream, self._size = stream, size
+    def __init__(self, stream: BinaryIO, size: int, arrived: Callable[[int], None]) -> None:
+        self._stream, self._size, self._arrived = stream, size, arrived
 
     def write(self, content: bytes) -> int:
         if self._stream.tell() + len(content) > self._size:
             raise _TooLong
-        return self._stream.write(content)
+        written = self._stream.write(content)
+        self._arrived(self._stream.tell())
+        return written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

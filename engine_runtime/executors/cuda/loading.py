@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from engine_runtime.bundle.bundle import LMSection
 from engine_runtime.bundle.weights import Progress, TensorReader, find_tensors
 from engine_runtime.cuda.availability import uses_triton
-from engine_runtime.cuda.gpu_memory import bound, demand_of, require
+from engine_runtime.cuda.gpu_memory import Demand, bound, demand_of, require
 from engine_runtime.executors.cuda.decode_backend import StepShape
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.prefill import has_fp8_matmul
@@ -35,10 +35,17 @@ def check_memory(
 ) -> None:
     """Limit torch's share of the GPU memory, and raise AcceleratorError if it is too small. Called before
     loading."""
+    demand = gpu_demand(section, config, device, options, codec_bytes)
+    require(demand, options.weight_format, bound(device, options.gpu_memory_gb))
+
+
+def gpu_demand(
+    section: LMSection, config: MossLMConfig, device: torch.device, options: EngineOptions, codec_bytes: int
+) -> Demand:
+    """The memory demand on this GPU."""
     dtype: torch.dtype = getattr(torch, options.lm_dtype)
     multiplies_fp8 = uses_triton(options.kernels, device) and has_fp8_matmul(device, dtype)
-    demand = demand_of(section, config, options, codec_bytes, multiplies_fp8=multiplies_fp8)
-    require(demand, options.weight_format, bound(device, options.gpu_memory_gb))
+    return demand_of(section, config, options, codec_bytes, multiplies_fp8=multiplies_fp8)
 
 
 def stored_weights(section: LMSection, model: nn.Module, progress: Progress) -> WeightSource:

@@ -130,6 +130,20 @@ def test_a_download_in_a_process_of_its_own(released_folder: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_lines_for_another_program_and_removal(
+    released_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch", "moss-speech", "--from", str(released_folder), "--json"]) == 0
+    *lines, result = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1] == {"step": "hash", "done": 1.0, "total": 1.0}
+    assert Path(result["bundle"]) == paths.user_bundles_dir() / "moss-speech"
+    assert main(["fetch", "moss-speech", "--remove"]) == 0
+    assert not Path(result["bundle"]).exists()
+    assert (released_folder / "MOSS-Speech" / "config.json").is_file()
+    assert "--remove goes without" in _refused(capsys, "fetch", "moss-speech", "--remove", "--offline")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--verbose",)])
 def test_a_password_in_the_endpoint_stays_there(
     released_folder: Path, tmp_path: Path, repository: Path, options: tuple[str, ...]

@@ -26,6 +26,15 @@ def test_a_bundle_is_described(random_bundle: Path, capsys: pytest.CaptureFixtur
     assert "turn end    not detected" in text
 
 
+def test_the_check_is_followed_by_another_program(
+    random_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(random_bundle), "--json", "--progress"]) == 0
+    *lines, document = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1] == {"step": "check", "done": 1.0, "total": 1.0}
+    assert document["name"] == "random"
+
+
 def test_it_says_what_runs_the_speech_encoder(nano_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(nano_bundle)]) == 0
     text = capsys.readouterr().out

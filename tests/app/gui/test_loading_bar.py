@@ -14,7 +14,7 @@ def test_it_is_shown_while_an_engine_is_loaded(
     qtbot: QtBot, window: MainWindow, session: ScriptedSession
 ) -> None:
     bar = window.loading
-    bar.expect("moss-speech")
+    window.engine.loading.emit("moss-speech")
     session.feed(StateChanged(SessionState.LOADING), EngineLoading(0.25))
     qtbot.waitUntil(bar.isVisible)
     assert bar.words.text() == "Loading moss-speech …"

@@ -1,19 +1,19 @@
-"""The settings page of the model: a bundle or a voice that would not load is refused with the reason."""
+"""The settings page of the model: a bundle or a voice that would not load is refused; what fits is said."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PySide6.QtWidgets import QApplication, QFileDialog
+from PySide6.QtWidgets import QFileDialog, QWidget
 from pytestqt.qtbot import QtBot
 
-from app import paths
 from app.audio.wav import WavWriter
-from app.gui.model_page import ModelPage
+from app.gui.device_plans import DeviceRoom
+from app.gui.model_page import ModelPage, ModelTools
 from app.gui.preferences import Preferences
-from app.gui.translation import Translation
 from engine_runtime.bundle.released.assembly import assemble
 from engine_runtime.bundle.released.layout import find_released, locate
 
@@ -23,27 +23,6 @@ def make(qtbot: QtBot, **preferences: str) -> ModelPage:
     qtbot.addWidget(page)
     page.show_preferences(Preferences(**preferences))
     return page
-
-
-def test_no_number_of_steps_stands_for_that_of_the_bundle(qtbot: QtBot) -> None:
-    page = make(qtbot)
-    assert page.flow_steps.text() == "as the bundle says"
-    assert page.edited(Preferences(flow_steps=4)) == Preferences()
-
-
-def test_exact_encoding_is_explained_in_both_languages(qtbot: QtBot, qapp: QApplication) -> None:
-    translator = Translation(qapp, paths.assets_dir() / "translations")
-    for language, text, hint in (
-        ("en", "Encode my speech again at the end of my turn", "replies start a little later"),
-        ("zh_CN", "我说完后重新编码我的语音", "回答稍晚"),
-    ):
-        translator.use(language)
-        try:
-            box = make(qtbot).exact_encoding
-        finally:
-            translator.remove()
-        assert box.text() == text
-        assert hint in box.accessibleDescription()
 
 
 def test_a_folder_without_a_bundle_is_refused(qtbot: QtBot, tmp_path: Path) -> None:
@@ -123,3 +102,40 @@ def test_names_that_nothing_has_are_refused_in_words(qtbot: QtBot, name: str) ->
     page.bundle.path, page.voice.path = "", name
     assert page.voice.note.text()
     assert not page.is_usable
+
+
+GB = 10**9
+
+
+@pytest.fixture
+def tools(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTools]:
+    """Tools that start no process; their plan is made by the test."""
+    host = QWidget()
+    qtbot.addWidget(host)
+    tools = ModelTools(host)
+    monkeypatch.setattr(tools.plans, "ask", lambda bundle: None)
+    yield tools
+    tools.close()
+
+
+def room(free: int) -> list[DeviceRoom]:
+    needs = {("native", False): 26 * GB, ("fp8", False): 17 * GB, ("int4", True): 9 * GB}
+    return [DeviceRoom("cuda:0", "a GPU", 24 * GB, free, needs)]  # type: ignore[arg-type]
+
+
+def test_the_memory_of_the_running_engine_counts_as_free(
+    qtbot: QtBot, tools: ModelTools, nano_bundle: Path
+) -> None:
+    running = Preferences(device="cuda:0", weights="fp8")
+    page = ModelPage(tools, running)
+    qtbot.addWidget(page)
+    page.show_preferences(running)
+    tools.plans.rooms[str(nano_bundle)] = room(free=6 * GB)
+    tools.plans.found.emit(str(nano_bundle))
+    assert page.device.note.text() == "The model takes about 17.0 GB of the 23.0 GB of memory."
+    page.device.weights_box.setCurrentText("native")
+    assert "choose something smaller" in page.device.note.text()
+    assert page.edited(Preferences()).weights == "native"
+    tools.plans.rooms[str(nano_bundle)] = room(free=20 * GB)
+    tools.plans.found.emit("/another/bundle")
+    assert "23.0 GB" in page.device.note.text()

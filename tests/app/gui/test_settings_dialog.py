@@ -71,6 +71,8 @@ def test_files_that_would_not_load_cannot_be_accepted(qtbot: QtBot, tmp_path: Pa
     assert not okay.isEnabled()
     dialog.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults).click()
     assert okay.isEnabled()
+    dialog.model.models.other_choice.setChecked(True)
+    assert okay.isEnabled()
     dialog.model.bundle.path = str(tmp_path)
     assert not okay.isEnabled()
 

@@ -48,6 +48,14 @@ def test_every_section_is_read(random_bundle: Path) -> None:
     assert bundle.total_bytes == sum(f.stat().st_size for f in random_bundle.iterdir() if f.suffix != ".toml")
 
 
+def test_the_share_of_checked_bytes_is_reported(random_bundle: Path) -> None:
+    shares: list[float] = []
+    bundle = Bundle.open(random_bundle, verify="sha256", progress=shares.append)
+    assert len(shares) == len(bundle.files)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
 def test_the_end_of_turns_is_detected_only_where_the_manifest_says_so(bundle_copy: Path) -> None:
     assert not Bundle.open(bundle_copy).lm.detects_turn_end
     _edit(bundle_copy, lambda manifest: manifest["lm"].update(detects_turn_end=True))

@@ -41,7 +41,11 @@ def test_everything_that_is_needed_is_loaded_and_checked(
     hub: HubServer, tmp_path: Path, released_folder: Path
 ) -> None:
     said: list[str] = []
-    remote = download(tmp_path / "to", say=said.append)
+    seen: list[tuple[int, int]] = []
+    remote = download(tmp_path / "to", say=said.append, progress=lambda *bytes_: seen.append(bytes_))
+    total = sum(file.size for repository in remote for file in repository.files)
+    assert seen == sorted(seen)
+    assert seen[-1] == (total, total)
     hashes = check(tmp_path / "to", remote)
     assert "of which" in said[0]
     assert "free there" in said[0]

@@ -1,0 +1,125 @@
+"""The fields for device and weight format, and whether the model fits there.
+
+In: preferences, the devices' memory and what the model takes of it. Out: the edited preferences. GUI thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import get_args
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QCheckBox, QLabel
+
+from app.gui.device_plans import DeviceRoom, fitting
+from app.gui.model_row import size_in_words
+from app.gui.preferences import Preferences
+from app.gui.settings_page import choice_box, choose
+from engine_runtime.options import WeightFormat
+
+_CPU = "cpu"
+
+
+class DeviceChoice(QObject):
+    """The fields belong to the page that lays them out. Until the devices are known, only the processor and
+    the chosen device are offered.
+
+    Signals:
+        changed: the note below the fields has changed.
+    """
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.device_box = choice_box(((self.tr("Processor"), _CPU),))
+        self.weights_box = choice_box((form, form) for form in get_args(WeightFormat))
+        self.saves_memory = QCheckBox(self.tr("Compress tails, keys and values, too"))
+        self.note = QLabel()
+        self.note.setWordWrap(True)
+        self._rooms: dict[str, DeviceRoom] = {}
+        self.device_box.currentIndexChanged.connect(self._refresh)
+        self.weights_box.currentIndexChanged.connect(self._refresh)
+        self.saves_memory.toggled.connect(self._refresh)
+        self._refresh()
+
+    @property
+    def device(self) -> str:
+        """The chosen one."""
+        return str(self.device_box.currentData())
+
+    @property
+    def form(self) -> tuple[WeightFormat, bool]:
+        """The chosen format, and whether the rest is compressed, too."""
+        return self.weights_box.currentData(), self.saves_memory.isChecked()
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the fields."""
+        if self.device_box.findData(preferences.device) < 0:
+            self.device_box.addItem(preferences.device, preferences.device)
+        choose(self.device_box, preferences.device)
+        choose(self.weights_box, preferences.weights)
+        self.saves_memory.setChecked(preferences.saves_memory)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the fields."""
+        weights, saves_memory = self.form
+        return dataclasses.replace(
+            preferences, device=self.device, weights=weights, saves_memory=saves_memory
+        )
+
+    def show_rooms(self, rooms: Sequence[DeviceRoom]) -> None:
+        """The devices are known; the chosen one stays, also if it is not among them."""
+        self._rooms = {room.name: room for room in rooms}
+        for room in rooms:
+            name = self.tr("Processor") if room.is_processor else room.name
+            text = f"{name}: {room.description}, {size_in_words(room.total_bytes)}"
+            index = self.device_box.findData(room.name)
+            if index < 0:
+                self.device_box.addItem(text, room.name)
+            else:
+                self.device_box.setItemText(index, text)
+        self._refresh()
+
+    def recommend(self) -> None:
+        """Choose the GPU with the most room and the most accurate format that fits, else the processor."""
+        gpus = [room for room in self._rooms.values() if not room.is_processor and fitting(room)]
+        best = max(gpus, key=lambda room: room.free_bytes, default=None)
+        form = None if best is None else fitting(best)
+        if best is None or form is None:
+            choose(self.device_box, _CPU)
+            return
+        choose(self.device_box, best.name)
+        choose(self.weights_box, form[0])
+        self.saves_memory.setChecked(form[1])
+
+    def _refresh(self) -> None:
+        on_gpu = self.device != _CPU
+        self.weights_box.setEnabled(on_gpu)
+        self.saves_memory.setEnabled(on_gpu)
+        room = self._rooms.get(self.device)
+        if room is None:
+            is_missing = bool(self._rooms)
+            self._say(self.tr("This device is not available.") if is_missing else "", is_error=is_missing)
+        else:
+            self._say_room(room)
+        self.changed.emit()
+
+    def _say_room(self, room: DeviceRoom) -> None:
+        need = room.needs["native", False] if room.is_processor else room.needs[self.form]
+        available = room.total_bytes if room.is_processor else room.free_bytes
+        fits = need <= available
+        text = (
+            self.tr("The model takes about %1 of the %2 of memory.")
+            if fits
+            else self.tr("The model takes about %1, and there are %2 of memory: choose something smaller.")
+        )
+        text = text.replace("%1", size_in_words(need)).replace("%2", size_in_words(available))
+        self._say(text, is_error=not fits)
+
+    def _say(self, text: str, *, is_error: bool) -> None:
+        self.note.setProperty("role", "banner-title" if is_error else "small")
+        self.note.style().polish(self.note)
+        self.note.setText(text)
+        self.note.setVisible(bool(text))

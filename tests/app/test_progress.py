@@ -1,0 +1,30 @@
+"""Progress for another program: lines of JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app import progress
+from app.progress import line_printer, progress_lines
+
+
+def test_lines_come_now_and_then_and_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now_s)
+    show = line_printer("download")
+    for done in range(1, 101):
+        now_s += 0.05
+        show(done, 100)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1] == {"step": "download", "done": 100, "total": 100}
+    assert 20 <= len(lines) <= 26
+
+
+def test_a_share_is_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_lines("check") as show:
+        show(1.0)
+    assert json.loads(capsys.readouterr().out) == {"step": "check", "done": 1.0, "total": 1.0}
