@@ -32,6 +32,7 @@ from app.session.events import (
     SampleFinished,
     SampleProgress,
     SampleStarted,
+    SessionState,
     SoundChecked,
     SpeculationMeasured,
     StateChanged,
@@ -54,6 +55,9 @@ _log = logging.getLogger(__name__)
 
 class SessionBridge(QObject):
     """Signals of one session. The argument of each signal is the event itself.
+
+    Attributes:
+        state: the latest state, None before the first one.
 
     Signals:
         timings: a list of timing events, once per tick that had any.
@@ -93,6 +97,7 @@ class SessionBridge(QObject):
     def __init__(self, session: Session, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.session = session
+        self.state: SessionState | None = None
         self._signals = {
             StateChanged: self.state_changed,
             EngineLoading: self.engine_loading,
@@ -151,6 +156,8 @@ class SessionBridge(QObject):
             return
         timings: list[TimingEvent] = []
         for event in events:
+            if isinstance(event, StateChanged):
+                self.state = event.state
             if isinstance(event, Timing):
                 timings.append(event.event)
             elif (signal := self._signals.get(type(event))) is not None:

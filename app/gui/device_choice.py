@@ -12,7 +12,7 @@ from typing import get_args
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QCheckBox, QLabel
 
-from app.gui.device_plans import DeviceRoom, fitting
+from app.gui.device_plans import DeviceRoom, best_gpu
 from app.gui.model_row import size_in_words
 from app.gui.preferences import Preferences
 from app.gui.settings_page import choice_box, choose
@@ -24,6 +24,9 @@ _CPU = "cpu"
 class DeviceChoice(QObject):
     """The fields belong to the page that lays them out. Until the devices are known, only the processor and
     the chosen device are offered.
+
+    Attributes:
+        fits: whether the model fits on the chosen device, as far as that is known.
 
     Signals:
         changed: the note below the fields has changed.
@@ -38,6 +41,7 @@ class DeviceChoice(QObject):
         self.saves_memory = QCheckBox(self.tr("Compress tails, keys and values, too"))
         self.note = QLabel()
         self.note.setWordWrap(True)
+        self.fits = True
         self._rooms: dict[str, DeviceRoom] = {}
         self.device_box.currentIndexChanged.connect(self._refresh)
         self.weights_box.currentIndexChanged.connect(self._refresh)
@@ -84,15 +88,14 @@ class DeviceChoice(QObject):
 
     def recommend(self) -> None:
         """Choose the GPU with the most room and the most accurate format that fits, else the processor."""
-        gpus = [room for room in self._rooms.values() if not room.is_processor and fitting(room)]
-        best = max(gpus, key=lambda room: room.free_bytes, default=None)
-        form = None if best is None else fitting(best)
-        if best is None or form is None:
+        found = best_gpu(self._rooms.values())
+        if found is None:
             choose(self.device_box, _CPU)
             return
-        choose(self.device_box, best.name)
-        choose(self.weights_box, form[0])
-        self.saves_memory.setChecked(form[1])
+        gpu, (weights, saves_memory) = found
+        choose(self.device_box, gpu.name)
+        choose(self.weights_box, weights)
+        self.saves_memory.setChecked(saves_memory)
 
     def _refresh(self) -> None:
         on_gpu = self.device != _CPU
@@ -101,6 +104,7 @@ class DeviceChoice(QObject):
         room = self._rooms.get(self.device)
         if room is None:
             is_missing = bool(self._rooms)
+            self.fits = not is_missing
             self._say(self.tr("This device is not available.") if is_missing else "", is_error=is_missing)
         else:
             self._say_room(room)
@@ -109,7 +113,7 @@ class DeviceChoice(QObject):
     def _say_room(self, room: DeviceRoom) -> None:
         need = room.needs["native", False] if room.is_processor else room.needs[self.form]
         available = room.total_bytes if room.is_processor else room.free_bytes
-        fits = need <= available
+        self.fits = fits = need <= available
         text = (
             self.tr("The model takes about %1 of the %2 of memory.")
             if fits

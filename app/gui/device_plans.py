@@ -5,6 +5,7 @@ In: bundles. Out: their plans, kept for later. GUI thread; nothing here blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,11 @@ class DevicePlans(QObject):
         command.line.connect(lambda line: self._keep(bundle, line))
         command.ended.connect(lambda *_: self._end(bundle))
 
+    def ask_once(self, bundle: str) -> None:
+        """The same, unless the plan is known: for advice that need not be of this moment."""
+        if bundle not in self.rooms:
+            self.ask(bundle)
+
     def close(self) -> None:
         """End what is running: the window closes."""
         for command in self._running.values():
@@ -86,3 +92,9 @@ def fitting(room: DeviceRoom) -> tuple[WeightFormat, bool] | None:
     return next(
         (form for form in order if room.needs.get(form, room.total_bytes + 1) <= room.free_bytes), None
     )
+
+
+def best_gpu(rooms: Iterable[DeviceRoom]) -> tuple[DeviceRoom, tuple[WeightFormat, bool]] | None:
+    """The GPU with the most free memory on which the model fits, and the format; None if there is none."""
+    gpus = [(room, form) for room in rooms if not room.is_processor and (form := fitting(room)) is not None]
+    return max(gpus, key=lambda found: found[0].free_bytes, default=None)

@@ -1,4 +1,4 @@
-"""The menu of the help button: keyboard shortcuts, a report for troubleshooting, the log folder, about.
+"""The menu of the help button: keyboard shortcuts, guide, report for troubleshooting, log folder, about.
 
 In: clicks. Out: the file of the report, written by `moss-voice doctor` in a process of its own, and the
 folder of the log in the file manager of the desktop. GUI thread.
@@ -27,16 +27,19 @@ class HelpMenu(FollowsLanguage, QMenu):
     """One entry for each kind of help.
 
     Signals:
-        shortcuts_wanted: the entry of the keyboard shortcuts was chosen.
+        shortcuts_wanted, guide_wanted: the entry of the keyboard shortcuts, or of the guide, was chosen.
     """
 
     shortcuts_wanted = Signal()
+    guide_wanted = Signal()
 
     def __init__(self, banner: ErrorBanner, notice: NoticeLine, parent: QWidget) -> None:
         super().__init__(parent)
         self._banner, self._notice = banner, notice
         self._doctor: QProcess | None = None
-        self.shortcuts_action = self.addAction("", self.shortcuts_wanted)
+        self.shortcuts_action, self.guide_action = self.addAction(""), self.addAction("")
+        self.shortcuts_action.triggered.connect(self.shortcuts_wanted)
+        self.guide_action.triggered.connect(self.guide_wanted)
         self.report_action = self.addAction("", self.save_report)
         self.log_action = self.addAction("", self.open_log_folder)
         self.addSeparator()
@@ -79,6 +82,7 @@ class HelpMenu(FollowsLanguage, QMenu):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.shortcuts_action.setText(self.tr("Keyboard shortcuts"))
+        self.guide_action.setText(self.tr("Guide …"))
         self.report_action.setText(self.tr("Save report for troubleshooting …"))
         self.log_action.setText(self.tr("Open log folder"))
         self.about_action.setText(self.tr("About MOSS Voice"))

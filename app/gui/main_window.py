@@ -27,7 +27,6 @@ from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.gui.export import Export
 from app.gui.follows_language import FollowsLanguage
-from app.gui.gpu_installer import make_installer
 from app.gui.header_bar import HeaderBar
 from app.gui.help_menu import HelpMenu
 from app.gui.latency_view import LatencyView
@@ -100,8 +99,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
         self.loading = LoadingBar(self.bridge, self.engine)
-        self.gpu = make_installer(self, self.closed)
-        self.settings = SettingsActions(self, self.bridge, self.engine, self.gpu, self.banner, self.notice)
+        self.settings = SettingsActions(
+            self, self.closed, self.bridge, self.applied, self.engine, self.banner, self.notice
+        )
         self.transcript = Transcript(theme, icons)
         self.sample_row = SampleRow(load_samples(paths.assets_dir() / "samples"), theme, icons)
         self.composer = Composer(theme, icons)
@@ -292,6 +292,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         header.compact_wanted.connect(self.modes.enter_compact)
         self.modes.panel_toggled.connect(header.show_panel)
         self.help.shortcuts_wanted.connect(self.shortcuts.show_list)
+        self.help.guide_wanted.connect(self.settings.open_guide)
         header.csv_wanted.connect(self.export.save_csv)
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)

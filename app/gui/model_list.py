@@ -82,6 +82,18 @@ class ModelList(QWidget):
         for row in self.rows:
             self._show(row, found.get(row.model.folder, row.model))
 
+    @property
+    def can_download(self) -> bool:
+        """Whether there is a model that is not installed."""
+        return any(not row.model.is_installed for row in self.rows)
+
+    def advise(self, name: str, text: str) -> None:
+        """Say where a model that is not installed could run."""
+        for row in self.rows:
+            if row.model.folder.name == name:
+                row.show_advice("" if row.model.is_installed else text)
+        self.resized.emit()
+
     def _add_row(self, model: Model, jobs: ModelJobs | None) -> None:
         row = ModelRow(model)
         self._rows.addWidget(row)

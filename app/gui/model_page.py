@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFileDialog
 
 from app import paths
 from app.audio.wav import read_beginning
 from app.gui.device_choice import DeviceChoice
-from app.gui.device_plans import DevicePlans, DeviceRoom
+from app.gui.device_plans import DevicePlans, DeviceRoom, best_gpu
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
 from app.gui.model_jobs import ModelJobs
 from app.gui.model_list import ModelList
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
+from app.installed_models import RELEASED
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource, cut_speech
 from engine_runtime.errors import MossVoiceError
@@ -130,6 +133,13 @@ class ModelPage(SettingsPage):
         chosen = dataclasses.replace(preferences, bundle=self.models.bundle, voice=self.voice.path)
         return self.device.edited(chosen)
 
+    def showEvent(self, event: QShowEvent) -> None:
+        """Find out what the devices could hold."""
+        super().showEvent(event)
+        self._check_files()
+        if self._plans is not None:
+            self._show_rooms(RELEASED)
+
     def _browse_bundles(self, start: str) -> str:
         return QFileDialog.getExistingDirectory(self, self.tr("Folder of the model bundle"), start)
 
@@ -153,8 +163,8 @@ class ModelPage(SettingsPage):
         self.files_checked.emit()
 
     def _ask(self, bundle: str) -> None:
-        """Ask for the plan of another bundle, once."""
-        if self._plans is not None and bundle != self._asked:
+        """Ask for the plan of another bundle, once, and only if somebody sees the page: it takes seconds."""
+        if self._plans is not None and self.isVisible() and bundle != self._asked:
             self._asked = bundle
             self._plans.ask(bundle)
 
@@ -173,10 +183,29 @@ class ModelPage(SettingsPage):
             self.voice.say(self.tr("%1 s of its speech are used.").replace("%1", seconds), is_usable=True)
 
     def _show_rooms(self, bundle: str) -> None:
+        """The devices are known for a bundle: the chosen one, or the one that could be downloaded."""
+        if self._plans is not None and bundle == RELEASED:
+            self.models.advise(RELEASED, self._advice(self._plans.rooms.get(RELEASED, [])))
         if self._plans is None or bundle != str(folder_of(self.models.bundle)):
             return
         if rooms := self._plans.rooms.get(bundle):
             self.device.show_rooms([self._with_room_of_running(room) for room in rooms])
+            is_other = self._running is None or self._running.bundle != Path(bundle)
+            if is_other and not self.device.fits:
+                self.device.recommend()
+            if self.models.can_download:
+                self._plans.ask_once(RELEASED)
+
+    def _advice(self, rooms: Sequence[DeviceRoom]) -> str:
+        if not rooms:
+            return ""
+        found = best_gpu(map(self._with_room_of_running, rooms))
+        if found is not None:
+            gpu, (weights, saves_memory) = found
+            text = self.tr("On this computer it fits on %1 (%2) with the weights %3.")
+            form = f"{weights} + kv fp8" if saves_memory else weights
+            return text.replace("%1", gpu.name).replace("%2", gpu.description).replace("%3", form)
+        return self.tr("No GPU of this computer that the program can use has enough memory for it.")
 
     def _with_room_of_running(self, room: DeviceRoom) -> DeviceRoom:
         """The engine that runs is closed before another one is loaded: its memory counts as free."""

@@ -40,10 +40,10 @@ class ModelRow(QFrame):
         self.setProperty("role", "card")
         self.model = model
         self.choice = QRadioButton(model.name)
-        self.about, self.state, self.bar = QLabel(), QLabel(), QProgressBar()
+        self.about, self.advice, self.state, self.bar = QLabel(), QLabel(), QLabel(), QProgressBar()
         self.bar.setTextVisible(False)
         self.bar.setFixedHeight(6)
-        for label in (self.about, self.state):
+        for label in (self.about, self.advice, self.state):
             label.setProperty("role", "small")
             label.setWordWrap(True)
         self.download_button, self.pause_button = QPushButton(), QPushButton(self.tr("Pause"))
@@ -65,8 +65,9 @@ class ModelRow(QFrame):
         layout.setContentsMargins(12, 8, 12, 8)
         layout.setSpacing(4)
         layout.addLayout(head)
-        for widget in (self.about, self.bar, self.state):
+        for widget in (self.about, self.advice, self.bar, self.state):
             layout.addWidget(widget)
+        self.advice.hide()
 
     def show_model(self, model: Model, job: Job | None, *, is_in_use: bool) -> None:
         """Show its present state. `job` is what is being done, with this model or another one."""
@@ -90,6 +91,11 @@ class ModelRow(QFrame):
         self._show_job(own)
         if own is None:
             self._show_rest(model, is_in_use=is_in_use)
+
+    def show_advice(self, text: str) -> None:
+        """Where it could run, before it is downloaded."""
+        self.advice.setText(text)
+        self.advice.setVisible(bool(text))
 
     def show_note(self, text: str, *, is_error: bool) -> None:
         """The result of what was done with it."""

@@ -210,6 +210,8 @@ class PreferenceStore:
         self.file = default_file() if file is None else file
         readable = _set_aside(self.file) if _holds_objects(self.file) else self.file
         self._settings = QSettings(str(readable), QSettings.Format.IniFormat)
+        self.is_new = not self._settings.contains("preferences/theme")
+        """Whether nothing was saved before: the first start."""
 
     def load(self) -> Preferences:
         """The saved preferences, with defaults for missing or invalid values."""

@@ -41,7 +41,7 @@ def run_gui(
 
     `start` is the command line, `loader` makes the factory of an engine that is chosen in the window. Starts
     the session after the window, and has stopped it when this returns. `is_minimised` starts with the tray
-    icon alone, or with a minimised window where there is no tray.
+    icon alone, or with a minimised window where there is no tray. The first start shows the guide.
     """
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
@@ -55,6 +55,8 @@ def run_gui(
     is_minimised = is_minimised or window.applied.current.starts_minimised
     window.background.show_window(is_minimised=is_minimised)
     window.begin()
+    if window.applied.store.is_new and not is_minimised:
+        window.settings.open_guide()
     # The timers of the window let Python handle signals promptly; Qt itself does not.
     quit_window = window.background.quit
     before = {number: signal.signal(number, lambda *_: quit_window()) for number in caught_signals()}

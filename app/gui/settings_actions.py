@@ -1,4 +1,4 @@
-"""The settings dialog, and the models that are downloaded while no dialog is open.
+"""The settings dialog, the guide, and the models that are downloaded while neither is open.
 
 In: clicks, the devices of the session, the end of downloads. Out: applied preferences; notices, and errors in
 the banner. GUI thread.
@@ -6,13 +6,15 @@ the banner. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Qt, SignalInstance
 from PySide6.QtWidgets import QDialog, QWidget
 
+from app.gui.applied_preferences import AppliedPreferences
 from app.gui.bridge import SessionBridge
 from app.gui.engine_switch import EngineSwitch
 from app.gui.error_banner import ErrorBanner
-from app.gui.gpu_installer import GpuInstaller
+from app.gui.gpu_installer import make_installer
+from app.gui.guide_dialog import GuideDialog
 from app.gui.model_jobs import Job
 from app.gui.model_page import ModelTools
 from app.gui.notice_line import NoticeLine
@@ -21,22 +23,30 @@ from app.session.events import DevicesChanged
 
 
 class SettingsActions(QObject):
-    """`engine` switches to the engine that the preferences name, `gpu` installs the GPU runtime."""
+    """`engine` switches to the engine that the preferences name; `closed` is the signal of the window.
+
+    Attributes:
+        tools: downloads, and what fits on which device.
+        gpu: installs the GPU runtime, None where there can be none.
+    """
 
     def __init__(
         self,
         window: QWidget,
+        closed: SignalInstance,
         bridge: SessionBridge,
+        applied: AppliedPreferences,
         engine: EngineSwitch,
-        gpu: GpuInstaller | None,
         banner: ErrorBanner,
         notice: NoticeLine,
     ) -> None:
         super().__init__(window)
-        self._window, self._bridge, self._engine, self._gpu = window, bridge, engine, gpu
+        self._window, self._bridge, self._engine = window, bridge, engine
+        self._applied = applied
         self._banner, self._notice = banner, notice
         self._devices: DevicesChanged | None = None
         self.tools = ModelTools(self)
+        self.gpu = make_installer(window, closed)
         self.tools.jobs.finished.connect(self._announce)
         self.tools.jobs.failed.connect(self._show_failure)
         bridge.devices_changed.connect(self._take_devices)
@@ -45,11 +55,21 @@ class SettingsActions(QObject):
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
         dialog = SettingsDialog(
-            self._engine.shown(), self._devices, self._window, self._bridge, self.tools, self._gpu
+            self._engine.shown(), self._devices, self._window, self._bridge, self.tools, self.gpu
         )
         if dialog.exec() == QDialog.DialogCode.Accepted:
             self._engine.apply(dialog.preferences())
         dialog.deleteLater()
+
+    def open_guide(self) -> GuideDialog:
+        """Show the guide; its last step applies. Returns at once."""
+        guide = GuideDialog(self._engine.shown(), self._devices, self._window, self._bridge, self.tools)
+        guide.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        guide.devices_chosen.connect(self._applied.choose_devices)
+        guide.accepted.connect(lambda: self._engine.apply(guide.preferences()))
+        guide.rejected.connect(lambda: self._applied.apply(self._applied.current))  # not shown again
+        guide.open()
+        return guide
 
     def close(self) -> None:
         """End what runs in processes of its own: the window closes."""

@@ -291,6 +291,8 @@ QRadioButton::indicator:checked {{ width: 6px; height: 6px; border: 5px solid {t
     background: {t.on_accent}; }}
 QRadioButton::indicator:disabled {{ border-color: {t.border}; }}
 QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {t.accent}; }}
+QProgressBar {{ background: {t.sunken}; border: none; border-radius: 3px; text-align: center; }}
+QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
 QComboBox QAbstractItemView {{ background: {t.surface}; border: 1px solid {t.border}; padding: 4px;
     selection-background-color: {t.accent}; selection-color: {t.on_accent}; outline: none; }}
 QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}

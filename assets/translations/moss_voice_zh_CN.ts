@@ -1443,6 +1443,14 @@
         <source>On a GPU, fewer bits take less memory and are faster; native is the most accurate.</source>
         <translation>在 GPU 上，位数越少占用内存越少、速度越快；native 最准确。</translation>
     </message>
+    <message>
+        <source>On this computer it fits on %1 (%2) with the weights %3.</source>
+        <translation>在此电脑上可用 %1（%2）运行，权重格式 %3。</translation>
+    </message>
+    <message>
+        <source>No GPU of this computer that the program can use has enough memory for it.</source>
+        <translation>此电脑上没有程序可用且内存足够的 GPU。</translation>
+    </message>
 </context>
 <context>
     <name>AppearancePage</name>
@@ -1973,6 +1981,10 @@
         <source>The report could not be written.</source>
         <translation>无法写入报告。</translation>
     </message>
+    <message>
+        <source>Guide …</source>
+        <translation>使用指南 …</translation>
+    </message>
 </context>
 <context>
     <name>SpeculationLine</name>
@@ -2020,14 +2032,6 @@
         <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
     </message>
     <message>
-        <source>Test microphone</source>
-        <translation>测试麦克风</translation>
-    </message>
-    <message>
-        <source>Test loudspeaker</source>
-        <translation>测试扬声器</translation>
-    </message>
-    <message>
         <source>Low</source>
         <translation>低</translation>
     </message>
@@ -2038,14 +2042,6 @@
     <message>
         <source>High</source>
         <translation>高</translation>
-    </message>
-    <message>
-        <source>Recording: say something …</source>
-        <translation>正在录音：请说话……</translation>
-    </message>
-    <message>
-        <source>Playing …</source>
-        <translation>正在播放……</translation>
     </message>
 </context>
 <context>
@@ -2544,6 +2540,131 @@
     <message>
         <source>%1 is downloaded. Choose it in the settings, on the page Model.</source>
         <translation>%1 已下载。请在设置的“模型”页中选择它。</translation>
+    </message>
+</context>
+<context>
+    <name>GuideDialog</name>
+    <message>
+        <source>Welcome to MOSS Voice</source>
+        <translation>欢迎使用 MOSS Voice</translation>
+    </message>
+    <message>
+        <source>Sound</source>
+        <translation>声音</translation>
+    </message>
+    <message>
+        <source>Everything you say stays on this computer. Choose microphone and loudspeaker, and test them.</source>
+        <translation>您说的一切都留在此电脑上。请选择麦克风和扬声器，并测试它们。</translation>
+    </message>
+    <message>
+        <source>Model</source>
+        <translation>模型</translation>
+    </message>
+    <message>
+        <source>nano is there and runs on every computer; it knows a small domain, in English. MOSS-Speech knows far more and wants a GPU. A download continues while you talk to nano.</source>
+        <translation>nano 已就绪，可在任何电脑上运行；它只懂一个小领域，使用英语。MOSS-Speech 懂得多得多，但需要 GPU。下载期间您可以继续与 nano 对话。</translation>
+    </message>
+    <message>
+        <source>Ready</source>
+        <translation>完成</translation>
+    </message>
+    <message>
+        <source>All of this is found again in the settings, and this guide in the help menu.</source>
+        <translation>以上各项都可在设置中更改，本指南可在帮助菜单中再次打开。</translation>
+    </message>
+    <message>
+        <source>Skip</source>
+        <translation>跳过</translation>
+    </message>
+    <message>
+        <source>Back</source>
+        <translation>上一步</translation>
+    </message>
+    <message>
+        <source>Step %1 of %2</source>
+        <translation>第 %1 步，共 %2 步</translation>
+    </message>
+    <message>
+        <source>Finish</source>
+        <translation>完成</translation>
+    </message>
+    <message>
+        <source>Next</source>
+        <translation>下一步</translation>
+    </message>
+    <message>
+        <source>as the system chooses</source>
+        <translation>由系统选择</translation>
+    </message>
+    <message>
+        <source>Microphone</source>
+        <translation>麦克风</translation>
+    </message>
+    <message>
+        <source>Loudspeaker</source>
+        <translation>扬声器</translation>
+    </message>
+    <message>
+        <source>Device</source>
+        <translation>设备</translation>
+    </message>
+    <message>
+        <source>Weights</source>
+        <translation>权重</translation>
+    </message>
+</context>
+<context>
+    <name>GuideSoundPage</name>
+    <message>
+        <source>Default microphone</source>
+        <translation>默认麦克风</translation>
+    </message>
+    <message>
+        <source>Default loudspeaker</source>
+        <translation>默认扬声器</translation>
+    </message>
+    <message>
+        <source>&amp;Microphone</source>
+        <translation>麦克风(&amp;M)</translation>
+    </message>
+    <message>
+        <source>&amp;Loudspeaker</source>
+        <translation>扬声器(&amp;L)</translation>
+    </message>
+    <message>
+        <source>Test</source>
+        <translation>测试</translation>
+    </message>
+    <message>
+        <source>Records 3 seconds from the microphone, plays them back and discards them.</source>
+        <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>While you test the microphone, the bar passes the line when it hears speech.</source>
+        <translation>测试麦克风时，听到说话声，光条会越过标线。</translation>
+    </message>
+</context>
+<context>
+    <name>SoundTests</name>
+    <message>
+        <source>Test microphone</source>
+        <translation>测试麦克风</translation>
+    </message>
+    <message>
+        <source>Test loudspeaker</source>
+        <translation>测试扬声器</translation>
+    </message>
+    <message>
+        <source>Recording: say something …</source>
+        <translation>正在录音：请说话……</translation>
+    </message>
+    <message>
+        <source>Playing …</source>
+        <translation>正在播放……</translation>
     </message>
 </context>
 </TS>

@@ -107,7 +107,8 @@ class _Visit:
         return notes
 
     def _ask(self, process: subprocess.Popen[bytes]) -> str:
-        """Start listening, say the question, hear the reply."""
+        """Start listening, say the question, hear the reply. Escape skips the guide of the first start."""
+        self._press("Escape")
         self._press("Control_L", "space")
         self._wait(
             process, lambda: re.search(r"microphone: (?!closed)", self._log()) is not None, "a microphone"

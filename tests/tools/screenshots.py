@@ -12,10 +12,13 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from PySide6.QtCore import QEventLoop
 from PySide6.QtWidgets import QApplication
 
+from app import paths
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.settings_dialog import SettingsDialog
 from app.gui.snapshot import save_png
 from app.gui.themes import ThemeChoice
 from tests.doubles.scripted_session import (
@@ -28,7 +31,7 @@ from tests.doubles.scripted_session import (
 
 
 def main(folder: Path) -> None:
-    """Save window-THEME-LANGUAGE.png and interrupted-THEME-LANGUAGE.png for every combination."""
+    """Save window-THEME-LANGUAGE.png, interrupted-, settings- and guideN-... for every combination."""
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,8 +53,30 @@ def main(folder: Path) -> None:
             for _ in range(5):
                 application.processEvents()
             save_png(window, folder / f"{name}-{theme.value}-{language}.png")
+            if name == "window":
+                _save_dialogs(window, folder, f"{theme.value}-{language}.png")
             window.close()
             application.processEvents()
+
+
+def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
+    """Save the model page of the settings and the steps of the guide, with the devices of this computer."""
+    tools, bundle = window.settings.tools, str(paths.default_bundle())
+    loop = QEventLoop()
+    tools.plans.found.connect(loop.quit)
+    tools.plans.ask(bundle)
+    loop.exec()
+    dialog = SettingsDialog(window.engine.shown(), None, window, window.bridge, tools)
+    dialog.tabs.setCurrentWidget(dialog.model)
+    dialog.show()
+    QApplication.processEvents()
+    save_png(dialog, folder / f"settings-{end}")
+    dialog.close()
+    guide = window.settings.open_guide()
+    for step in range(guide.stack.count()):
+        QApplication.processEvents()
+        save_png(guide, folder / f"guide{step + 1}-{end}")
+        guide.next_button.click()
 
 
 if __name__ == "__main__":

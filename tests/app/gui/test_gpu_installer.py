@@ -136,7 +136,7 @@ def test_a_program_that_cannot_be_started_is_an_error(
 def test_only_a_packaged_program_for_the_processor_has_one(
     window: MainWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert window.gpu is None
+    assert window.settings.gpu is None
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(metadata, "distributions", lambda name: [SimpleNamespace(version="2.13.0")])
     assert make_installer(window, window.closed) is None

@@ -25,6 +25,17 @@ def test_the_log_folder_is_opened(window: MainWindow, monkeypatch: pytest.Monkey
     assert str(paths.log_file().parent) in window.notice.text()
 
 
+def test_the_shortcuts_and_the_guide_are_asked_for(qtbot: QtBot, window: MainWindow) -> None:
+    window.help.shortcuts_wanted.disconnect()
+    window.help.guide_wanted.disconnect()
+    for action, signal in (
+        (window.help.shortcuts_action, window.help.shortcuts_wanted),
+        (window.help.guide_action, window.help.guide_wanted),
+    ):
+        with qtbot.waitSignal(signal):
+            action.trigger()
+
+
 def test_about_names_the_version(window: MainWindow) -> None:
     text = window.help.about_text()
     assert f"MOSS Voice {program_version()}" in text

@@ -139,3 +139,16 @@ def test_the_memory_of_the_running_engine_counts_as_free(
     tools.plans.rooms[str(nano_bundle)] = room(free=20 * GB)
     tools.plans.found.emit("/another/bundle")
     assert "23.0 GB" in page.device.note.text()
+
+
+def test_another_model_that_does_not_fit_here_gets_a_device_where_it_does(
+    qtbot: QtBot, tools: ModelTools, random_bundle: Path
+) -> None:
+    page = ModelPage(tools, Preferences())
+    qtbot.addWidget(page)
+    page.show_preferences(Preferences(bundle=str(random_bundle)))
+    processor = DeviceRoom("cpu", "a processor", 32 * GB, 30 * GB, {("native", False): 40 * GB})
+    tools.plans.rooms[str(random_bundle)] = [processor, *room(free=20 * GB)]
+    tools.plans.found.emit(str(random_bundle))
+    chosen = page.edited(Preferences())
+    assert (chosen.device, chosen.weights, chosen.saves_memory) == ("cuda:0", "fp8", False)

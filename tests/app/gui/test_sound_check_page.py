@@ -9,8 +9,7 @@ from pytestqt.qtbot import QtBot
 from app.gui.main_window import MainWindow
 from app.gui.preferences import SENSITIVITY, Preferences
 from app.gui.settings_dialog import SettingsDialog
-from app.session.commands import CheckLoudspeaker, CheckMicrophone
-from app.session.events import ErrorRaised, Levels, SoundChecked
+from app.session.events import Levels
 from tests.doubles.scripted_session import ScriptedSession
 
 
@@ -20,29 +19,14 @@ def test_the_level_is_shown_against_the_threshold(
     dialog = SettingsDialog(Preferences(sensitivity="low"), None, window, window.bridge)
     qtbot.addWidget(dialog)
     page = dialog.sound_check
-    assert page.bar.threshold == SENSITIVITY["low"][0]
+    assert page.tests.bar.threshold == SENSITIVITY["low"][0]
     page.sensitivity_box.setCurrentIndex(page.sensitivity_box.findData("high"))
-    assert page.bar.threshold == SENSITIVITY["high"][0]
+    assert page.tests.bar.threshold == SENSITIVITY["high"][0]
     assert dialog.preferences().sensitivity == "high"
     session.feed(Levels(-20.0, -120.0, 0.42))
     window.bridge.poll()
-    assert page.bar.probability == 0.42
-    assert page.bar.accessibleDescription() == "42%"
-
-
-def test_the_buttons_ask_the_session(qtbot: QtBot, window: MainWindow, session: ScriptedSession) -> None:
-    dialog = SettingsDialog(Preferences(), None, window, window.bridge)
-    qtbot.addWidget(dialog)
-    page = dialog.sound_check
-    page.microphone_button.click()
-    page.loudspeaker_button.click()
-    assert session.commands[-2:] == [CheckMicrophone(), CheckLoudspeaker()]
-    said = []
-    for event in (SoundChecked("recording"), SoundChecked("done"), ErrorRaised("No microphone is open.", "")):
-        session.feed(event)
-        window.bridge.poll()
-        said.append(page.status.text())
-    assert said == ["Recording: say something …", "", "No microphone is open."]
+    assert page.tests.bar.probability == 0.42
+    assert page.tests.bar.accessibleDescription() == "42%"
 
 
 def test_sensitivity_is_a_pair_of_thresholds() -> None:
