@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 
@@ -16,8 +15,7 @@ def start() -> int:
     window is closed while the engine is loaded. Qt keeps the objects of the window beyond the end of the
     libraries that they use, which report that as leaks on stderr.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are loaded, without a traceback
+    process.end_without_traceback()
     process.open_standard_streams()
     from app.cli import main
 

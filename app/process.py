@@ -54,6 +54,12 @@ def open_standard_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def end_without_traceback() -> None:
+    """Let Ctrl-C end the process at once, while modules are loaded; see `stopped_by_signals` for later."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def caught_signals() -> tuple[signal.Signals, ...]:
     """Those that end the process; without those that it was started to ignore, as by nohup."""
     return tuple(number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN)

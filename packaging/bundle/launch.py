@@ -28,6 +28,9 @@ def restore_library_path() -> None:
 def main() -> int:
     """Run the command line or, after `-m`, a module."""
     restore_library_path()
+    from app.process import end_without_traceback
+
+    end_without_traceback()
     from app.gpu_runtime.activation import activate
 
     activate()

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +145,19 @@ def test_a_thread_that_does_not_end_is_left_behind(is_stuck: bool, repository: P
     result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert result.returncode == 3
     assert result.stdout == ("result\n" if is_stuck else "result\ntaken apart\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(signal.default_int_handler, signal.SIG_DFL), (signal.SIG_IGN, signal.SIG_IGN)],
+)
+def test_ctrl_c_while_modules_are_loaded_ends_the_process(before: Any, after: Any) -> None:
+    of_the_test = signal.signal(signal.SIGINT, before)
+    try:
+        process.end_without_traceback()
+        assert signal.getsignal(signal.SIGINT) is after
+    finally:
+        signal.signal(signal.SIGINT, of_the_test)
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

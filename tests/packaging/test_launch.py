@@ -10,14 +10,14 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def activated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each time that the GPU runtime was put in place: whether the program was started before."""
-    times: list[bool] = []
-    monkeypatch.setattr("app.gpu_runtime.activation.activate", lambda: times.append(bool(started)))
-    started: list[int] = []
-    monkeypatch.setattr("app.__main__.start", lambda: started.append(7) or 7)
-    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: started.append(7))
-    return times
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done, in order."""
+    done: list[str] = []
+    monkeypatch.setattr("app.process.end_without_traceback", lambda: done.append("Ctrl-C"))
+    monkeypatch.setattr("app.gpu_runtime.activation.activate", lambda: done.append("GPU runtime"))
+    monkeypatch.setattr("app.__main__.start", lambda: done.append("start") or 7)
+    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: done.append("start"))
+    return done
 
 
 @pytest.mark.parametrize("original", ["/users/own", None])
@@ -56,8 +56,8 @@ def test_everything_else_is_for_the_command_line(
 
 @pytest.mark.parametrize("words", [["-m", "app", "doctor"], ["doctor"]])
 def test_the_gpu_runtime_is_put_in_place_first(
-    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], activated: list[bool]
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], steps: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["moss-voice", *words])
     launch.main()
-    assert activated == [False]
+    assert steps == ["Ctrl-C", "GPU runtime", "start"]
