@@ -26,15 +26,16 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.voice.recording import VoiceSource
-from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Turn
+from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Modality
+from engine_runtime.types import Modality, Pcm
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,21 @@ class Engine:
         blocks = self.stages.lm.blocks
         return BlockStats(blocks.num_blocks, blocks.num_used, blocks.num_free, blocks.num_cached)
 
+    @property
+    def conversation_blocks(self) -> int:
+        """KV blocks that one conversation needs at most."""
+        return -(-self._context_rows // self.stages.lm.blocks.tokens_per_block)
+
+    @property
+    def _context_rows(self) -> int:
+        return min(self.stages.lm.max_rows, self.bundle.lm.context_rows)
+
     def new_conversation(self) -> Conversation:
         """A new conversation. `end_conversation` frees its KV blocks; otherwise they are freed after it was
         garbage-collected, or when the pool runs out."""
         with self.lock:
             self._require_open()
-            limit = min(self.stages.lm.max_rows, self.bundle.lm.context_rows)
-            conversation = Conversation(self.stages.prompt, limit)
+            conversation = Conversation(self.stages.prompt, self._context_rows)
             self.stages.sequences.register(conversation, conversation.sequence)
             self._conversations.add(conversation)
             return conversation
@@ -163,6 +172,25 @@ class Engine:
                 conversation.turn.close()
                 conversation.turn = None
             conversation.remove(turn_ids)
+
+    def remember(self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str) -> None:
+        """Append an exchange that was held elsewhere to the history: a typed question or speech [n] at the
+        input rate, and the text of its reply. AudioInputError if the question is empty."""
+        with self.lock:
+            self._require_open()
+            asked = UserInput(self.stages, TimingBus(), turn_id)
+            asked.open(conversation.expected_maximum)
+            try:
+                if isinstance(question, str):
+                    asked.type(question)
+                else:
+                    asked.push(question)
+                asked.end()
+            finally:
+                asked.release()
+            user, maximum = asked.question.user, asked.question.speech_maximum
+            rows = tuple(self.stages.prompt.text_turn(reply))
+            conversation.replace(None, Exchange(user, rows, reply, maximum, turn_id))
 
     def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
         """Start a user turn. `reply` is the expected modality; the commit sets the actual one.

@@ -45,6 +45,10 @@ class PauseRated:
     duration_ns: int
 
 
+AnswerListener = Callable[[PauseRated], None]
+"""Gets one answer of the detector; must not block."""
+
+
 class EndOfTurnWorker:
     """One detector, one pause after the other."""
 
@@ -52,15 +56,16 @@ class EndOfTurnWorker:
         self.answers: SimpleQueue[PauseRated] = SimpleQueue()
         self._factory = factory
         self._pending = pending
-        self._pauses: SimpleQueue[Pause | None] = SimpleQueue()
+        self._pauses: SimpleQueue[tuple[Pause, AnswerListener] | None] = SimpleQueue()
         pending.begin()  # loading
 
     # ---- dialog thread ----
 
-    def submit(self, pause: Pause) -> None:
-        """Put a pause in the queue; never blocks. Without a detector there will be no answer."""
+    def submit(self, pause: Pause, give: AnswerListener | None = None) -> None:
+        """Put a pause in the queue; never blocks. `give` gets the answer in the end of turn thread, in place
+        of the queue. Without a detector there will be no answer."""
         self._pending.begin()
-        self._pauses.put(pause)
+        self._pauses.put((pause, give or self.answers.put))
 
     def close(self) -> None:
         """End the thread after the queued pauses."""
@@ -77,17 +82,19 @@ class EndOfTurnWorker:
             detector = None
         _log.info("end of turn: %s", "silence alone" if detector is None else type(detector).__name__)
         self._pending.end()
-        while (pause := self._pauses.get()) is not None:
+        while (asked := self._pauses.get()) is not None:
+            pause, give = asked
             try:
                 if detector is not None:
-                    self._rate(detector, pause)
+                    give(_rated(detector, pause))
             except Exception:
                 _log.exception("the end-of-turn detector failed; silence alone ends a turn from now on")
                 detector = None
             finally:
                 self._pending.end()
 
-    def _rate(self, detector: EndOfTurnDetector, pause: Pause) -> None:
-        start_ns = time.perf_counter_ns()
-        probability = detector.probability(pause.pcm)
-        self.answers.put(PauseRated(pause, probability, start_ns, time.perf_counter_ns() - start_ns))
+
+def _rated(detector: EndOfTurnDetector, pause: Pause) -> PauseRated:
+    start_ns = time.perf_counter_ns()
+    probability = detector.probability(pause.pcm)
+    return PauseRated(pause, probability, start_ns, time.perf_counter_ns() - start_ns)

@@ -13,6 +13,7 @@ from app.session.engine_jobs import (
     Forget,
     Heard,
     HistoryChanged,
+    Remember,
     Remove,
     Restore,
     Restored,
@@ -43,7 +44,7 @@ class EngineHistory:
         """All that were committed, also those whose reply was not heard, by turn."""
         self._published: ConversationSnapshot | None = None
 
-    def change(self, job: Forget | Remove | Restore) -> None:
+    def change(self, job: Forget | Remove | Remember | Restore) -> None:
         """Execute a job that concerns no turn in progress."""
         if isinstance(job, Remove):
             self._remove(range(job.turn_id, job.turn_id + 1))
@@ -51,6 +52,8 @@ class EngineHistory:
             self.engine.end_conversation(self.conversation)
             self.conversation = self.engine.new_conversation()
             self._questions.clear()
+        elif isinstance(job, Remember):
+            self.engine.remember(self.conversation, job.turn_id, job.question, job.reply)
         else:
             self._restore(job)
 

@@ -8,7 +8,7 @@ reopened. The engine thread skips cancelled jobs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.session.commands import EngineFactory
 from app.session.held_timings import HeldTimings
@@ -68,6 +68,8 @@ class Commit:
     scope: CancelScope
     timings: HeldTimings | None = None
     finished: float = 0.0
+    max_new: int | None = None
+    """Limit of the reply in rows; None for the bundle's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,16 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """Append an exchange that was held elsewhere: a typed question or speech at the engine's input rate, and
+    the text of its reply."""
+
+    turn_id: int
+    question: str | Pcm
+    reply: str
+
+
+@dataclass(frozen=True, slots=True)
 class Restore:
     """Continue the conversation of a snapshot. Answered with Restored or RestoreFailed."""
 
@@ -146,10 +158,19 @@ Job = (
     | Forget
     | AskAgain
     | Remove
+    | Remember
     | Restore
     | Load
     | Close
 )
+
+
+class JobQueue(Protocol):
+    """Takes jobs for the engine thread."""
+
+    def submit(self, job: Job) -> None:
+        """Put a job in the queue; never blocks."""
+
 
 # ---- engine -> dialog ----
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from queue import SimpleQueue
 
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result
 from engine_runtime.types import (
@@ -52,22 +51,24 @@ class ReplyRun:
         self._finished = finished
         self._is_unfinished = False
 
-    def advance(self, results: SimpleQueue[Result]) -> None:
-        """Make the reply, to its end or as far as a speculative one goes."""
+    def step(self, give: Callable[[Result], None]) -> bool:
+        """Make the next event; returns whether there is more to make now: False at the end, and as far as a
+        speculative reply goes."""
+        if self._is_enough:
+            return False
         began_ns = self._clock_ns()
         try:
-            while not self._is_enough:
-                event = next(self._events, None)
-                if event is None or self.scope.is_cancelled:
-                    self._events.close()
-                    return
-                self._count(event)
-                results.put(ReplyResult(self.scope, event))
-                if isinstance(event, ReplyDone) and self._audio_s:
-                    work_ns = self.work_ns + self._clock_ns() - began_ns
-                    results.put(ReplyMade(work_ns / 1e9 / self._audio_s))
+            event = next(self._events, None)
         finally:
             self.work_ns += self._clock_ns() - began_ns
+        if event is None or self.scope.is_cancelled:
+            self._events.close()
+            return False
+        self._count(event)
+        give(ReplyResult(self.scope, event))
+        if isinstance(event, ReplyDone) and self._audio_s:
+            give(ReplyMade(self.work_ns / 1e9 / self._audio_s))
+        return not self._is_enough
 
     def close(self) -> None:
         """Nothing more is wanted of the reply."""

@@ -9,8 +9,7 @@ import numpy as np
 
 from app.audio.resample import Resampler
 from app.session.capture import Capture
-from app.session.engine_jobs import Hear
-from app.session.engine_worker import EngineWorker
+from app.session.engine_jobs import Hear, JobQueue
 from engine_runtime.types import Pcm
 
 _BLOCK_MS = 80
@@ -20,7 +19,7 @@ _BLOCK_MS = 80
 class SpeechFeed:
     """One turn at a time."""
 
-    def __init__(self, capture: Capture, worker: EngineWorker) -> None:
+    def __init__(self, capture: Capture, worker: JobQueue) -> None:
         self._capture = capture
         self._worker = worker
         self._resampler = Resampler(capture.sample_rate, capture.sample_rate)
@@ -29,10 +28,11 @@ class SpeechFeed:
         """The rate that the engine wants."""
         self._resampler = Resampler(self._capture.sample_rate, sample_rate)
 
-    def open(self, start_ms: float) -> None:
-        """A turn begins; its audio starts at `start_ms`, or as far back as is kept."""
-        self._capture.utterance.open(self._capture.samples_of(max(start_ms, 0.0)))
+    def open(self, start_ms: float) -> float:
+        """A turn begins; its audio starts at `start_ms`, or as far back as is kept. Returns where."""
+        start = self._capture.utterance.open(self._capture.samples_of(max(start_ms, 0.0)))
         self._resampler.reset()
+        return self._capture.ms_of(start)
 
     def give(self, turn_id: int, up_to_ms: float) -> None:
         """Send the samples before `up_to_ms`, if they fill a block."""

@@ -204,6 +204,10 @@ class Prompt:
             *(self._as_rows([self._special.sosp]) if modality is Modality.SPEECH else ()),
         ]
 
+    def text_turn(self, text: str) -> list[Row]:
+        """A complete text reply."""
+        return [*self.open_reply(Modality.TEXT), *self.text_rows(text), *self._end_turn]
+
     def _open(self, role: str, content: str = "") -> list[Row]:
         encode = self._tokenizer.encode
         return self._as_rows([self._special.im_start, *encode(f"{role}\n"), *encode(content)])

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Self
 
 import numpy as np
@@ -206,6 +207,13 @@ class ScriptedEngine:
         """Conversations, in the order in which they were ended."""
         self.exchanges: list[Exchange] = []
         self.is_closed = False
+        self.conversation_blocks = 32
+
+    @property
+    def stats(self) -> SimpleNamespace:
+        """A KV pool for eight conversations."""
+        used = self.conversation_blocks * (self.conversations - len(self.ended))
+        return SimpleNamespace(total=256, used=used, free=256 - used, cached=0)
 
     def __enter__(self) -> Self:
         return self
@@ -231,6 +239,12 @@ class ScriptedEngine:
     def remove(self, conversation: object, turn_ids: range) -> None:
         self.calls.append(("remove", *turn_ids))
         self.exchanges = [known for known in self.exchanges if known.turn_id not in turn_ids]
+
+    def remember(self, conversation: object, turn_id: int, question: str | Pcm, reply: str) -> None:
+        self.calls.append(
+            ("remember", turn_id, question if isinstance(question, str) else len(question), reply)
+        )
+        self.exchanges.append(Exchange((), (), reply, None, turn_id))
 
     def end_conversation(self, conversation: object) -> None:
         self.ended.append(conversation)

@@ -489,3 +489,48 @@ def test_a_decode_step_takes_the_documented_path(bundle: Bundle) -> None:
     assert calls[0] == turn_run
     assert " ".join(step) in " ".join(calls)
     assert len(files) <= 8
+
+
+@pytest.mark.parametrize("question", ["what is two plus three", speech(1.0)], ids=["typed", "spoken"])
+def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, question: str | Pcm) -> None:
+    conversation = engine.new_conversation()
+    engine.remember(conversation, 1, question, "five")
+    (remembered,) = conversation.exchanges
+    asked = engine.new_conversation()
+    turn = engine.open_turn(asked, 1)
+    if isinstance(question, str):
+        turn.push_text(question)
+    else:
+        turn.push(question)
+    for _ in turn.commit(Modality.TEXT, GREEDY):
+        pass
+    assert remembered.user == asked.exchanges[0].user, "as if it had been asked here"
+    prompt = engine.stages.prompt
+    assert list(remembered.reply) == [
+        *prompt.open_reply(Modality.TEXT),
+        *prompt.text_rows("five"),
+        *prompt.end_turn(),
+    ]
+    codes, _ = plain_reply(
+        bundle,
+        engine,
+        [*conversation.history(), *prompt.user_text("and plus two"), *prompt.end_turn(),
+         *prompt.open_reply(Modality.SPEECH)],
+    )  # fmt: skip
+    follow_up = engine.open_turn(conversation, 2)
+    follow_up.push_text("and plus two")
+    last = list(follow_up.commit(Modality.SPEECH, GREEDY))[-1]
+    assert isinstance(last, ReplyDone)
+    assert list(last.codes) == codes
+
+
+def test_an_empty_question_of_elsewhere_is_refused(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    with pytest.raises(AudioInputError, match="empty"):
+        engine.remember(conversation, 1, " ", "five")
+    assert conversation.exchanges == []
+
+
+def test_a_pool_says_how_many_blocks_a_conversation_needs(bundle: Bundle, engine: Engine) -> None:
+    rows = min(engine.stages.lm.max_rows, bundle.lm.context_rows)
+    assert engine.conversation_blocks == -(-rows // engine.stages.lm.blocks.tokens_per_block)

@@ -50,6 +50,17 @@ def test_answers_come_in_order_with_the_time_they_took() -> None:
     assert [len(pcm) for pcm in detector.asked] == [8_000, 8_000]
 
 
+def test_an_answer_can_go_to_whom_asked() -> None:
+    pending, got = PendingWork(), list[PauseRated]()
+    worker = EndOfTurnWorker(lambda: ScriptedDetector(0.7), pending)
+    asked = pause(3)
+    worker.submit(asked, got.append)
+    worker.close()
+    worker.run()
+    assert [(rated.pause, rated.probability) for rated in got] == [(asked, 0.7)]
+    assert worker.answers.empty()
+
+
 def test_without_a_detector_there_is_no_answer() -> None:
     assert answers_of(None, pause(1), pause(2)) == []
 

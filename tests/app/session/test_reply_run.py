@@ -25,6 +25,12 @@ def reply(chunks: int, modality: Modality = Modality.SPEECH) -> Generator[ReplyE
     yield ReplyDone(1, modality, "stop", "")
 
 
+def make(run: ReplyRun, results: SimpleQueue[Result]) -> None:
+    """All that is to be made now."""
+    while run.step(results.put):
+        pass
+
+
 def taken(results: SimpleQueue[Result]) -> list[Result]:
     return [results.get_nowait() for _ in range(results.qsize())]
 
@@ -33,10 +39,10 @@ def taken(results: SimpleQueue[Result]) -> list[Result]:
 def test_a_speculative_reply_waits_for_its_confirmation(modality: Modality, enough: int) -> None:
     scope, results = CancelScope(), SimpleQueue[Result]()
     run = ReplyRun(scope, reply(50, modality), is_speculative=True)
-    run.advance(results)
+    make(run, results)
     assert len(taken(results)) == enough
     run.is_speculative = False
-    run.advance(results)
+    make(run, results)
     rest = taken(results)
     events = [result.event for result in rest if isinstance(result, ReplyResult)]
     assert len(events) == 50 - enough + 1
@@ -54,7 +60,7 @@ def test_a_cancelled_reply_ends_with_the_event_in_progress() -> None:
         yield from reply(5)
 
     run = ReplyRun(scope, cancelled(), is_speculative=False)
-    run.advance(results)
+    make(run, results)
     assert len(taken(results)) == 1
-    run.advance(results)
+    make(run, results)
     assert taken(results) == []
