@@ -28,6 +28,7 @@ from app.commands import (
     gpu,
     inspect,
     replay,
+    serve,
     talk,
     trt,
     verify,
@@ -49,6 +50,7 @@ examples:
   moss-voice talk --in question.wav --out reply.wav answer a recording
   moss-voice talk --text "what is two plus three" --reply text
   moss-voice console                                talk in a terminal, without a window
+  moss-voice serve                                  serve the OpenAI Realtime protocol
   moss-voice replay FOLDER                          replay a recorded conversation and compare
   moss-voice bench --json                           measure every stage
   moss-voice fetch moss-speech                      download the released model
@@ -81,7 +83,21 @@ def build_parser() -> argparse.ArgumentParser:
     window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (talk, console, demo, replay, bench, verify, inspect, devices, fetch, gpu, trt, doctor):
+    for command in (
+        talk,
+        console,
+        serve,
+        demo,
+        replay,
+        bench,
+        verify,
+        inspect,
+        devices,
+        fetch,
+        gpu,
+        trt,
+        doctor,
+    ):
         command.add_parser(commands)
     return parser
 

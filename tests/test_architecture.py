@@ -93,13 +93,13 @@ def test_qt_only_in_the_gui() -> None:
     assert not _offenders(lambda file: _top_imports(file) & {"PySide6", "pyqtgraph", "shiboken6"}, files)
 
 
-def test_only_the_session_starts_threads() -> None:
+def test_only_the_session_and_the_server_start_threads() -> None:
     starters = {"threading.Thread", "Thread", "threading.Timer", "QThread", "ThreadPoolExecutor", "Process"}
 
     def starts_threads(file: Path) -> bool:
         return any(call in starters or call.endswith(".QThread") for call in _calls(file))
 
-    files = [file for file in SOURCES if _name(file) != "app/session/session.py"]
+    files = [file for file in SOURCES if _name(file) not in ("app/session/session.py", "app/server/run.py")]
     assert not _offenders(starts_threads, files)
 
 
@@ -208,8 +208,9 @@ def test_packaging_is_no_package() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["app.cli", "app.audio", "app.dialog", "app.session.events"])
 def test_light_imports_stay_light(module: str) -> None:
-    """`--help` and the dialog layers start without torch and Qt."""
-    code = f"import sys, {module}; print(sorted({{'torch', 'PySide6'}} & set(sys.modules)))"
+    """`--help` and the dialog layers start without torch, Qt and the libraries of the server."""
+    heavy = {"torch", "PySide6", "fastapi", "uvicorn"}
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,0 +1,115 @@
+"""Who may connect: addresses to bind to, API keys, and web pages.
+
+In: what the user configured, the headers of a request. Out: MossVoiceErrors for an unsafe configuration, a
+refusal for a request. Any thread.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_runtime.errors import MossVoiceError
+
+KEYS_VARIABLE = "MOSS_VOICE_API_KEYS"
+SHORTEST_KEY = 16
+_SUBPROTOCOL_KEY = "openai-insecure-api-key."
+"""How browsers, which cannot set headers, send a key."""
+
+
+class AccessError(MossVoiceError):
+    """A configuration that would let others in, or that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may connect. Without keys everybody who reaches the address may."""
+
+    keys: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    """Web pages that may connect: scheme, host and port, as browsers send them."""
+
+    def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """HTTP status and reason for a request with these headers (names in lower case); None if it may
+        connect."""
+        origin = headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            return 403, f"Web pages of {origin[:100]} may not connect. Allow them with --allow-origin."
+        if self.keys and not self._is_known(_key_of(headers)):
+            return 401, "The API key is missing or wrong. Send it as a bearer token."
+        return None
+
+    def _is_known(self, key: str) -> bool:
+        # All keys are compared, so that the time says nothing.
+        given = key.encode()
+        return sum(hmac.compare_digest(given, known.encode()) for known in self.keys) > 0
+
+
+def _key_of(headers: Mapping[str, str]) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return key.strip()
+    for protocol in headers.get("sec-websocket-protocol", "").split(","):
+        if protocol.strip().startswith(_SUBPROTOCOL_KEY):
+            return protocol.strip().removeprefix(_SUBPROTOCOL_KEY)
+    return ""
+
+
+def read_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The keys of a file, one per line, or of the environment, separated by commas. AccessError for a file
+    that cannot be read or a key that is easy to guess."""
+    if file is None:
+        keys = [key.strip() for key in environ.get(KEYS_VARIABLE, "").split(",")]
+    else:
+        try:
+            keys = [line.strip() for line in file.read_text("utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise AccessError(f"The keys in {file} cannot be read: {error}. Check the file.") from error
+    found = tuple(key for key in keys if key and not key.startswith("#"))
+    if any(len(key) < SHORTEST_KEY or not key.isascii() or " " in key for key in found):
+        raise AccessError(
+            f"An API key is too short or has characters that a header cannot carry. Use {SHORTEST_KEY} or "
+            "more letters and digits, for example of `openssl rand -hex 24`."
+        )
+    if file is not None and not found:
+        raise AccessError(f"{file} has no key. Write one per line.")
+    return found
+
+
+def check_address(host: str, access: Access) -> None:
+    """AccessError where others could connect without a key."""
+    if access.keys or is_loopback(host):
+        return
+    raise AccessError(
+        f"The address {host} can be reached by others, and no API key is set. Set {KEYS_VARIABLE} or "
+        "--api-key-file, or bind to 127.0.0.1."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_tls(certificate: Path | None, key: Path | None) -> None:
+    """AccessError if the certificate cannot be used."""
+    if (certificate is None) is not (key is None):
+        raise AccessError("TLS needs both --tls-cert and --tls-key. Give both, or neither.")
+    if certificate is None or key is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise AccessError(
+            f"The certificate {certificate} cannot be used with the key {key}: {error}. Check both files."
+        ) from error

@@ -1,0 +1,197 @@
+"""One WebSocket connection: its session, and the messages to and from the client.
+
+In: text messages. Out: server events, in order. The reader slows down a client that sends too fast; a client
+that does not read, or whose session is as long as it may be, is disconnected. Event loop; results of the
+engine and answers of the detector arrive from their threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi import WebSocket, WebSocketDisconnect
+
+from app.dialog.vad import Vad
+from app.server.engine_pool import EngineFacts, Seat
+from app.server.metrics import Metrics
+from app.server.protocol import Json, ProtocolError
+from app.server.rate_limit import RateLimit
+from app.server.realtime_session import EngineRates, RealtimeSession
+from app.session.end_of_turn_worker import EndOfTurnWorker, Pause
+from app.session.engine_jobs import Result
+
+_MOST_WAITING = 2_000
+"""Events that wait for a client that does not read: about a minute of speech."""
+_GOING_AWAY, _POLICY, _FAILED, _RESTART = 1001, 1008, 1011, 1012
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may take."""
+
+    session_s: float = 3_600.0
+    idle_s: float = 600.0
+    """Without any message."""
+
+
+class Connection:
+    """See the module."""
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        facts: EngineFacts,
+        vad: Vad,
+        detector: EndOfTurnWorker | None,
+        limits: ConnectionLimits,
+        metrics: Metrics,
+    ) -> None:
+        self._socket = socket
+        self._facts, self._vad, self._detector = facts, vad, detector
+        self._limits, self._metrics = limits, metrics
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: asyncio.Queue[Json] = asyncio.Queue(_MOST_WAITING)
+        self._session: RealtimeSession | None = None
+        self._is_stuck = False
+        self._end: asyncio.Future[tuple[int, str]] = self._loop.create_future()
+        """Close code and reason, once the server ends the connection."""
+        self._is_leaving = False
+
+    @property
+    def session_id(self) -> str:
+        """For the log; empty before the session begins."""
+        return self._session.ids.session_id if self._session is not None else ""
+
+    def deliver(self, result: Result) -> None:
+        """A result of the engine. Engine thread."""
+        self._call(lambda: self._on_result(result))
+
+    def leave(self) -> None:
+        """The server shuts down: end when no response is in progress."""
+        self._is_leaving = True
+        self._leave_if_quiet()
+
+    def finish(self, code: int, reason: str) -> None:
+        """End the connection with this close code."""
+        if not self._end.done():
+            self._end.set_result((code, reason))
+
+    async def run(self, seat: Seat) -> str:
+        """Hold the conversation until one side ends it; returns why it ended."""
+        began_s = self._loop.time()
+        rates = EngineRates(self._facts.input_sample_rate, self._facts.output_sample_rate)
+        session = self._session = RealtimeSession(
+            self._facts.bundle,
+            rates,
+            seat,
+            self._vad,
+            self._emit,
+            self._loop.time,
+            ask_detector=self._ask if self._detector is not None else None,
+        )
+        reader = asyncio.create_task(self._read(session))
+        writer = asyncio.create_task(self._write())
+        tasks: set[asyncio.Future[object]] = {reader, writer, self._end}  # type: ignore[arg-type]
+        try:
+            await asyncio.wait(tasks, timeout=self._limits.session_s, return_when=asyncio.FIRST_COMPLETED)
+            return await self._close(reader, writer, self._loop.time() - began_s)
+        finally:
+            reader.cancel()
+            writer.cancel()
+            await asyncio.wait({reader, writer})
+
+    async def _close(self, reader: asyncio.Task[str], writer: asyncio.Task[None], seconds: float) -> str:
+        if reader.done() and not reader.cancelled():
+            if (error := reader.exception()) is not None:
+                _log.error("a session failed", exc_info=error)
+                await self._say_goodbye(_FAILED, "The server failed.")
+                return "failed"
+            return reader.result()
+        if writer.done():
+            return "disconnected"
+        if self._end.done():
+            code, reason = self._end.result()
+            await self._say_goodbye(code, reason)
+            return reason
+        expired = f"A session lasts {seconds / 60:.0f} minutes at most. Connect again."
+        if self._session is not None:
+            self._session.refuse(ProtocolError("session_expired", expired))
+        await self._say_goodbye(_GOING_AWAY, "session_expired")
+        return "session_expired"
+
+    async def _read(self, session: RealtimeSession) -> str:
+        rate = RateLimit(self._loop.time())
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.idle_s):
+                    text = await self._socket.receive_text()
+            except TimeoutError:
+                self.finish(_GOING_AWAY, "idle")
+                return await asyncio.Future()
+            except KeyError:  # a binary message
+                session.refuse(ProtocolError("invalid_event", "Messages are text: JSON, audio in base64."))
+                continue
+            except WebSocketDisconnect:
+                return "client"
+            session.handle(text)
+            # With nothing to wait for, too: other sessions come first, however much this client has sent.
+            await asyncio.sleep(rate.wait_s(len(text), self._loop.time()))
+
+    async def _write(self) -> None:
+        while True:
+            event = await self._outgoing.get()
+            try:
+                await self._socket.send_text(json.dumps(event))
+            except (RuntimeError, WebSocketDisconnect):  # the client has gone
+                return
+            self._outgoing.task_done()
+
+    async def _say_goodbye(self, code: int, reason: str) -> None:
+        try:
+            async with asyncio.timeout(2.0):
+                if not self._is_stuck:
+                    await self._outgoing.join()
+                await self._socket.close(code, reason[:100])
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            _log.info("a client was gone before its connection was closed")
+
+    def _emit(self, event: Json) -> None:
+        if event["type"] == "response.done":
+            self._metrics.responses.labels(event["response"]["status"]).inc()
+        elif event["type"] == "error":
+            self._metrics.errors.labels(event["error"]["code"]).inc()
+        try:
+            self._outgoing.put_nowait(event)
+        except asyncio.QueueFull:
+            self._is_stuck = True
+            self.finish(_POLICY, "slow_client")
+
+    def _on_result(self, result: Result) -> None:
+        if self._session is not None and not self._end.done():
+            self._session.on_result(result)
+            self._leave_if_quiet()
+
+    def _leave_if_quiet(self) -> None:
+        if self._is_leaving and (self._session is None or not self._session.is_responding):
+            self.finish(_RESTART, "shutting_down")
+
+    def _ask(self, pause: Pause) -> None:
+        if self._detector is not None:
+            self._detector.submit(
+                pause, lambda rated: self._call(lambda: self._rate(rated.pause, rated.probability))
+            )
+
+    def _rate(self, pause: Pause, probability: float) -> None:
+        if self._session is not None:
+            self._session.rate_pause(pause, probability)
+
+    def _call(self, action: Callable[[], None]) -> None:
+        """Any thread: run `action` in the event loop, unless that has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(action)

@@ -1,0 +1,131 @@
+"""The HTTP side of the server: /v1/realtime (WebSocket), /health, /metrics.
+
+In: requests. Out: a `Connection` for each admitted conversation; a refusal with its reason for every other
+request, before the WebSocket is accepted. Event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from app.dialog.vad import Vad
+from app.server.access import Access
+from app.server.connection import Connection, ConnectionLimits
+from app.server.engine_pool import EnginePool, PoolFullError
+from app.server.metrics import Metrics
+from app.session.end_of_turn_worker import EndOfTurnWorker
+
+PATH = "/v1/realtime"
+_SUBPROTOCOL = "realtime"
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_log = logging.getLogger(__name__)
+
+
+class RealtimeApp:
+    """All connections of one process; `asgi` serves them."""
+
+    def __init__(
+        self,
+        pool: EnginePool,
+        access: Access,
+        limits: ConnectionLimits,
+        metrics: Metrics,
+        detector: EndOfTurnWorker | None,
+        new_vad: Callable[[], Vad],
+    ) -> None:
+        """The pool has loaded its engine."""
+        self._pool, self._access, self._limits, self._metrics = pool, access, limits, metrics
+        self._detector = detector
+        self._new_vad = new_vad
+        self._connections: set[Connection] = set()
+        self._is_draining = False
+        self._all_left = asyncio.Event()
+        app = self.asgi = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+        app.add_api_route("/health", self._health, methods=["GET"])
+        app.add_api_route("/metrics", self._render_metrics, methods=["GET"])
+        app.add_api_websocket_route(PATH, self._realtime)
+
+    async def drain(self, limit_s: float) -> None:
+        """Admit nobody, let responses in progress end, then close all connections, after `limit_s` in any
+        case."""
+        self._is_draining = True
+        self._pool.drain()
+        _log.info("drain", extra={"fields": {"conversations": len(self._connections)}})
+        for connection in list(self._connections):
+            connection.leave()
+        if self._connections:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._all_left.wait()
+            except TimeoutError:
+                for connection in list(self._connections):
+                    connection.finish(1012, "shutting_down")
+
+    async def _health(self) -> Response:
+        return JSONResponse(
+            {
+                "status": self._status,
+                "conversations": self._pool.conversations,
+                "capacity": self._pool.capacity,
+            },
+            status_code=200 if self._status == "ready" else 503,
+        )
+
+    @property
+    def _status(self) -> str:
+        if self._pool.problem is not None:
+            return "failed"
+        return "shutting_down" if self._is_draining else "ready"
+
+    async def _render_metrics(self, request: Request) -> Response:
+        if (refused := self._access.refusal(request.headers)) is not None:
+            return JSONResponse(_error("access_denied", refused[1]), status_code=refused[0])
+        return PlainTextResponse(self._metrics.render(), media_type=_METRICS_TYPE)
+
+    async def _realtime(self, socket: WebSocket) -> None:
+        if (refused := self._access.refusal(socket.headers)) is not None:
+            await self._refuse(socket, refused[0], "access_denied", refused[1])
+            return
+        facts = self._pool.facts
+        if facts is None:
+            raise RuntimeError("the engine is not loaded")
+        connection = Connection(socket, facts, self._new_vad(), self._detector, self._limits, self._metrics)
+        try:
+            seat = self._pool.admit(connection.deliver)
+        except PoolFullError as error:
+            await self._refuse(socket, 503, "no_capacity", str(error))
+            return
+        end, began_s = "failed", time.monotonic()
+        self._connections.add(connection)
+        try:
+            offered = socket.scope.get("subprotocols", [])
+            await socket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
+            _log.info("session_opened", extra={"fields": {"conversations": self._pool.conversations}})
+            end = await connection.run(seat)
+        finally:
+            seat.close()
+            self._connections.discard(connection)
+            if self._is_draining and not self._connections:
+                self._all_left.set()
+            self._metrics.sessions.labels(end).inc()
+            seconds = round(time.monotonic() - began_s, 1)
+            fields = {"session": connection.session_id, "end": end, "seconds": seconds}
+            _log.info("session_closed", extra={"fields": fields})
+
+    async def _refuse(self, socket: WebSocket, status: int, code: str, message: str) -> None:
+        self._metrics.refused.labels(str(status)).inc()
+        _log.info("refused", extra={"fields": {"status": status, "code": code}})
+        headers = {"retry-after": "5"} if status == 503 else None
+        await socket.send_denial_response(
+            JSONResponse(_error(code, message), status_code=status, headers=headers)
+        )
+
+
+def _error(code: str, message: str) -> dict[str, dict[str, str]]:
+    return {"error": {"type": "invalid_request_error", "code": code, "message": message}}

@@ -1,0 +1,147 @@
+"""The items of a Realtime conversation, in order.
+
+In: items of the client, committed speech, replies. Out: the documents of the protocol. An item names the
+engine's turn that it belongs to: the user items since the last reply and the reply to them are one exchange
+of the history. Audio is not kept. Event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from app.server.protocol import Json, ProtocolError, bytes_of, text_of
+
+LONGEST_TEXT = 20_000
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+@dataclass(slots=True)
+class Item:
+    """One message."""
+
+    item_id: str
+    role: Literal["user", "assistant"]
+    content_type: Literal["input_text", "input_audio", "output_text", "output_audio"]
+    text: str = ""
+    """The text, or the transcript of a spoken reply."""
+    status: Status = "completed"
+    turn_id: int | None = None
+    """The engine's turn, None while the item waits for one."""
+    samples: int = 0
+    """Length of a spoken reply, at the engine's rate."""
+    said: list[tuple[int, str]] = field(default_factory=list)
+    """The parts of its transcript, each with the sample at which it begins."""
+
+    def document(self, *, with_content: bool = True) -> Json:
+        """As in the protocol."""
+        is_audio = self.content_type.endswith("audio")
+        content: dict[str, Any] = {"type": self.content_type}
+        content |= (
+            {"transcript": self.text or (None if self.role == "user" else "")}
+            if is_audio
+            else {"text": self.text}
+        )
+        return {
+            "id": self.item_id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": self.status,
+            "role": self.role,
+            "content": [content] if with_content else [],
+        }
+
+    def truncate(self, samples: int) -> None:
+        """No more than this was heard."""
+        self.samples = min(self.samples, samples)
+        self.said = [(start, text) for start, text in self.said if start < self.samples]
+        self.text = "".join(text for _, text in self.said).strip()
+        self.status = "incomplete"
+
+
+class ItemList:
+    """All items that were not deleted."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, Item] = {}
+
+    @property
+    def last_id(self) -> str | None:
+        """The id of the latest item."""
+        return next(reversed(self._items), None)
+
+    def before(self, item: Item) -> str | None:
+        """The id of the item before this one."""
+        ids = list(self._items)
+        place = ids.index(item.item_id)
+        return ids[place - 1] if place else None
+
+    def add(self, item: Item) -> None:
+        """Append an item."""
+        self._items[item.item_id] = item
+
+    def get(self, item_id: str) -> Item:
+        """The item; ProtocolError if there is none."""
+        if item_id not in self._items:
+            raise ProtocolError(
+                "item_not_found", f"There is no item {item_id} in this conversation.", "item_id"
+            )
+        return self._items[item_id]
+
+    def remove(self, item: Item) -> None:
+        """Delete an item."""
+        del self._items[item.item_id]
+
+    def has(self, item_id: str) -> bool:
+        """Whether there is an item of this id."""
+        return item_id in self._items
+
+    def of_turn(self, turn_id: int) -> list[Item]:
+        """The items of one exchange."""
+        return [item for item in self._items.values() if item.turn_id == turn_id]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenItem:
+    """An item of the client: its text, or its audio in the session's format."""
+
+    item: Item
+    audio: bytes | None = None
+
+
+def read_item(document: Json, new_id: str) -> GivenItem:
+    """The item of conversation.item.create. ProtocolError for what the model cannot take."""
+    if document.get("type", "message") != "message":
+        raise ProtocolError(
+            "unsupported", f"Items of type {str(document.get('type'))[:80]!r} are not supported.", "item.type"
+        )
+    role = document.get("role")
+    if role != "user" and role != "assistant":
+        raise ProtocolError("unsupported", "item.role has to be user or assistant.", "item.role")
+    item_id = text_of(document, "id") if document.get("id") is not None else new_id
+    parts = document.get("content")
+    if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], dict):
+        raise ProtocolError("invalid_value", "item.content has to be a list of one part.", "item.content")
+    part: Json = parts[0]
+    if role == "user" and part.get("type") == "input_audio":
+        audio = bytes_of(part, "audio")
+        return GivenItem(Item(item_id, "user", "input_audio", str(part.get("transcript") or "")), audio)
+    if role == "user" and part.get("type") == "input_text":
+        return GivenItem(Item(item_id, "user", "input_text", _spoken(part, "text")))
+    if role == "assistant" and part.get("type") == "output_text":
+        return GivenItem(Item(item_id, "assistant", "output_text", _spoken(part, "text")))
+    if role == "assistant" and part.get("type") == "output_audio":
+        return GivenItem(Item(item_id, "assistant", "output_audio", _spoken(part, "transcript")))
+    raise ProtocolError(
+        "unsupported",
+        "A part of a user item is input_text or input_audio, of an assistant item output_text or "
+        "output_audio.",
+        "item.content",
+    )
+
+
+def _spoken(part: Json, name: str) -> str:
+    text = text_of(part, name, longest=LONGEST_TEXT)
+    if not text.strip():
+        raise ProtocolError("invalid_value", f"{name} is empty.", f"item.content.{name}")
+    return text

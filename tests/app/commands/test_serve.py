@@ -1,0 +1,57 @@
+"""The subcommand serve: its options, what it says where packages are missing, and its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import build_parser, main
+from app.commands import serve
+
+
+def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import app.server.run
+
+    (tmp_path / "keys").write_text("0123456789abcdef\n")
+    seen: list[Any] = []
+    monkeypatch.setattr(app.server.run, "serve", lambda settings, *rest: seen.append(settings) or 0)
+    words = ["serve", "--host", "0.0.0.0", "--port", "9000", "--conversations", "3"]
+    words += ["--api-key-file", str(tmp_path / "keys"), "--allow-origin", "https://example.org"]
+    arguments = build_parser().parse_args([*words, "--session-minutes", "5", "--drain-seconds", "7"])
+    assert arguments.run(arguments) == 0
+    (settings,) = seen
+    assert (settings.host, settings.port, settings.conversations) == ("0.0.0.0", 9_000, 3)
+    assert settings.access.keys == ("0123456789abcdef",)
+    assert settings.access.origins == ("https://example.org",)
+    assert (settings.limits.session_s, settings.drain_s) == (300.0, 7.0)
+
+
+def test_missing_packages_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert main(["serve"]) == 1
+    error = capsys.readouterr().err
+    assert "not installed: uvicorn" in error
+    assert "pip install 'moss-voice[serve]'" in error
+
+
+def test_it_listens_to_nobody_else_without_a_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MOSS_VOICE_API_KEYS", raising=False)
+    assert main(["serve", "--host", "0.0.0.0"]) == 1
+    assert "no API key is set" in capsys.readouterr().err
+
+
+def test_a_record_is_one_line_of_json() -> None:
+    record = logging.LogRecord("app.server.http_app", logging.INFO, "", 0, "session_opened", (), None)
+    record.fields = {"conversations": 2}
+    line = serve._JsonLines().format(record)
+    assert "\n" not in line
+    known = json.loads(line)
+    assert (known["event"], known["conversations"], known["level"]) == ("session_opened", 2, "info")

@@ -1,0 +1,143 @@
+"""One engine for several conversations: admission, taking turns, errors, and what is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from app.server.engine_pool import EnginePool, PoolFullError
+from app.session.engine_jobs import Ask, Commit, OpenTurn, ReplyResult, Result, TurnFailed
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
+from tests.doubles.scripted_engine import Script, ScriptedEngine
+
+SPEECH = Modality.SPEECH
+LIMIT_S = 30.0
+
+
+@contextmanager
+def running(engine: ScriptedEngine, most: int | None = 2) -> Iterator[EnginePool]:
+    pool = EnginePool(lambda: engine, most)  # type: ignore[arg-type, return-value]
+    thread = threading.Thread(target=pool.run, daemon=True)
+    thread.start()
+    assert pool.loaded.wait(LIMIT_S)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+
+
+class Guest:
+    """A conversation: what it got, and whether its reply is complete."""
+
+    def __init__(self, pool: EnginePool, log: list[str], name: str = "") -> None:
+        self.results: list[Result] = []
+        self.is_done = threading.Event()
+        self._log, self._name = log, name
+        self.seat = pool.admit(self._take)
+
+    def ask(self) -> None:
+        self.seat.submit(OpenTurn(1, SPEECH, CancelScope()))
+        self.seat.submit(Ask(1, "count"))
+        self.seat.submit(Commit(1, SPEECH, None, CancelScope()))
+
+    def _take(self, result: Result) -> None:
+        self.results.append(result)
+        if isinstance(result, ReplyResult) and isinstance(result.event, ReplyAudio):
+            self._log.append(self._name)
+        if isinstance(result, TurnFailed) or (
+            isinstance(result, ReplyResult) and isinstance(result.event, ReplyDone)
+        ):
+            self.is_done.set()
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether it holds within the limit; looked at often, and no measure of time."""
+    looked = threading.Event()
+    return any(condition() or looked.wait(0.005) for _ in range(round(LIMIT_S / 0.005)))
+
+
+def test_conversations_take_turns() -> None:
+    gate = threading.Event()
+    engine = ScriptedEngine(Script(chunks=20))
+    with running(engine) as pool:
+        engine.script.gate = gate  # the first reply waits until both are asked for
+        log: list[str] = []
+        guests = [Guest(pool, log, name) for name in "ab"]
+        for guest in guests:
+            guest.ask()
+        gate.set()
+        assert all(guest.is_done.wait(LIMIT_S) for guest in guests)
+    assert log.count("a") == log.count("b") == 20
+    ahead = [log[:end].count("a") - log[:end].count("b") for end in range(1, 40)]
+    assert max(map(abs, ahead)) <= 2, "whose audio runs out first goes first"
+    conversations = {call[3] for call in engine.calls if call[0] == "open" and call[1] == 1}
+    assert len(conversations) == 2
+
+
+def test_a_conversation_that_does_not_fit_is_refused_with_the_reason() -> None:
+    engine = ScriptedEngine()
+    with running(engine) as pool:
+        first, second = Guest(pool, []), Guest(pool, [])
+        with pytest.raises(PoolFullError, match=r"All 2 conversations .*by --conversations"):
+            pool.admit(lambda result: None)
+        first.ask()
+        assert first.is_done.wait(LIMIT_S)
+        first.seat.close()
+        first.seat.close()
+        first.ask()  # nothing happens
+        assert eventually(lambda: pool.conversations == 1)
+        third = Guest(pool, [])
+        third.ask()
+        assert third.is_done.wait(LIMIT_S)
+        assert not second.results
+        pool.drain()
+        with pytest.raises(PoolFullError, match="shutting down"):
+            pool.admit(lambda result: None)
+    assert engine.conversations == len(engine.ended), "no conversation is left in the engine"
+    assert engine.is_closed
+
+
+def test_memory_and_speed_set_the_number_of_conversations() -> None:
+    engine = ScriptedEngine(Script(chunks=1, chunk_s=30.0))
+    with running(engine, None) as pool:
+        assert pool.capacity == 8, "by the KV cache: the engine is fast"
+        assert pool.facts is not None
+        assert pool.facts.rtf < 0.1
+    slow = ScriptedEngine(Script(chunks=1, chunk_s=0.001, step_s=0.01))
+    with running(slow, None) as pool:
+        assert pool.capacity == 1, "however slow it is, one conversation is served"
+    with running(ScriptedEngine(), 9) as pool:
+        assert pool.problem is not None
+        assert "holds 8 conversations, fewer than 9" in str(pool.problem)
+
+
+def test_an_engine_that_cannot_be_loaded_is_the_problem() -> None:
+    def broken() -> ScriptedEngine:
+        raise MossVoiceError("The bundle is damaged. Copy it again.")
+
+    pool = EnginePool(broken)  # type: ignore[arg-type]
+    pool.run()
+    assert pool.loaded.is_set()
+    assert not pool.is_alive
+    assert str(pool.problem) == "The bundle is damaged. Copy it again."
+
+
+def test_a_failure_concerns_one_conversation() -> None:
+    engine = ScriptedEngine()
+    with running(engine) as pool:
+        engine.script.fail_on = "push_text"
+        first = Guest(pool, [])
+        first.ask()
+        assert first.is_done.wait(LIMIT_S)
+        assert any(isinstance(result, TurnFailed) for result in first.results)
+        engine.script.fail_on = ""
+        second = Guest(pool, [])
+        second.ask()
+        assert second.is_done.wait(LIMIT_S)
+        assert not any(isinstance(result, TurnFailed) for result in second.results)

@@ -1,0 +1,201 @@
+"""The server over HTTP and WebSocket, with a scripted engine: admission, refusals, metrics, draining."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.testclient import WebSocketDenialResponse, WebSocketTestSession
+from starlette.websockets import WebSocketDisconnect
+
+from app.server.access import Access
+from app.server.connection import ConnectionLimits
+from app.server.engine_pool import EnginePool
+from app.server.http_app import PATH, RealtimeApp
+from app.server.metrics import Metrics
+from app.session.end_of_turn_worker import EndOfTurnWorker
+from app.session.pending_work import PendingWork
+from tests.doubles.scripted_detector import ScriptedDetector
+from tests.doubles.scripted_engine import LoudnessVad, Script, ScriptedEngine
+
+KEY = "0123456789abcdef"
+
+
+class Rig:
+    def __init__(
+        self, client: TestClient, app: RealtimeApp, engine: ScriptedEngine, pool: EnginePool
+    ) -> None:
+        self.client, self.app, self.engine, self.pool = client, app, engine, pool
+
+
+@contextmanager
+def server(
+    engine: ScriptedEngine | None = None,
+    most: int = 2,
+    access: Access | None = None,
+    limits: ConnectionLimits | None = None,
+) -> Iterator[Rig]:
+    engine = engine or ScriptedEngine(Script(chunks=2))
+    pool = EnginePool(lambda: engine, most, lambda loaded: metrics.watch(loaded.timing))  # type: ignore[arg-type, return-value]
+    metrics = Metrics(pool)
+    detector = EndOfTurnWorker(lambda: ScriptedDetector(0.9), PendingWork())
+    threads = [
+        threading.Thread(target=pool.run, daemon=True),
+        threading.Thread(target=detector.run, daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    assert pool.loaded.wait(10)
+    app = RealtimeApp(pool, access or Access(), limits or ConnectionLimits(), metrics, detector, LoudnessVad)
+    with TestClient(app.asgi) as client:
+        yield Rig(client, app, engine, pool)
+    pool.close()
+    detector.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert engine.conversations == len(engine.ended), "no conversation is left in the engine"
+
+
+def until(socket: WebSocketTestSession, kind: str) -> dict[str, Any]:
+    while (event := json.loads(socket.receive_text()))["type"] != kind:
+        assert event["type"] != "error", event
+    return event
+
+
+def send(socket: WebSocketTestSession, kind: str, **fields: Any) -> None:
+    socket.send_text(json.dumps({"type": kind} | fields))
+
+
+def ask(socket: WebSocketTestSession) -> None:
+    part = {"type": "input_text", "text": "what is two plus three"}
+    send(socket, "conversation.item.create", item={"role": "user", "content": [part]})
+    send(socket, "response.create")
+
+
+def test_a_conversation_and_what_is_counted() -> None:
+    with server() as rig:
+        with rig.client.websocket_connect(PATH, subprotocols=["realtime", "other"]) as socket:
+            assert socket.accepted_subprotocol == "realtime"
+            assert until(socket, "session.created")["session"]["model"] == "scripted"
+            ask(socket)
+            assert until(socket, "response.done")["response"]["status"] == "completed"
+            assert rig.client.get("/health").json() == {"status": "ready", "conversations": 1, "capacity": 2}
+            socket.send_bytes(b"\x00")
+            error = json.loads(socket.receive_text())
+            while error["type"] != "error":
+                error = json.loads(socket.receive_text())
+            assert error["error"]["code"] == "invalid_event"
+        metrics = rig.client.get("/metrics").text
+        assert 'moss_voice_responses_total{status="completed"} 1.0' in metrics
+        assert "moss_voice_conversation_limit 2.0" in metrics
+        assert 'moss_voice_client_errors_total{code="invalid_event"} 1.0' in metrics
+
+
+def test_who_does_not_fit_or_has_no_key_is_refused_before_the_socket_opens() -> None:
+    with server(most=1, access=Access((KEY,))) as rig:
+        headers = {"authorization": f"Bearer {KEY}"}
+        with rig.client.websocket_connect(PATH, headers=headers) as socket:
+            until(socket, "session.created")
+            for given, status, code in ((headers, 503, "no_capacity"), ({}, 401, "access_denied")):
+                with (
+                    pytest.raises(WebSocketDenialResponse) as caught,
+                    rig.client.websocket_connect(PATH, headers=given),
+                ):
+                    pass
+                assert caught.value.status_code == status
+                assert caught.value.json()["error"]["code"] == code
+        assert rig.client.get("/metrics").status_code == 401
+        metrics = rig.client.get("/metrics", headers=headers).text
+        assert 'moss_voice_refused_connections_total{status="503"} 1.0' in metrics
+        assert rig.client.get("/health").status_code == 200
+
+
+def test_answers_go_to_who_asked() -> None:
+    with server(ScriptedEngine(Script(chunks=3))) as rig:
+        with rig.client.websocket_connect(PATH) as first, rig.client.websocket_connect(PATH) as second:
+            ids = [until(socket, "session.created")["session"]["id"] for socket in (first, second)]
+            assert ids[0] != ids[1]
+            ask(first)
+            ask(second)
+            done = [until(socket, "response.done") for socket in (first, second)]
+            for event, session in zip(done, ids, strict=True):
+                assert session.removeprefix("sess_") in event["response"]["id"]
+        conversations = [call[3] for call in rig.engine.calls if call[0] == "open" and call[1] == 1]
+        assert len(set(conversations)) == 2
+
+
+def test_a_client_that_goes_in_the_middle_of_a_reply_leaves_its_seat() -> None:
+    gate = threading.Event()
+    with server(most=1) as rig:
+        rig.engine.script.gate = gate
+        with rig.client.websocket_connect(PATH) as socket:
+            ask(socket)
+            until(socket, "response.created")
+        gate.set()
+        for _ in range(1_000):
+            if rig.pool.conversations == 0:
+                break
+            threading.Event().wait(0.01)
+        with rig.client.websocket_connect(PATH) as socket:
+            ask(socket)
+            assert until(socket, "response.done")["response"]["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [(ConnectionLimits(session_s=0.05), "session_expired"), (ConnectionLimits(idle_s=0.05), "idle")],
+)
+def test_sessions_end_at_their_limits(limits: ConnectionLimits, code: str) -> None:
+    with server(limits=limits) as rig:
+        with rig.client.websocket_connect(PATH) as socket:
+            until(socket, "session.created")
+            if code == "session_expired":
+                assert json.loads(socket.receive_text())["error"]["code"] == code
+            with pytest.raises(WebSocketDisconnect) as caught:
+                socket.receive_text()
+            assert (caught.value.code, caught.value.reason) == (1001, code)
+        assert f'moss_voice_sessions_total{{end="{code}"}} 1.0' in rig.client.get("/metrics").text
+
+
+def test_draining_lets_a_response_end() -> None:
+    gate = threading.Event()
+    with server() as rig:
+        rig.engine.script.gate = gate
+        with rig.client.websocket_connect(PATH) as busy, rig.client.websocket_connect(PATH) as quiet:
+            ask(busy)
+            until(busy, "response.created")
+            until(quiet, "session.created")
+            assert rig.client.portal is not None
+            drained = rig.client.portal.start_task_soon(rig.app.drain, 10.0)
+            with pytest.raises(WebSocketDisconnect) as caught:
+                quiet.receive_text()
+            assert caught.value.code == 1012
+            assert rig.client.get("/health").status_code == 503
+            with pytest.raises(WebSocketDenialResponse), rig.client.websocket_connect(PATH):
+                pass
+            gate.set()
+            assert until(busy, "response.done")["response"]["status"] == "completed"
+            with pytest.raises(WebSocketDisconnect):
+                until(busy, "never")
+            drained.result(10)
+
+
+def test_draining_does_not_wait_for_ever() -> None:
+    gate = threading.Event()
+    with server() as rig:
+        rig.engine.script.gate = gate
+        with rig.client.websocket_connect(PATH) as busy:
+            ask(busy)
+            until(busy, "response.created")
+            assert rig.client.portal is not None
+            rig.client.portal.call(rig.app.drain, 0.01)
+            with pytest.raises(WebSocketDisconnect) as caught:
+                until(busy, "response.done")
+            assert caught.value.code == 1012
+        gate.set()

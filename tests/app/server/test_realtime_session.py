@@ -1,0 +1,455 @@
+"""Contract of a Realtime session, over a scripted engine: what a client sends, and what it gets."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.server.audio_format import FORMATS, PCM16
+from app.server.realtime_session import EngineRates, RealtimeSession
+from app.session.end_of_turn_worker import Pause
+from app.session.engine_jobs import Ask, Cancel, Commit, Hear, Interrupt, OpenTurn, Remember, Remove, Reopen
+from engine_runtime.types import Modality, Pcm
+from tests.doubles.inline_engine import InlineEngine
+from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.tools.session_driver import silence, speech
+
+Event = dict[str, Any]
+KINDS = """session.update input_audio_buffer.append input_audio_buffer.commit input_audio_buffer.clear
+conversation.item.create conversation.item.delete conversation.item.truncate response.create
+response.cancel""".split()
+FIELDS = """session audio input output format type turn_detection eagerness threshold item id role content
+text transcript response metadata conversation output_modalities max_output_tokens item_id content_index
+audio_end_ms previous_item_id""".split()
+MANUAL = {"audio": {"input": {"turn_detection": None}}}
+
+
+class Client:
+    """A client of a session that has no socket. `now_s` is the time of both."""
+
+    def __init__(self, script: Script | None = None, **options: Any) -> None:
+        self.engine = InlineEngine(ScriptedEngine(script))
+        self.events: list[Event] = []
+        self.now_s = 0.0
+        rates = EngineRates(16_000, OUT_RATE)
+        self.session = RealtimeSession(
+            "scripted", rates, self.engine, LoudnessVad(), self.events.append, lambda: self.now_s, **options
+        )
+        self.engine.deliver = self.session.on_result
+
+    def send(self, kind: str, **fields: Any) -> list[Event]:
+        """Send an event; returns what it brought at once."""
+        before = len(self.events)
+        self.session.handle(json.dumps({"type": kind} | fields))
+        return self.events[before:]
+
+    def append(self, pcm: Pcm, wire: str = "audio/pcm") -> list[Event]:
+        """Speak in blocks of 20 ms, in real time."""
+        known, before = FORMATS[wire], len(self.events)
+        size = known.sample_rate // 50
+        for start in range(0, len(pcm), size):
+            data = known.encode(pcm[start : start + size])
+            self.send("input_audio_buffer.append", audio=base64.b64encode(data).decode())
+            self.now_s += 0.02
+        return self.events[before:]
+
+    def work(self, events: int = 1_000) -> list[Event]:
+        before = len(self.events)
+        self.engine.work(events)
+        return self.events[before:]
+
+    def ask(self, text: str = "what is two plus three", **response: Any) -> list[Event]:
+        """A typed question and all that follows."""
+        part = {"type": "input_text", "text": text}
+        before = len(self.events)
+        self.send("conversation.item.create", item={"type": "message", "role": "user", "content": [part]})
+        self.send("response.create", response=response)
+        self.work()
+        return self.events[before:]
+
+    def jobs(self, kind: type) -> list[Any]:
+        return [job for job in self.engine.jobs if isinstance(job, kind)]
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+def only(events: list[Event], kind: str) -> Event:
+    found = [event for event in events if event["type"] == kind]
+    assert len(found) == 1, kinds(events)
+    return found[0]
+
+
+def error_of(events: list[Event]) -> str:
+    return str(only(events, "error")["error"]["code"])
+
+
+def said(seconds: float) -> Pcm:
+    return speech(seconds, 24_000)
+
+
+def nothing(seconds: float) -> Pcm:
+    return silence(seconds, 24_000)
+
+
+def test_the_session_says_what_is_in_force() -> None:
+    client = Client()
+    session = only(client.events, "session.created")["session"]
+    assert session["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
+    assert session["audio"]["input"]["turn_detection"]["type"] == "server_vad"
+    updated = client.send(
+        "session.update",
+        session={"instructions": "Be brief.", "tools": [{"type": "function"}], **MANUAL},
+    )
+    session = only(updated, "session.updated")["session"]
+    assert session["audio"]["input"]["turn_detection"] is None
+    assert (session["instructions"], session["tools"]) == ("", []), "the model has neither"
+    assert len({event["event_id"] for event in client.events}) == len(client.events)
+
+
+def test_a_typed_question_is_answered_in_the_order_of_the_protocol() -> None:
+    client = Client(Script(chunks=2))
+    events = client.ask(metadata={"topic": "sums"})
+    assert kinds(events) == [
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "conversation.item.done",
+        "response.done",
+        "moss_voice.response.timings",
+    ]
+    done = only(events, "response.done")["response"]
+    assert (done["status"], done["metadata"]) == ("completed", {"topic": "sums"})
+    assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "word0 word1"}]
+    audio = b"".join(
+        base64.b64decode(event["delta"]) for event in events if event["type"] == "response.output_audio.delta"
+    )
+    assert len(audio) == 2 * round(0.8 * 24_000)
+    expected = np.sin(2 * np.pi * 440 * np.arange(round(0.4 * 24_000)) / 24_000) * 0.5
+    np.testing.assert_allclose(PCM16.decode(audio)[: len(expected)], expected, atol=1e-4)
+
+
+def test_text_replies() -> None:
+    client = Client(Script(chunks=2))
+    events = client.ask(output_modalities=["text"], max_output_tokens=5)
+    assert only(events, "response.output_text.done")["text"] == "word0 word1"
+    assert "response.output_audio.delta" not in kinds(events)
+    (commit,) = client.jobs(Commit)
+    assert (commit.reply, commit.max_new) == (Modality.TEXT, 5)
+
+
+def test_the_server_finds_the_turn() -> None:
+    client = Client()
+    events = client.append(np.concatenate([nothing(0.5), said(1.0), nothing(0.7)]))
+    started = only(events, "input_audio_buffer.speech_started")
+    stopped = only(events, "input_audio_buffer.speech_stopped")
+    committed = only(events, "input_audio_buffer.committed")
+    assert started["item_id"] == stopped["item_id"] == committed["item_id"]
+    assert started["audio_start_ms"] == pytest.approx(200, abs=40)  # 300 ms of padding
+    assert stopped["audio_end_ms"] == pytest.approx(1_660, abs=60)
+    assert kinds(events)[-1] == "response.created"
+    given_s = sum(len(job.pcm) for job in client.jobs(Hear)) / 16_000
+    assert given_s == pytest.approx((stopped["audio_end_ms"] - started["audio_start_ms"]) / 1e3, abs=0.01)
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+
+
+def test_speech_reaches_the_engine_while_it_is_spoken() -> None:
+    client = Client()
+    client.append(np.concatenate([nothing(0.3), said(0.5)]))
+    assert client.jobs(OpenTurn)
+    assert len(client.jobs(Hear)) >= 3
+    assert not client.jobs(Commit)
+
+
+def test_without_create_response_the_client_asks_for_one() -> None:
+    client = Client()
+    detection = {"type": "server_vad", "create_response": False}
+    client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    turn = np.concatenate([said(0.6), nothing(0.8)])
+    assert "response.created" not in kinds(client.append(np.concatenate([turn, turn])))
+    assert len(client.jobs(OpenTurn)) == 1, "both belong to one exchange"
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+
+
+@pytest.mark.parametrize("wire", ["audio/pcmu", "audio/pcma"])
+def test_telephone_formats(wire: str) -> None:
+    client = Client(Script(chunks=1))
+    formats = {"input": {"format": {"type": wire}}, "output": {"format": {"type": wire}}}
+    client.send("session.update", session={"audio": formats})
+    line = np.concatenate([silence(0.5, 8_000), speech(1.0, 8_000), silence(0.7, 8_000)])
+    assert "input_audio_buffer.committed" in kinds(client.append(line, wire))
+    deltas = [event for event in client.work() if event["type"] == "response.output_audio.delta"]
+    assert sum(len(base64.b64decode(event["delta"])) for event in deltas) == round(0.4 * 8_000)
+
+
+def test_client_commits() -> None:
+    client = Client()
+    client.send("session.update", session=MANUAL)
+    assert error_of(client.send("input_audio_buffer.commit")) == "input_audio_buffer_commit_empty"
+    client.append(said(0.5))
+    assert error_of(client.send("response.create")) == "input_audio_buffer_open"
+    committed = client.send("input_audio_buffer.commit")
+    assert kinds(committed) == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    assert sum(len(job.pcm) for job in client.jobs(Hear)) == pytest.approx(8_000, abs=2)
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+
+
+def test_a_cleared_buffer_is_forgotten() -> None:
+    client = Client()
+    client.send("session.update", session=MANUAL)
+    client.append(said(0.5))
+    assert kinds(client.send("input_audio_buffer.clear")) == ["input_audio_buffer.cleared"]
+    assert client.jobs(Cancel)
+    assert error_of(client.send("response.create")) == "no_question"
+
+
+def test_a_turn_has_a_longest_length() -> None:
+    client = Client()
+    client.send("session.update", session=MANUAL)
+    second = base64.b64encode(PCM16.encode(said(1.0))).decode()
+    for _ in range(30):
+        assert client.send("input_audio_buffer.append", audio=second) == []
+    assert error_of(client.send("input_audio_buffer.append", audio=second)) == "turn_too_long"
+    assert "input_audio_buffer.committed" in kinds(client.send("input_audio_buffer.commit"))
+
+
+def test_speech_over_a_reply_interrupts_it() -> None:
+    client = Client(Script(chunks=10))
+    client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    client.work(events=4)  # two chunks
+    events = client.append(said(0.3))
+    assert kinds(events)[-1] == "input_audio_buffer.speech_started"
+    done = only(events, "response.done")["response"]
+    assert done["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+    assert done["output"][0]["status"] == "incomplete"
+    (cut,) = client.jobs(Interrupt)
+    assert cut.samples_played == round(0.8 * OUT_RATE), "what was sent counts as heard"
+    assert "response.output_audio.delta" not in kinds(client.work()), "nothing of it comes late"
+
+
+def test_speech_before_the_first_sound_continues_the_turn() -> None:
+    client = Client()
+    client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    events = client.append(said(0.3))
+    assert only(events, "response.done")["response"]["output"] == []
+    client.append(nothing(0.8))
+    assert client.jobs(Reopen)
+    assert len(client.jobs(OpenTurn)) == 1
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert client.engine.engine.names_of(1)[-1] == "commit"
+
+
+def test_a_backchannel_does_not_interrupt_with_semantic_detection() -> None:
+    client = Client(Script(chunks=10))
+    client.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}})
+    client.append(np.concatenate([said(0.6), nothing(1.2)]))
+    client.work(events=4)
+    assert client.append(np.concatenate([said(0.3), nothing(0.3)])) == []
+    assert "input_audio_buffer.speech_started" in kinds(client.append(said(1.2)))
+
+
+def test_the_detector_is_asked_about_pauses() -> None:
+    asked: list[Pause] = []
+    client = Client(ask_detector=asked.append)
+    client.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}})
+    client.append(np.concatenate([nothing(0.3), said(0.8), nothing(0.2)]))
+    (pause,) = asked
+    assert len(pause.pcm) / 16_000 == pytest.approx(1.3, abs=0.1)
+    client.session.rate_pause(pause, 0.99)
+    assert "response.created" in kinds(client.append(nothing(0.25))), "after 350 ms and not 640"
+
+
+def test_a_reply_that_was_played_is_no_longer_interrupted() -> None:
+    client = Client(Script(chunks=2))  # 0.8 s
+    client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    client.work()
+    client.now_s += 0.81
+    client.append(said(0.1))
+    events = client.append(np.concatenate([said(0.5), nothing(0.7)]))
+    assert "input_audio_buffer.committed" in kinds(events)
+    assert not client.jobs(Interrupt)
+
+
+def test_cancel_stops_the_response() -> None:
+    client = Client(Script(chunks=10))
+    part = {"type": "input_text", "text": "count"}
+    client.send("conversation.item.create", item={"role": "user", "content": [part]})
+    client.send("response.create")
+    client.work(events=2)
+    assert error_of(client.send("response.create")) == "conversation_already_has_active_response"
+    assert error_of(client.send("response.cancel", response_id="resp_other")) == "response_cancel_not_active"
+    done = only(client.send("response.cancel"), "response.done")["response"]
+    assert done["status_details"]["reason"] == "client_cancelled"
+    assert client.jobs(Interrupt)[0].samples_played == round(0.4 * OUT_RATE)
+    assert error_of(client.send("response.cancel")) == "response_cancel_not_active"
+    assert kinds(client.work()) == []
+
+
+def test_a_response_cancelled_before_its_first_output_can_be_asked_for_again() -> None:
+    client = Client()
+    part = {"type": "input_text", "text": "count"}
+    client.send("conversation.item.create", item={"role": "user", "content": [part]})
+    client.send("response.create")
+    client.send("response.cancel")
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert [job.text for job in client.jobs(Ask)] == ["count"]
+
+
+def test_truncate_cuts_the_history_to_what_was_heard() -> None:
+    client = Client(Script(chunks=3))
+    item = only(client.ask(), "response.done")["response"]["output"][0]
+    second = only(client.ask("and again"), "response.done")["response"]["output"][0]
+    for wrong, code in (
+        ({"item_id": "item_none", "content_index": 0, "audio_end_ms": 1}, "item_not_found"),
+        ({"item_id": item["id"], "content_index": 1, "audio_end_ms": 1}, "invalid_value"),
+        ({"item_id": item["id"], "content_index": 0, "audio_end_ms": 1_201}, "invalid_value"),
+    ):
+        assert error_of(client.send("conversation.item.truncate", **wrong)) == code
+    events = client.send("conversation.item.truncate", item_id=item["id"], content_index=0, audio_end_ms=500)
+    assert only(events, "conversation.item.truncated")["audio_end_ms"] == 500
+    client.work()
+    assert ("truncate", 1, 12_000, 0) in client.engine.engine.calls, "of the first turn, after the second"
+    kept = only(client.send("conversation.item.retrieve", item_id=item["id"]), "conversation.item.retrieved")
+    assert kept["item"]["content"][0]["transcript"] == "word0 word1", "the third word was not heard"
+    assert second["status"] == "completed"
+
+
+def test_history_is_replayed() -> None:
+    client = Client()
+    question = {"role": "user", "id": "q", "content": [{"type": "input_text", "text": "two plus three"}]}
+    answer = {"role": "assistant", "content": [{"type": "output_text", "text": "Five."}]}
+    client.send("conversation.item.create", item=question)
+    events = client.send("conversation.item.create", item=answer, previous_item_id="q")
+    assert only(events, "conversation.item.added")["previous_item_id"] == "q"
+    assert client.jobs(Remember) == [Remember(1, "two plus three", "Five.")]
+    assert error_of(client.send("conversation.item.create", item=answer)) == "no_question"
+    assert error_of(client.send("conversation.item.create", item=question)) == "duplicate_item"
+    audio = base64.b64encode(PCM16.encode(said(0.5))).decode()
+    spoken = {"role": "user", "content": [{"type": "input_audio", "audio": audio}]}
+    client.send("conversation.item.create", item=spoken)
+    client.send("conversation.item.create", item=answer)
+    assert len(client.jobs(Remember)[1].question) == pytest.approx(8_000, abs=2)
+    client.ask("and plus two")
+    assert client.jobs(OpenTurn)[0].turn_id == 3
+
+
+def test_items_are_deleted_with_their_exchange() -> None:
+    client = Client()
+    item = only(client.ask(), "response.done")["response"]["output"][0]
+    deleted = client.send("conversation.item.delete", item_id=item["id"])
+    assert only(deleted, "conversation.item.deleted")["item_id"] == item["id"]
+    assert client.jobs(Remove) == [Remove(1)]
+    assert error_of(client.send("conversation.item.retrieve", item_id=item["id"])) == "item_not_found"
+    part = {"type": "input_text", "text": "not that"}
+    client.send("conversation.item.create", item={"role": "user", "id": "i", "content": [part]})
+    client.send("conversation.item.delete", item_id="i")
+    assert error_of(client.send("response.create")) == "no_question"
+
+
+def test_speech_and_typed_text_are_not_mixed() -> None:
+    client = Client()
+    client.send("session.update", session=MANUAL)
+    client.append(said(0.4))
+    typed = {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+    assert error_of(client.send("conversation.item.create", item=typed)) == "mixed_turn"
+
+
+@pytest.mark.parametrize("call", ["open", "push_text", "commit", "reply"])
+def test_a_failure_of_the_engine_fails_the_response_and_nothing_else(call: str) -> None:
+    client = Client(Script(fail_on=call))
+    done = only(client.ask(), "response.done")["response"]
+    assert done["status"] == "failed"
+    assert done["status_details"]["error"]["message"] == "The engine is out of order. Repair it."
+    client.engine.engine.script.fail_on = ""
+    assert only(client.ask(), "response.done")["response"]["status"] == "completed"
+
+
+def test_what_is_wrong_is_named_with_the_event() -> None:
+    client = Client()
+    events = client.send("session.update", event_id="mine", session={"audio": {"input": {"format": 7}}})
+    error = only(events, "error")["error"]
+    assert (error["event_id"], error["param"]) == ("mine", "session.audio.input.format")
+    before = len(client.events)
+    client.session.handle("{")
+    assert error_of(client.events[before:]) == "invalid_json"
+    odd = base64.b64encode(b"abc").decode()
+    assert error_of(client.send("input_audio_buffer.append", audio=odd)) == "invalid_value"
+    assert error_of(client.send("response.create", response={"conversation": "none"})) == "unsupported"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 5_000)
+    | st.text(max_size=5)
+    | st.sampled_from(["user", "id"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), JSON)), max_size=8)
+)
+def test_garbage_is_answered_and_leaves_a_session_that_works(messages: list[tuple[str, Event]]) -> None:
+    client = Client(Script(chunks=1))
+    for kind, fields in messages:
+        client.send(kind, **fields)
+        client.work()
+    client.send("session.update", session={"output_modalities": ["audio"], **MANUAL})
+    client.send("input_audio_buffer.clear")
+    done = [event for event in client.ask() if event["type"] == "response.done"]
+    assert done, "a typed question is answered"
+    assert done[-1]["response"]["status"] == "completed"
+
+
+@pytest.mark.slow
+def test_every_event_is_one_of_the_official_types() -> None:
+    from openai.types.realtime import RealtimeServerEvent
+    from pydantic import TypeAdapter
+
+    client = Client(Script(chunks=3))
+    client.ask()
+    client.ask(output_modalities=["text"])
+    client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    client.work(events=2)
+    client.append(np.concatenate([said(0.3), nothing(0.7)]))
+    client.work()
+    client.append(np.concatenate([said(0.1), nothing(0.7)]))
+    client.send("session.update", session=MANUAL)
+    client.send("input_audio_buffer.clear")
+    item = only(client.ask(), "response.done")["response"]["output"][0]
+    client.send("conversation.item.truncate", item_id=item["id"], content_index=0, audio_end_ms=10)
+    client.send("conversation.item.retrieve", item_id=item["id"])
+    client.send("conversation.item.delete", item_id=item["id"])
+    client.send("nonsense")
+    known = TypeAdapter[Any](RealtimeServerEvent)
+    official = [event for event in client.events if not event["type"].startswith("moss_voice.")]
+    for event in official:
+        assert known.validate_python(event).type == event["type"]
+    assert len(set(kinds(official))) >= 24

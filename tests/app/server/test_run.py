@@ -1,0 +1,213 @@
+"""The server as a process, with nano: the official client holds a conversation with it over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.audio.resample import Resampler
+from app.audio.wav import read_beginning
+from app.server.access import Access, AccessError
+from app.server.audio_format import PCM16
+from app.server.run import ServeError, ServeSettings, serve
+from tests.doubles.scripted_engine import ScriptedEngine
+
+KEY = "a-key-of-the-tests"
+
+
+@contextmanager
+def served(repository: Path, *options: str, key: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running server and its address without the scheme; it has to end by itself after a SIGTERM."""
+    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--conversations", "1", *options]
+    process = subprocess.Popen(
+        command, cwd=repository, stderr=subprocess.PIPE, text=True, env=_environment(key)
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if "listening on" in line:
+                break
+        else:
+            pytest.fail("the server ended")
+        yield line.split("://")[1].split("/")[0], process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def _environment(key: str) -> dict[str, str]:
+    return os.environ | {"MOSS_VOICE_API_KEYS": key}
+
+
+async def _ask(connection: Any, wav: Path) -> list[Any]:
+    """Send a recording and the silence after it, faster than real time; returns the events up to the end of
+    the response."""
+    data = _spoken(wav)
+    for start in range(0, len(data), 4_800):
+        block = base64.b64encode(data[start : start + 4_800]).decode()
+        await connection.input_audio_buffer.append(audio=block)
+    return [event async for event in _until_done(connection)]
+
+
+def _spoken(wav: Path) -> bytes:
+    """A recording between two seconds of silence, as on the wire."""
+    pcm, rate = read_beginning(wav, 30.0)
+    resampler = Resampler(rate, PCM16.sample_rate)
+    silence = np.zeros(PCM16.sample_rate, np.float32)
+    return PCM16.encode(np.concatenate([silence, resampler.push(pcm), resampler.finish(), silence]))
+
+
+async def _until_done(connection: Any) -> AsyncIterator[Any]:
+    async for event in connection:
+        assert event.type != "error", event
+        yield event
+        if event.type == "response.done":
+            return
+
+
+def _transcript(events: list[Any]) -> str:
+    (done,) = [event for event in events if event.type == "response.output_audio_transcript.done"]
+    return str(done.transcript)
+
+
+@pytest.mark.slow
+def test_the_official_client_holds_a_conversation_with_nano(repository: Path, nano_bundle: Path) -> None:
+    from openai import AsyncOpenAI
+
+    async def converse(address: str) -> None:
+        client = AsyncOpenAI(
+            api_key=KEY, base_url=f"http://{address}/v1", websocket_base_url=f"ws://{address}/v1"
+        )
+        samples = repository / "assets" / "samples"
+        async with client.realtime.connect(model="nano") as connection:
+            created = await connection.recv()
+            assert created.type == "session.created"
+            assert created.session.model == "nano"
+            events = await _ask(connection, samples / "03-three-plus-four.wav")
+            assert _transcript(events) == "Three plus four is seven."
+            deltas = [event.delta for event in events if event.type == "response.output_audio.delta"]
+            sound = PCM16.decode(b"".join(map(base64.b64decode, deltas)))
+            assert 1.0 < len(sound) / PCM16.sample_rate < 5.0
+            assert float(np.sqrt(np.mean(sound**2))) > 0.01
+            item = next(event.item for event in events if event.type == "response.output_item.done")
+            events = await _ask(connection, samples / "04-and-plus-two.wav")
+            assert _transcript(events) == "Seven plus two is nine.", "it knows the question before"
+            await connection.conversation.item.truncate(item_id=item.id, content_index=0, audio_end_ms=500)
+            kinds = [(await connection.recv()).type for _ in range(2)]
+            assert "conversation.item.truncated" in kinds
+            await connection.session.update(session={"type": "realtime", "output_modalities": ["text"]})
+            part = {"type": "input_text", "text": "what is the capital of france"}
+            await connection.conversation.item.create(
+                item={"type": "message", "role": "user", "content": [part]}
+            )
+            await connection.response.create()
+            events = [event async for event in _until_done(connection)]
+            (text,) = [event.text for event in events if event.type == "response.output_text.done"]
+            assert "Paris" in text
+
+    with served(repository, key=KEY) as (address, _):
+        asyncio.run(asyncio.wait_for(converse(address), 100))
+        with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
+            assert json.load(answer)["status"] == "ready"
+
+
+@pytest.mark.slow
+def test_history_is_replayed_after_a_reconnect(repository: Path, nano_bundle: Path) -> None:
+    from openai import AsyncOpenAI
+
+    async def converse(address: str) -> str:
+        client = AsyncOpenAI(
+            api_key="none", base_url=f"http://{address}/v1", websocket_base_url=f"ws://{address}/v1"
+        )
+        async with client.realtime.connect(model="nano") as connection:
+            for role, kind, text in (
+                ("user", "input_text", "what is three plus four"),
+                ("assistant", "output_text", "Three plus four is seven."),
+                ("user", "input_text", "and plus two"),
+            ):
+                await connection.conversation.item.create(
+                    item={"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+                )
+            await connection.response.create(response={"output_modalities": ["text"]})
+            events = [event async for event in _until_done(connection)]
+        return next(event.text for event in events if event.type == "response.output_text.done")
+
+    with served(repository) as (address, _):
+        assert asyncio.run(asyncio.wait_for(converse(address), 60)) == "Seven plus two is nine."
+
+
+@pytest.mark.slow
+def test_the_agents_package_holds_a_conversation_with_nano(
+    repository: Path, nano_bundle: Path, tmp_path: Path
+) -> None:
+    folder = repository / "tests" / "tools" / "agents"
+    if shutil.which("node") is None or not (folder / "node_modules").is_dir():
+        pytest.skip("@openai/agents is not installed (npm install --prefix tests/tools/agents)")
+    question = tmp_path / "question.pcm"
+    question.write_bytes(_spoken(repository / "assets" / "samples" / "03-three-plus-four.wav"))
+    with served(repository, key=KEY) as (address, _):
+        command = ["node", "client.mjs", f"ws://{address}/v1/realtime", KEY, str(question)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=True)
+    found = json.loads(done.stdout)
+    assert found["replies"] == ["Three plus four is seven.", "Seven plus two is nine."]
+    assert found["bytes"] > 2 * PCM16.sample_rate
+    assert found["heardMs"] >= 0, "it interrupted a reply, which was cut"
+    assert found["errors"] == []
+
+
+@pytest.mark.slow
+def test_tls(repository: Path, nano_bundle: Path, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(cafile=str(certificate))
+    with (
+        served(repository, "--tls-cert", str(certificate), "--tls-key", str(key)) as (address, _),
+        urllib.request.urlopen(f"https://{address}/health", context=context, timeout=10) as answer,
+    ):
+        assert json.load(answer)["capacity"] == 1
+
+
+def _serve(settings: ServeSettings) -> None:
+    serve(settings, lambda: nullcontext(ScriptedEngine()), lambda: None, lambda address: None)  # type: ignore[arg-type, return-value]
+
+
+def test_an_address_that_is_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServeError, match=f"127.0.0.1:{port} cannot be listened on"):
+            _serve(ServeSettings(port=port))
+
+
+def test_others_cannot_be_let_in_without_a_key() -> None:
+    with pytest.raises(AccessError, match="no API key"):
+        _serve(ServeSettings(host="0.0.0.0", access=Access()))
+
+
+def test_more_conversations_than_fit_are_an_error() -> None:
+    with pytest.raises(Exception, match="holds 8 conversations, fewer than 9"):
+        _serve(ServeSettings(port=0, conversations=9))
