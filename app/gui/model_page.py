@@ -218,5 +218,5 @@ class ModelPage(SettingsPage):
 
 
 def folder_of(bundle: str) -> Path:
-    """The folder of a bundle in the preferences."""
-    return paths.user_path(bundle) if bundle else paths.default_bundle()
+    """The folder of a bundle in the preferences, absolute: commands run in another folder."""
+    return (paths.user_path(bundle) if bundle else paths.default_bundle()).absolute()

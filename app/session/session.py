@@ -132,6 +132,7 @@ class Session:
                 threading.Thread(target=self._end_of_turn.run, name="end of turn", daemon=True)
             )
         self._is_started = False
+        self._loaded_percent = 0
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -185,8 +186,12 @@ class Session:
         return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
 
     def note_loading(self, share: float) -> None:
-        """An engine factory has loaded this share of its files. Any thread."""
-        self._emit(EngineLoading(share))
+        """An engine factory has loaded this share of its files; each percent is reported once. Engine
+        thread."""
+        percent = int(share * 100)
+        if percent != self._loaded_percent:
+            self._loaded_percent = percent
+            self._emit(EngineLoading(percent / 100))
 
     def _on_engine(self, engine: Engine) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""

@@ -136,9 +136,10 @@ def test_the_progress_of_a_factory_is_reported() -> None:
         engine = other(driver)
 
         def report() -> ScriptedEngine:
-            driver.session.note_loading(0.5)
+            for share in (0.501, 0.503, 1.0, 1.0):
+                driver.session.note_loading(share)
             return engine
 
         driver.session.send(LoadEngine(report))
         driver.await_event(EngineReady, 2)
-        assert driver.of(EngineLoading) == [EngineLoading(0.5)]
+        assert driver.of(EngineLoading) == [EngineLoading(0.5), EngineLoading(1.0)]
