@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from app.session.events import (
     Timing,
     TurnCancelled,
 )
+from app.session.recording import Recording
+from app.session.session_settings import SessionSettings
 from engine_runtime.errors import MossVoiceError
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running
@@ -75,6 +79,26 @@ def test_another_model_begins_a_new_conversation() -> None:
         load(driver, third)
         assert driver.await_event(EngineReady, 3).keeps_history
         assert third.exchanges == []
+
+
+def test_each_model_is_recorded_in_a_conversation_of_its_own(tmp_path: Path) -> None:
+    settings = SessionSettings(hear_samples=False, recording=Recording(tmp_path, with_sound=False))
+    with running(ScriptedEngine(), settings) as driver:
+        driver.session.send(AskText("one"))
+        driver.await_event(PlaybackFinished)
+        load(driver, other(driver))  # the same model: the conversation goes on
+        driver.await_event(EngineReady, 2)
+        driver.session.send(AskText("two"))
+        driver.await_event(PlaybackFinished, 2)
+        stranger = other(driver, "stranger")
+        stranger.restore = lambda snapshot: fail()  # type: ignore[method-assign, assignment]
+        load(driver, stranger)
+        driver.await_event(EngineReady, 3)
+        driver.session.send(AskText("three"))
+        driver.await_event(PlaybackFinished, 3)
+    abouts = [json.loads((folder / "conversation.json").read_text()) for folder in tmp_path.iterdir()]
+    found = {about["bundle"]: (about["turns"], about["is_ended"]) for about in abouts}
+    assert found == {"scripted": (2, True), "stranger": (1, False)}
 
 
 def test_a_reply_in_progress_is_cancelled() -> None:
