@@ -41,7 +41,7 @@ class SettingsDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
-        self.setMinimumWidth(740)
+        self.setMinimumWidth(820)
         self._given = preferences
         self.model, self.sound_check = ModelPage(tools, preferences), SoundCheckPage(bridge)
         self.tabs = QTabWidget()
