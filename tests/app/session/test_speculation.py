@@ -18,6 +18,7 @@ from app.session.commands import (
     Stop,
 )
 from app.session.events import (
+    EngineReady,
     Event,
     PlaybackFinished,
     PlaybackStarted,
@@ -189,6 +190,7 @@ def test_automatic_stops_on_an_engine_that_is_slower_than_real_time(tmp_path: Pa
     parts = [part for _ in range(2) for part in (speech(0.5), silence(1.0))]
     path = write_question(tmp_path / "two.wav", silence(0.4), *parts)
     with running(ScriptedEngine(), SessionSettings(hear_samples=False)) as driver:
+        driver.await_event(EngineReady)  # which forgets the speed of the engine before
         driver.session._loop.turns.speculation.note_reply(1.5)
         driver.session.send(PlaySample(path))
         driver.await_event(SampleFinished)
