@@ -6,20 +6,24 @@ import asyncio
 import base64
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from app.audio.resample import Resampler
 from app.audio.wav import read_beginning
@@ -171,6 +175,62 @@ def test_the_agents_package_holds_a_conversation_with_nano(
     assert found["bytes"] > 2 * PCM16.sample_rate
     assert found["heardMs"] >= 0, "it interrupted a reply, which was cut"
     assert found["errors"] == []
+
+
+def _conversations(address: str) -> int:
+    with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
+        return int(json.load(answer)["conversations"])
+
+
+def _misbehave(address: str, kind: int, rng: random.Random) -> None:
+    """One connection of a client that is broken, or that means harm."""
+    host, port = address.split(":")
+    if kind < 2:
+        with socket.create_connection((host, int(port)), timeout=10) as line:
+            line.sendall(rng.randbytes(500) if kind else b"GET /v1/realtime HTTP/1.1\r\nUpgrade: websoc")
+        return
+    with suppress(InvalidStatus), connect(f"ws://{address}/v1/realtime") as connection:
+        # (It is refused with 503 while the seat of the one before is being freed.)
+        if kind == 2:
+            connection.send(rng.randbytes(100))
+            connection.send("{" * rng.randrange(1_000))
+        elif kind == 3:
+            assert json.loads(connection.recv(10))["type"] == "session.created"
+            connection.send("x" * 2_600_000)
+            with pytest.raises(ConnectionClosed) as caught:
+                connection.recv(10)
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1009
+        else:
+            _ask_text(connection, "what can you do")
+        with suppress(OSError):  # closed where the server has ended it
+            connection.socket.shutdown(socket.SHUT_RDWR)  # without a close frame, in the middle of a reply
+
+
+def _ask_text(connection: ClientConnection, text: str) -> None:
+    part = {"type": "input_text", "text": text}
+    item = {"type": "message", "role": "user", "content": [part]}
+    connection.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    connection.send(json.dumps({"type": "response.create"}))
+
+
+@pytest.mark.slow
+def test_garbage_and_vanishing_clients_leave_a_server_that_works(repository: Path, nano_bundle: Path) -> None:
+    rng = random.Random(1)
+    with served(repository) as (address, process):
+        for round_ in range(40):
+            _misbehave(address, round_ % 5, rng)
+        for _ in range(1_000):
+            if _conversations(address) == 0:
+                break
+            threading.Event().wait(0.02)
+        assert process.poll() is None
+        with connect(f"ws://{address}/v1/realtime") as connection:
+            _ask_text(connection, "what is two plus three")
+            while (event := json.loads(connection.recv(60)))["type"] != "response.done":
+                assert event["type"] != "error"
+        spoken = event["response"]["output"][0]["content"][0]["transcript"]
+        assert spoken == "Two plus three is five."
 
 
 @pytest.mark.slow
