@@ -86,10 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     from app.server.connection import ConnectionLimits
     from app.server.run import ServeSettings, serve
 
+    start = start_settings(arguments)
     settings = ServeSettings(
         host=arguments.host,
         port=arguments.port,
         conversations=arguments.conversations,
+        seed=start.seed,
         access=Access(read_keys(arguments.api_key_file), tuple(arguments.allow_origin)),
         tls_certificate=arguments.tls_cert,
         tls_key=arguments.tls_key,
@@ -97,7 +99,6 @@ def run(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain_seconds,
     )
     _log_to_stderr()
-    start = start_settings(arguments)
     return serve(
         settings,
         engine_factory(start),

@@ -51,8 +51,11 @@ class Connection:
         detector: EndOfTurnWorker | None,
         limits: ConnectionLimits,
         metrics: Metrics,
+        seed: int | None,
     ) -> None:
+        """`seed` is that of the sampling, None for the bundle's or else one for each conversation."""
         self._socket = socket
+        self._seed = seed
         self._facts, self._vad, self._detector = facts, vad, detector
         self._limits, self._metrics = limits, metrics
         self._loop = asyncio.get_running_loop()
@@ -94,6 +97,7 @@ class Connection:
             self._emit,
             self._loop.time,
             ask_detector=self._ask if self._detector is not None else None,
+            seed=self._seed,
         )
         reader = asyncio.create_task(self._read(session))
         writer = asyncio.create_task(self._write())

@@ -38,11 +38,13 @@ class RealtimeApp:
         metrics: Metrics,
         detector: EndOfTurnWorker | None,
         new_vad: Callable[[], Vad],
+        seed: int | None = None,
     ) -> None:
-        """The pool has loaded its engine."""
+        """The pool has loaded its engine. `seed` is that of the sampling in every conversation."""
         self._pool, self._access, self._limits, self._metrics = pool, access, limits, metrics
         self._detector = detector
         self._new_vad = new_vad
+        self._seed = seed
         self._connections: set[Connection] = set()
         self._is_draining = False
         self._all_left = asyncio.Event()
@@ -95,7 +97,9 @@ class RealtimeApp:
         facts = self._pool.facts
         if facts is None:
             raise RuntimeError("the engine is not loaded")
-        connection = Connection(socket, facts, self._new_vad(), self._detector, self._limits, self._metrics)
+        connection = Connection(
+            socket, facts, self._new_vad(), self._detector, self._limits, self._metrics, self._seed
+        )
         try:
             seat = self._pool.admit(connection.deliver)
         except PoolFullError as error:

@@ -21,7 +21,8 @@ from engine_runtime.types import CancelScope, Modality, Pcm
 class PendingExchange:
     """One after the other; `turn_id` is that of the turn which is open, or of the reply in progress."""
 
-    def __init__(self, jobs: JobQueue, engine_rate: int, longest_s: float) -> None:
+    def __init__(self, jobs: JobQueue, engine_rate: int, longest_s: float, seed: int | None = None) -> None:
+        """`seed` is that of the sampling, None for the bundle's or else one for each conversation."""
         self.turn_id: int | None = None
         """The engine's open turn, None if there is none."""
         self.is_speaking = False
@@ -29,6 +30,7 @@ class PendingExchange:
         self._jobs = jobs
         self._engine_rate = engine_rate
         self._longest_s = longest_s
+        self._seed = seed
         self._scope = CancelScope()
         self._count = 0
         self._cuttable: deque[int] = deque(maxlen=KEPT_TURNS)
@@ -118,7 +120,7 @@ class PendingExchange:
         if typed:
             self._jobs.submit(Ask(self._begun, "\n".join(item.text for item in typed)))
         self._waiting = []
-        self._jobs.submit(Commit(self._begun, modality, None, scope, max_new=max_new))
+        self._jobs.submit(Commit(self._begun, modality, self._seed, scope, max_new=max_new))
         return self._begun
 
     def end(self) -> None:

@@ -68,15 +68,16 @@ class RealtimeSession:
         clock_s: Callable[[], float],
         *,
         ask_detector: Callable[[Pause], None] | None = None,
+        seed: int | None = None,
     ) -> None:
-        """Emits session.created. `model` is the name of the bundle. Without `ask_detector` semantic turn
-        detection goes by silence."""
+        """Emits session.created. `model` is the name of the bundle, `seed` that of the sampling. Without
+        `ask_detector` semantic turn detection goes by silence."""
         self.ids = Identifiers()
         self._send = emit
         self._ask_detector = ask_detector
         self._config = SessionConfig(model)
         self._items = ItemList()
-        self._turn = PendingExchange(jobs, rates.input_sample_rate, LONGEST_TURN_S)
+        self._turn = PendingExchange(jobs, rates.input_sample_rate, LONGEST_TURN_S, seed)
         self._voice = VoiceInput(vad, jobs, rates.input_sample_rate, self._config.input_format.sample_rate)
         self._responses = ResponseControl(
             self.ids, self._items, self._turn, self._voice, rates.output_sample_rate, self._emit, clock_s

@@ -46,6 +46,8 @@ class ServeSettings:
     """0 for any free one."""
     conversations: int | None = None
     """At once; None for as many as the engine is measured to serve."""
+    seed: int | None = None
+    """Of the sampling in every conversation; None for the bundle's, or else one for each."""
     access: Access = field(default_factory=Access)
     tls_certificate: Path | None = None
     tls_key: Path | None = None
@@ -96,7 +98,7 @@ async def _listen(
     detector: EndOfTurnWorker,
     on_listening: Callable[[str], None],
 ) -> int:
-    app = RealtimeApp(pool, settings.access, settings.limits, metrics, detector, SileroVad)
+    app = RealtimeApp(pool, settings.access, settings.limits, metrics, detector, SileroVad, settings.seed)
     config = uvicorn.Config(
         app.asgi,
         host=settings.host,

@@ -21,12 +21,14 @@ def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(app.server.run, "serve", lambda settings, *rest: seen.append(settings) or 0)
     words = ["serve", "--host", "0.0.0.0", "--port", "9000", "--conversations", "3"]
     words += ["--api-key-file", str(tmp_path / "keys"), "--allow-origin", "https://example.org"]
-    arguments = build_parser().parse_args([*words, "--session-minutes", "5", "--drain-seconds", "7"])
+    words += ["--session-minutes", "5", "--drain-seconds", "7", "--seed", "3"]
+    arguments = build_parser().parse_args(words)
     assert arguments.run(arguments) == 0
     (settings,) = seen
     assert (settings.host, settings.port, settings.conversations) == ("0.0.0.0", 9_000, 3)
     assert settings.access.keys == ("0123456789abcdef",)
     assert settings.access.origins == ("https://example.org",)
+    assert settings.seed == 3
     assert (settings.limits.session_s, settings.drain_s) == (300.0, 7.0)
 
 

@@ -147,6 +147,13 @@ def test_a_typed_question_is_answered_in_the_order_of_the_protocol() -> None:
     np.testing.assert_allclose(PCM16.decode(audio)[: len(expected)], expected, atol=1e-4)
 
 
+def test_the_seed_of_the_command_line_is_that_of_the_sampling() -> None:
+    client = Client(seed=7)
+    client.ask()
+    assert client.jobs(Commit)[0].seed == 7
+    assert client.engine.engine.commits == 1
+
+
 def test_text_replies() -> None:
     client = Client(Script(chunks=2))
     events = client.ask(output_modalities=["text"], max_output_tokens=5)
