@@ -1,7 +1,7 @@
 """Judge of the recipe: held-out questions through the chain of `moss-voice talk`, heard by another ear.
 
     python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--follow-ups 40] [--declined 60]
-        [--copies 60]
+        [--conditions 0] [--person 0] [--copies 60]
 
 Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
 text must be the answer word for word; speech must be recognized word for word by pocketsphinx with the
@@ -17,10 +17,12 @@ import json
 import random
 import tempfile
 import time
+import zlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import conditions
 import domain
 import numpy as np
 import recognizer
@@ -60,13 +62,14 @@ class SharedEngine:
         """Nothing: the next conversation uses it again."""
 
 
-def write_question(path: Path, waves: list[np.ndarray]) -> None:
-    """Questions with pauses between them."""
+def write_question(path: Path, waves: list[np.ndarray], condition: str, seed: int) -> None:
+    """Questions with pauses between them, as they sound under a condition."""
     parts = [np.zeros(int(LEAD_S * voices.RATE), np.float32)]
     for wave in waves:
         parts += [wave, np.zeros(int(GAP_S * voices.RATE), np.float32)]
     parts.append(np.zeros(int(TAIL_S * voices.RATE), np.float32))
-    soundfile.write(path, np.concatenate(parts), voices.RATE, subtype="PCM_16")
+    recording = conditions.disturbed(np.concatenate(parts), condition, seed)
+    soundfile.write(path, recording, voices.RATE, subtype="PCM_16")
 
 
 class Judge:
@@ -77,12 +80,19 @@ class Judge:
         self.judged: list[Judgement] = []
         self.wrong: list[dict[str, str]] = []
 
-    def ask(self, mode: str, group: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> None:
+    def ask(
+        self,
+        mode: str,
+        group: str,
+        dialogue: domain.Dialogue,
+        rendition: voices.Rendition,
+        condition: str = conditions.CLEAN,
+    ) -> None:
         """`mode` is s2t, s2s or t2s. Only the last turn of a dialogue is judged."""
         if mode == "t2s" and (len(dialogue.turns) > 1 or dialogue.skill in NO_REPLY):
             return  # one typed question makes a whole conversation of `talk`, and it is complete
         try:
-            text, heard = self._reply(mode, dialogue, rendition)
+            text, heard = self._reply(mode, dialogue, rendition, condition)
         except AudioInputError:
             text = heard = ""  # no turn at all, or the only one was taken back
         except MossVoiceError as error:
@@ -94,7 +104,9 @@ class Judge:
             answer = {"wanted": judgement.wanted, "heard": heard, "subtitle": text}
             self.wrong.append({"mode": mode, "voice": group, "asked": asked, **answer})
 
-    def _reply(self, mode: str, dialogue: domain.Dialogue, rendition: voices.Rendition) -> tuple[str, str]:
+    def _reply(
+        self, mode: str, dialogue: domain.Dialogue, rendition: voices.Rendition, condition: str
+    ) -> tuple[str, str]:
         """Text (or subtitles) of the last reply, and what the ear hears of it (of a text reply: the text)."""
         modality = Modality.TEXT if mode == "s2t" else Modality.SPEECH
         units = dialogue.turns[-1].units
@@ -104,7 +116,8 @@ class Judge:
             if mode == "t2s":
                 source["text"] = dialogue.turns[0].question.capitalize() + "?"
             else:
-                write_question(question, _spoken(dialogue, rendition))
+                seed = zlib.crc32(dialogue.key.encode())
+                write_question(question, _spoken(dialogue, rendition), condition, seed)
                 source["wav_in"] = question
             # A reply that is made in the pause comes with the prediction whether the turn is over.
             settings = SessionSettings(reply=modality, speculate="on")
@@ -206,6 +219,7 @@ def main() -> None:
     parser.add_argument("--unseen", type=int, default=100)
     parser.add_argument("--follow-ups", type=int, default=40)
     parser.add_argument("--declined", type=int, default=60, help="questions out of domain")
+    parser.add_argument("--conditions", type=int, default=0, help="questions under each disturbance")
     parser.add_argument("--person", type=int, default=0, help="questions in the recorded voice of a person")
     parser.add_argument("--copies", type=int, default=60)
     args = parser.parse_args()
@@ -219,7 +233,8 @@ def main() -> None:
     declined = balanced([d for d in single if d.skill == "unknown"], args.declined, rng)
     names = voices.usable_held_out_voices()
     person = _said_by_a_person(dialogues, args.person, rng)
-    for index in range(max(map(len, (seen, unseen, follow_ups, declined, person)))):
+    disturbed = balanced([d for d in single if d.skill not in NO_REPLY], args.conditions, rng)
+    for index in range(max(map(len, (seen, unseen, follow_ups, declined, person, disturbed)))):
         voice = voices.seen_voice(rng)
         if index < len(seen):
             for mode in ("s2t", "t2s", "s2s"):
@@ -234,6 +249,9 @@ def main() -> None:
                 judge.ask(mode, "seen", follow_ups[index], voice)
         if index < len(person):
             judge.ask("s2t", voices.PERSON, person[index], voices.Rendition(voices.PERSON, "allison"))
+        if index < len(disturbed):
+            for condition in conditions.CONDITIONS:
+                judge.ask("s2t", f"seen, {condition}", disturbed[index], voice, condition)
         if index < len(declined):
             judge.ask("s2t", "seen", declined[index], voice)
         if index % 10 == 9:

@@ -39,7 +39,7 @@ TRAINED = (
 )
 GRAPH = "speech_encoder.onnx"
 LIMIT_BYTES = 45_000_000
-DETECTS_TURN_END = False
+DETECTS_TURN_END = True
 """Whether the language model was trained to reply nothing to an unfinished question and to a backchannel."""
 DESCRIPTION = (
     "A small model of MOSS-Speech's architecture for closed-domain English conversation, "
@@ -51,17 +51,19 @@ CARD = {
     "examples": [
         "What can you do?",
         "What is three plus four?",
+        "What is three times four?",
+        "Which is bigger, seven or nine?",
         "What day comes after Monday?",
         "What is the capital of France?",
-        "What is the opposite of hot?",
+        "How do you spell green?",
         "Repeat after me: yellow bicycle.",
     ],
     "summary": {
-        "en": "A small demonstration model. It greets you, adds and subtracts up to twenty, counts, and "
-        "knows days, months, opposites, capitals and colours. To everything else it says that it does not "
-        "know.",
-        "zh": "小型演示模型。会问候、做二十以内的加减法、数数，知道星期、月份、反义词、首都和颜色；"
-        "其他问题一律回答不知道。",
+        "en": "A small demonstration model. It greets you, adds and subtracts up to twenty, multiplies up to "
+        "ten, compares and counts, knows days, months, opposites, capitals and colours, spells short words, "
+        "and repeats. To everything else it says that it does not know.",
+        "zh": "小型演示模型。会问候、做二十以内的加减法和十以内的乘法、比较大小、数数、拼写短词、复述，"
+        "知道星期、月份、反义词、首都和颜色；其他问题一律回答不知道。",
     },
 }
 

@@ -8,6 +8,7 @@ Kokoro's graph are there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,9 +152,12 @@ def _lstm(given: Sequence[Any], a: Attributes) -> tuple[Tensor, Tensor, Tensor]:
         halves = bias[direction].split(4 * size)
         flat += [half[order].contiguous() for half in halves]
     state = (given[5].to(x.device), given[6].to(x.device))
-    made, hidden, cell = torch._VF.lstm(  # type: ignore[attr-defined]
-        x, state, flat, True, 1, 0.0, False, len(inner) == 2, False
-    )
+    with warnings.catch_warnings():
+        # On a GPU: that weights are not in one piece, which costs less than keeping a module for each node.
+        warnings.filterwarnings("ignore", message="RNN module weights")
+        made, hidden, cell = torch._VF.lstm(  # type: ignore[attr-defined]
+            x, state, flat, True, 1, 0.0, False, len(inner) == 2, False
+        )
     steps, batch, _ = made.shape
     return made.view(steps, batch, len(inner), size).transpose(1, 2), hidden, cell
 
