@@ -25,9 +25,9 @@ from app.dialog.end_of_turn import EndOfTurnPolicy, Stage
 class TurnEndFusion:
     """The thresholds of both, and the longest wait."""
 
-    finished: float = 0.5
+    finished: float = 0.7
     """Probability of the language model from which on the user has finished."""
-    veto: float = 0.02
+    veto: float = 0.1
     """Probability of the detector below which that is not believed."""
     unfinished_ms: int = 2_200
     """Silence after which the user gets an answer although the language model would wait; 3 s in Pipecat."""

@@ -8,11 +8,14 @@ conversation in real time.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
 
 _ROUND_S = 0.005
+_TASKS = Path("/proc/self/task")
 _STEP_S = 0.010
 _LOOK_S = 0.002
 _LONGEST_STEP_S = 2.0
@@ -82,24 +85,40 @@ class VirtualClock:
 
 class CpuTimeClock(VirtualClock):
     """A virtual clock that advances with the processor time of the other threads while they work: latencies
-    are those of one core without other programs. For an engine on one thread of the CPU."""
+    are those of a machine with a core for each of them and no other programs. For an engine on one thread of
+    the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._spent_s = 0.0
-        """Processor time of the other threads for which time has passed."""
+        self._seen_s = _thread_times_s()
+        self._owed_s = 0.0
+        """Processor time of the busiest threads for which no time has passed yet."""
 
     def _await_step(self, idle: threading.Event) -> None:
         give_up_s = time.perf_counter() + _LONGEST_STEP_S
         while not idle.wait(_LOOK_S):
-            if _others_s() >= self._spent_s + _STEP_S:
-                self._spent_s += _STEP_S
+            self._owed_s += self._worked_s()
+            if self._owed_s >= _STEP_S:
+                self._owed_s -= _STEP_S
                 return
             if time.perf_counter() > give_up_s:
                 return
-        self._spent_s = _others_s()
+        self._worked_s()
+        self._owed_s = 0.0
+
+    def _worked_s(self) -> float:
+        """Processor time of the thread that had most of it since the last call."""
+        before_s, self._seen_s = self._seen_s, _thread_times_s()
+        return max((now_s - before_s.get(name, 0.0) for name, now_s in self._seen_s.items()), default=0.0)
 
 
-def _others_s() -> float:
-    """Processor time of all threads but the calling one."""
-    return time.process_time() - time.thread_time()
+def _thread_times_s() -> dict[str, float]:
+    """Processor time of all threads but the calling one; where the system does not tell them apart, their sum."""
+    if not _TASKS.is_dir():
+        return {"others": time.process_time() - time.thread_time()}
+    times_s = {}
+    for task in _TASKS.iterdir():
+        if int(task.name) != threading.get_native_id():
+            with contextlib.suppress(OSError):  # the thread has ended
+                times_s[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return times_s

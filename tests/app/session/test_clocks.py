@@ -67,13 +67,21 @@ def test_by_processor_time_a_step_lasts_as_long_as_the_other_threads_compute_for
         idle.set()
 
     before_s = time.process_time() - time.thread_time()
-    clock._spent_s = before_s
     worker = threading.Thread(target=work)
     worker.start()
     while not idle.is_set():
         clock.tick(idle, is_active=True)
     worker.join()
     assert 0.01 <= clock.now_ns() / 1e9 <= time.process_time() - time.thread_time() - before_s + 0.02
+
+
+def test_threads_that_work_at_once_let_time_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([{"a": 0.0}, {"a": 0.006, "b": 0.004}, {"a": 0.012, "b": 0.011}])
+    monkeypatch.setattr(clocks, "_thread_times_s", lambda: next(times))
+    clock = CpuTimeClock()
+    clock.tick(event(False), is_active=True)
+    assert clock.now_ns() == 10_000_000
+    assert clock._owed_s == pytest.approx(0.006 + 0.007 - 0.010)
 
 
 def test_by_processor_time_work_that_only_waits_does_not_stop_the_time(
