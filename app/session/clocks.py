@@ -113,7 +113,7 @@ class CpuTimeClock(VirtualClock):
 
 
 def _thread_times_s() -> dict[str, float]:
-    """Processor time of all threads but the calling one; where the system does not tell them apart, their sum."""
+    """Processor time of all threads but the calling one; or their sum, where the system knows no more."""
     if not _TASKS.is_dir():
         return {"others": time.process_time() - time.thread_time()}
     times_s = {}
