@@ -36,6 +36,12 @@ def test_a_session_has_the_options_it_was_given(model: Path) -> None:
     assert create_session(model, purpose="test").get_session_options().intra_op_num_threads == 1
 
 
+def test_products_of_int8_do_not_overflow_on_older_processors(model: Path) -> None:
+    """tests/app/dialog/test_smart_turn.py has the effect, where the processor has no VNNI."""
+    options = create_session(model, purpose="test").get_session_options()
+    assert options.get_session_config_entry("session.x64quantprecision") == "1"
+
+
 def test_a_tensor_within_the_graph_becomes_an_output() -> None:
     weight = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
     session = create_session(with_output(mean_and_project(weight), "mean"), purpose="test")
