@@ -23,8 +23,18 @@ from tests.doubles.scripted_engine import Script, ScriptedEngine
 pytestmark = pytest.mark.slow
 
 
-def hold(engine: ScriptedEngine, counts: Counts, *, blocks: int = 0) -> DuplexRecord:
-    engine.stats = SimpleNamespace(used=blocks)  # type: ignore[attr-defined]
+class PooledEngine(ScriptedEngine):
+    """An engine whose KV pool has `used_blocks` all the time."""
+
+    used_blocks = 0
+
+    @property
+    def stats(self) -> SimpleNamespace:
+        """That pool."""
+        return SimpleNamespace(used=self.used_blocks)
+
+
+def hold(engine: ScriptedEngine, counts: Counts) -> DuplexRecord:
     clock = engine.clock = VirtualClock()
     clips = load_clips(paths.assets_dir() / "duplex")
     (scenario,) = draw_scenarios(clips, ["interruptions"], 3, counts={"interruptions": counts}, users=1)
@@ -34,7 +44,7 @@ def hold(engine: ScriptedEngine, counts: Counts, *, blocks: int = 0) -> DuplexRe
 
 
 def test_both_channels_are_recorded_and_agree_with_the_annotations() -> None:
-    engine = ScriptedEngine(Script(chunks=10))
+    engine = PooledEngine(Script(chunks=10))
     found = hold(engine, Counts(turns=1, interruptions=1))
     assert not engine.is_closed
     assert [segment.kind for segment in found.segments].count("interruption") == 1
@@ -56,11 +66,13 @@ def test_both_channels_are_recorded_and_agree_with_the_annotations() -> None:
 
 
 def test_lost_blocks_are_reported() -> None:
-    assert hold(ScriptedEngine(), Counts(turns=0), blocks=3).blocks_lost == 3
+    engine = PooledEngine()
+    engine.used_blocks = 3
+    assert hold(engine, Counts(turns=0)).blocks_lost == 3
 
 
 def test_an_engine_that_cannot_be_warmed_up_is_an_error() -> None:
-    engine = ScriptedEngine()
+    engine = PooledEngine()
 
     def fail() -> None:
         raise MossVoiceError("The GPU is full. Free some memory.")
