@@ -8,7 +8,7 @@ as far as it is known. Out: a stage, and the silence that commits the turn. Pure
     finished         none                  the same
     finished         less than `veto`      as the detector decides
     unfinished       anything              after `unfinished_ms`
-    none             anything              as the detector decides
+    unsure or none   anything              as the detector decides
 
 The language model knows what was said, the detector how it was said: "three plus" is unfinished however it
 sounds, and a voice that the detector does not know sounds unfinished whatever it says.
@@ -27,30 +27,37 @@ class TurnEndFusion:
 
     finished: float = 0.7
     """Probability of the language model from which on the user has finished."""
+    unfinished: float = 0.1
+    """The same up to which the user has not; in between the detector decides."""
     veto: float = 0.1
     """Probability of the detector below which that is not believed."""
     unfinished_ms: int = 2_200
     """Silence after which the user gets an answer although the language model would wait; 3 s in Pipecat."""
 
     def __post_init__(self) -> None:
-        if not (0.0 < self.finished <= 1.0 and 0.0 <= self.veto <= 1.0):
-            raise ValueError(f"finished and veto are probabilities, got {self.finished} and {self.veto}")
+        if not (0.0 <= self.unfinished <= self.finished <= 1.0 and 0.0 <= self.veto <= 1.0):
+            raise ValueError(
+                "need 0 <= unfinished <= finished <= 1 and a veto in [0, 1], "
+                f"got {self.unfinished}, {self.finished} and {self.veto}"
+            )
         if self.unfinished_ms <= 0:
             raise ValueError(f"unfinished_ms must be positive, got {self.unfinished_ms}")
 
     def stage(self, policy: EndOfTurnPolicy, rated: float | None, predicted: float | None) -> Stage | None:
         """The stage of a pause: `rated` by the detector, `predicted` by the language model. None while
-        neither has answered."""
+        neither has answered, and if only the language model has and is not sure."""
         heard = None if rated is None else policy.stage(rated)
         said = None if predicted is None else self.verdict(predicted)
         is_vetoed = rated is not None and rated < self.veto
         if said is Stage.FINISHED and (heard is Stage.LIKELY or is_vetoed):
             return heard
-        return heard if said is None else said
+        return heard if said in (None, Stage.POSSIBLE) else said
 
     def verdict(self, predicted: float) -> Stage:
-        """What the language model says."""
-        return Stage.FINISHED if predicted >= self.finished else Stage.UNFINISHED
+        """What the language model says; `POSSIBLE` if it is not sure."""
+        if predicted >= self.finished:
+            return Stage.FINISHED
+        return Stage.UNFINISHED if predicted <= self.unfinished else Stage.POSSIBLE
 
     def silence_ms(
         self, policy: EndOfTurnPolicy, rated: float | None, predicted: float | None, end_ms: int

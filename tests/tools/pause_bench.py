@@ -53,6 +53,7 @@ LIKELY = (0.7, 0.8, 0.9, 0.97, 0.99)
 UNLIKELY_MS = (800, 1_000, 1_400, 2_200)
 FUSIONS = (
     *(TurnEndFusion(finished=finished) for finished in (0.1, 0.3, 0.5, 0.9, 0.99)),
+    *(TurnEndFusion(unfinished=unfinished) for unfinished in (0.01, 0.3, 0.7)),
     *(TurnEndFusion(veto=veto) for veto in (0.0, 0.02, 0.05, 0.2, 0.4)),
     *(TurnEndFusion(unfinished_ms=ms) for ms in (1_500, 3_000)),
 )
