@@ -114,11 +114,11 @@ class CpuTimeClock(VirtualClock):
 
 def _thread_times_s() -> dict[str, float]:
     """Processor time of all threads but the calling one; or their sum, where the system knows no more."""
-    if not _TASKS.is_dir():
+    own, times_s = str(threading.get_native_id()), {}
+    for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
+        with contextlib.suppress(OSError):  # the thread has ended, or the kernel has no such file
+            times_s[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    if own not in times_s:
         return {"others": time.process_time() - time.thread_time()}
-    times_s = {}
-    for task in _TASKS.iterdir():
-        if int(task.name) != threading.get_native_id():
-            with contextlib.suppress(OSError):  # the thread has ended
-                times_s[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    del times_s[own]
     return times_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,17 @@ def test_threads_that_work_at_once_let_time_pass_once(monkeypatch: pytest.Monkey
     clock.tick(event(False), is_active=True)
     assert clock.now_ns() == 10_000_000
     assert clock._owed_s == pytest.approx(0.006 + 0.007 - 0.010)
+
+
+def test_without_times_of_threads_the_sum_of_all_others_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / str(threading.get_native_id())).mkdir()  # a kernel without schedstat
+    for folder in (tmp_path, tmp_path / "missing"):
+        monkeypatch.setattr(clocks, "_TASKS", folder)
+        ((name, others_s),) = clocks._thread_times_s().items()
+        assert name == "others"
+        assert others_s == pytest.approx(time.process_time() - time.thread_time(), abs=0.05)
 
 
 def test_by_processor_time_work_that_only_waits_does_not_stop_the_time(
