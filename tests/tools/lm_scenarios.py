@@ -7,7 +7,7 @@ import random
 import torch
 
 from engine_runtime.lm.generation import GeneratedRow, Generation, merged_id
-from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
@@ -98,3 +98,45 @@ def reply(
             return made
         token = merged_id(made[-1].row, special, model.config.text_vocab)
         logits = paged.decode(sequence, token, generation.tails, generation.sampling, exclusive_gpu=True)
+
+
+def replies_together(
+    model: MossLM, paged: PagedLM, prompts: list[torch.Tensor], samplings: list[SamplingParams]
+) -> list[list[GeneratedRow]]:
+    """The replies of `reply`, each generated in steps that it shares with the others.
+
+    One reply joins per step, so that a step runs the prefill of one beside the decode rows of the others, at
+    different lengths and with different tails.
+    """
+    special, text_vocab = load_special_ids(), model.config.text_vocab
+    made: list[list[GeneratedRow]] = [[] for _ in prompts]
+    generations = [
+        Generation(
+            as_rows(prompt),
+            params,
+            special,
+            text_vocab=text_vocab,
+            audio_vocab=model.config.audio_vocab,
+            want_subtitles=True,
+            skip_unused_tails=True,
+            samples_on_device=paged.executor.can_sample,
+        )
+        for prompt, params in zip(prompts, samplings, strict=True)
+    ]
+    sequences = [Sequence() for _ in prompts]
+    joined = 0
+    while any(generation.finish_reason is None for generation in generations):
+        joined = min(joined + 1, len(prompts))
+        running = [index for index in range(joined) if generations[index].finish_reason is None]
+        requests = []
+        for index in running:
+            generation, rows = generations[index], made[index]
+            last = [rows[-1].row] if rows else as_rows(prompts[index])
+            ids = [merged_id(row, special, text_vocab) for row in last]
+            requests.append(
+                StepRequest(sequences[index], ids, generation.tails, generation.sampling, is_prefill=not rows)
+            )
+        for index, output in zip(running, paged.step(requests) if requests else [], strict=True):
+            made[index].append(generations[index].sample(output))
+    paged.blocks.check_integrity(sequences)
+    return made

@@ -15,7 +15,7 @@ from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import EngineOptions, WeightFormat
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
-from tests.tools.lm_scenarios import assert_same
+from tests.tools.lm_scenarios import SAMPLINGS, assert_same, replies_together, reply
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
 
@@ -162,6 +162,38 @@ def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
                 other.audio_rows,
             )
     batched.blocks.check_integrity([mine for mine, _ in pairs])
+
+
+def test_replies_in_shared_steps_are_those_of_single_replies(tiny: Tiny) -> None:
+    """Each with its own sampling parameters, draws, penalized ids and mode."""
+    model, cases = tiny
+    prompts = [cases["a.rows"][index : 50 - 3 * index] for index in range(len(SAMPLINGS))]
+    together = replies_together(model, make_paged(model, num_blocks=96), prompts, SAMPLINGS)
+    alone = [
+        reply(model, make_paged(model), prompt, params)
+        for prompt, params in zip(prompts, SAMPLINGS, strict=True)
+    ]
+    assert together == alone
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 33])
+def test_the_size_of_a_batch_changes_logits_by_rounding_only(tiny: Tiny, count: int) -> None:
+    model, cases = tiny
+    ids = as_ids(cases["a.rows"], model)
+    alone, batched = make_paged(model, num_blocks=160), make_paged(model, num_blocks=160)
+    requests, wanted = [], []
+    for index in range(count):
+        mine, other = Sequence(), Sequence()
+        batched.prefill(mine, ids[: 20 + index])
+        alone.prefill(other, ids[: 20 + index])
+        requests.append(StepRequest(mine, [ids[20 + index]]))
+        wanted.append(alone.decode(other, ids[20 + index]))
+    for got, single in zip(batched.step(requests), wanted, strict=True):
+        assert got.audio_logits is not None
+        assert single.audio_logits is not None
+        # float32 products of one row and of several sum in different orders
+        torch.testing.assert_close(got.audio_logits, single.audio_logits, atol=2e-5, rtol=0)
+        assert int(got.audio_logits.argmax()) == int(single.audio_logits.argmax())
 
 
 def test_a_batch_with_one_bad_sequence_changes_none(tiny: Tiny) -> None:
