@@ -20,6 +20,10 @@ from engine_runtime.hardware import processor
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions, WeightFormat
 
+_PROGRAM_BYTES = 600_000_000
+"""Main memory that the program takes apart from weights and caches: the peak of `moss-voice demo`, less
+nano."""
+
 
 @dataclass(frozen=True, slots=True)
 class FormatNeed:
@@ -53,8 +57,8 @@ def plan_devices(bundle: Bundle) -> list[DevicePlan]:
 
 def _plan_of_processor(bundle: Bundle, config: MossLMConfig) -> DevicePlan:
     options, memory = EngineOptions(), psutil.virtual_memory()
-    need = demand_of(bundle.lm, config, options, codec_bytes(bundle, options)).bytes("native")
-    needs = (FormatNeed("native", False, need),)
+    demand = demand_of(bundle.lm, config, options, codec_bytes(bundle, options))
+    needs = (FormatNeed("native", False, replace(demand, reserve=_PROGRAM_BYTES).bytes("native")),)
     return DevicePlan("cpu", processor(), memory.total, memory.available, needs)
 
 

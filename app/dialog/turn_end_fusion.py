@@ -4,6 +4,8 @@ In: the probability that the user has finished, of the detector (calibrated) and
 as far as it is known. Out: a stage, and the silence that commits the turn. Pure; any thread.
 
     language model   detector              the turn is committed
+    finished         `agrees` or more      after the policy's `agreed_ms`
+    surely finished  none                  the same
     finished         `veto` or more        after the shortest wait of the policy
     finished         none                  the same
     finished         less than `veto`      as the detector decides
@@ -27,18 +29,26 @@ class TurnEndFusion:
 
     finished: float = 0.7
     """Probability of the language model from which on the user has finished."""
+    sure: float = 0.95
+    """The same from which on the detector, which takes longer than the wait on a slow CPU, is not awaited."""
     unfinished: float = 0.1
     """The same up to which the user has not; in between the detector decides."""
     veto: float = 0.1
     """Probability of the detector below which that is not believed."""
+    agrees: float = 0.5
+    """The same from which on both agree that the user has finished."""
     unfinished_ms: int = 2_200
     """Silence after which the user gets an answer although the language model would wait; 3 s in Pipecat."""
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.unfinished <= self.finished <= 1.0 and 0.0 <= self.veto <= 1.0):
+        said, heard = (
+            [0.0, self.unfinished, self.finished, self.sure, 1.0],
+            [0.0, self.veto, self.agrees, 1.0],
+        )
+        if said != sorted(said) or heard != sorted(heard):
             raise ValueError(
-                "need 0 <= unfinished <= finished <= 1 and a veto in [0, 1], "
-                f"got {self.unfinished}, {self.finished} and {self.veto}"
+                "need 0 <= unfinished <= finished <= sure <= 1 and 0 <= veto <= agrees <= 1, "
+                f"got {said[1:-1]} and {heard[1:-1]}"
             )
         if self.unfinished_ms <= 0:
             raise ValueError(f"unfinished_ms must be positive, got {self.unfinished_ms}")
@@ -66,6 +76,14 @@ class TurnEndFusion:
         stage = self.stage(policy, rated, predicted)
         if stage is Stage.UNFINISHED:
             return max(self.unfinished_ms, policy.unlikely_ms, end_ms)
+        if self._is_agreed(rated, predicted):
+            return min(policy.agreed_ms, policy.likely_ms, end_ms)
         if stage is Stage.FINISHED:
             return min(policy.likely_ms, end_ms)
         return policy.silence_ms(rated, end_ms)
+
+    def _is_agreed(self, rated: float | None, predicted: float | None) -> bool:
+        """Whether nothing speaks against the shortest wait of all."""
+        if predicted is None or predicted < self.finished:
+            return False
+        return predicted >= self.sure if rated is None else rated >= self.agrees

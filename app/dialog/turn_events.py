@@ -16,6 +16,8 @@ class TurnAction(Enum):
     """Started to speak, or pressed the button: a new turn."""
     ONSET = "onset"
     """The first speech while the button is down."""
+    SILENCE = "silence"
+    """Fell silent: a reply can be made in case this is the end."""
     PAUSE = "pause"
     """Paused; the turn may be over."""
     RESUME = "resume"

@@ -210,9 +210,7 @@ class TurnTaking:
                 self._waits_for_silence = True
             return events
         silence_ms = end_ms - speech.end_ms
-        if not speech.is_paused and silence_ms >= settings.pause_ms:
-            speech.is_paused = True
-            events.append(self._event(TurnAction.PAUSE, end_ms))
+        events.extend(self._event(action, end_ms) for action in speech.fall_silent(settings, silence_ms))
         action = speech.end_action(settings, self.calibration, silence_ms)
         if action is not None:
             events.append(self._event(action, end_ms))

@@ -26,6 +26,9 @@ class TurnTakingSettings:
     """Window in which `start_ms` of speech has to fall."""
     pre_roll_ms: int = 320
     """Audio before the first speech frame that still belongs to the turn, so that no onset is cut."""
+    speculate_ms: int = 96
+    """Silence after which a reply is made speculatively. The VAD still hears speech for about 110 ms after
+    its end, so this is a real silence of 200 ms."""
     pause_ms: int = 160
     """Silence after which the turn may be over (candidate end): the detector is asked."""
     end_ms: int = 640
@@ -33,7 +36,7 @@ class TurnTakingSettings:
     time, and the least wait where it is not clear."""
     eagerness: Eagerness | None = None
     """How soon a pause that sounds finished is committed; None for the default."""
-    tail_ms: int = 160
+    tail_ms: int = 96
     """Silence after the last speech that is still given to the engine; the rest of a pause only if speech
     resumes."""
     min_speech_ms: int = 160
@@ -77,9 +80,11 @@ class TurnTakingSettings:
             raise ValueError(
                 f"need 0 < start_ms <= start_window_ms, got {self.start_ms} and {self.start_window_ms}"
             )
-        if not 0 <= self.tail_ms <= self.pause_ms <= self.end_ms:
+        silences_ms = [self.tail_ms, self.speculate_ms, self.pause_ms, self.end_ms]
+        if self.tail_ms < 0 or silences_ms != sorted(silences_ms):
             raise ValueError(
-                f"need 0 <= tail_ms <= pause_ms <= end_ms, got {self.tail_ms}, {self.pause_ms}, {self.end_ms}"
+                "need 0 <= tail_ms <= speculate_ms <= pause_ms <= end_ms, "
+                f"got {', '.join(map(str, silences_ms))}"
             )
         if self.max_turn_ms <= self.end_ms:
             raise ValueError(f"max_turn_ms {self.max_turn_ms} must be above end_ms {self.end_ms}")

@@ -6,6 +6,8 @@ silence that ends the turn. Pure, with times in milliseconds of captured audio; 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from app.dialog.end_of_turn import Stage
 from app.dialog.turn_events import TurnAction
 from app.dialog.turn_taking_settings import TurnTakingSettings
@@ -22,7 +24,10 @@ class UserSpeech:
         """End of the latest speech."""
         self.speech_ms = 0.0
         """Speech without its gaps."""
+        self.is_silent = False
+        """Whether the silence was long enough for a speculative reply."""
         self.is_paused = False
+        """Whether it was long enough for the detector."""
         self.rated: float | None = None
         """The detector's answer about the present pause, before calibration."""
         self.predicted: float | None = None
@@ -41,9 +46,18 @@ class UserSpeech:
         self.end_pause()
         return was_paused
 
+    def fall_silent(self, settings: TurnTakingSettings, silence_ms: float) -> Iterator[TurnAction]:
+        """The silence since the latest speech; yields what it has just become."""
+        if not self.is_silent and silence_ms >= settings.speculate_ms:
+            self.is_silent = True
+            yield TurnAction.SILENCE
+        if not self.is_paused and silence_ms >= settings.pause_ms:
+            self.is_paused = True
+            yield TurnAction.PAUSE
+
     def end_pause(self) -> None:
         """What was known of the pause is over."""
-        self.is_paused = False
+        self.is_silent = self.is_paused = False
         self.rated = self.predicted = None
 
     def rate(self, speech_end_ms: float, probability: float) -> bool:
@@ -59,7 +73,7 @@ class UserSpeech:
         return is_present
 
     def _is_present(self, speech_end_ms: float) -> bool:
-        return self.is_paused and speech_end_ms == self.end_ms
+        return self.is_silent and speech_end_ms == self.end_ms
 
     def is_short(self, settings: TurnTakingSettings) -> bool:
         """Whether this is too little for a turn."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -86,8 +87,7 @@ def _point(
     uses_model: bool = False,
 ) -> CurvePoint:
     def wait_ms(pause: HeardPause) -> float:
-        alone_ms = _wait_ms(pause, policy, end_ms)
-        return _fused_ms(pause, policy, end_ms, alone_ms) if policy and uses_model else alone_ms
+        return _wait_ms(pause, policy, end_ms, uses_model=uses_model)
 
     cut = Share.of(
         any(pause.length_s <= SHORT_PAUSE_S and wait_ms(pause) < pause.length_s * 1e3 for pause in turn)
@@ -97,21 +97,21 @@ def _point(
     return CurvePoint(name, cut, float(np.mean(waits)), 0.0)
 
 
-def _wait_ms(pause: HeardPause, policy: EndOfTurnPolicy | None, end_ms: int) -> float:
-    """Silence until the commit."""
-    if policy is None or not pause.answers:
+def _wait_ms(pause: HeardPause, policy: EndOfTurnPolicy | None, end_ms: int, *, uses_model: bool) -> float:
+    """Silence until the commit: what is known at a moment decides whether it is made then."""
+    if policy is None:
         return end_ms
-    first_ms, probability = pause.answers[0]
-    return max(policy.silence_ms(probability, end_ms), first_ms)
-
-
-def _fused_ms(pause: HeardPause, policy: EndOfTurnPolicy, end_ms: int, alone_ms: float) -> float:
-    """The same with the language model, unless that answers too late."""
-    if not pause.predictions or pause.predictions[0][0] >= alone_ms:
-        return alone_ms
-    answered_ms, predicted = pause.predictions[0]
-    rated = pause.answers[0][1] if pause.answers else None
-    return max(TurnEndFusion().silence_ms(policy, rated, predicted, end_ms), answered_ms)
+    rated = predicted = None
+    since_ms = 0.0
+    answers = [(ms, probability, None) for ms, probability in pause.answers[:1]]
+    predictions = [(ms, None, probability) for ms, probability in pause.predictions[:1] if uses_model]
+    for until_ms, heard, said in sorted([*answers, *predictions], key=itemgetter(0)):
+        wait_ms = max(TurnEndFusion().silence_ms(policy, rated, predicted, end_ms), since_ms)
+        if wait_ms <= until_ms:
+            return wait_ms
+        rated, predicted = (heard, predicted) if said is None else (rated, said)
+        since_ms = until_ms
+    return max(TurnEndFusion().silence_ms(policy, rated, predicted, end_ms), since_ms)
 
 
 _Answers = Sequence[tuple[float, float, float]]

@@ -117,6 +117,7 @@ class Preferences:
         base = SessionSettings() if base is None else base
         turns = base.turn_taking
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
+        speculate_ms = min(turns.speculate_ms, pause_ms)
         interruption_ms = INTERRUPTION_MS[self.interruption]
         recording = Recording(paths.conversations_dir(), with_sound=self.keep == "sound")
         return dataclasses.replace(
@@ -143,7 +144,8 @@ class Preferences:
                 eagerness=turns.eagerness or self.eagerness,
                 input_mode=turns.input_mode or self.input_mode,
                 pause_ms=pause_ms,
-                tail_ms=min(turns.tail_ms, pause_ms),
+                speculate_ms=speculate_ms,
+                tail_ms=min(turns.tail_ms, speculate_ms),
                 bystander_db=turns.bystander_db if self.ignores_bystanders else None,
                 barge_in=interruption_ms is not None,
                 barge_in_ms=interruption_ms or turns.barge_in_ms,

@@ -157,12 +157,12 @@ class VoiceTurns:
             )
         elif turn is None:
             return
+        elif event.action is TurnAction.SILENCE:
+            self._speculate(turn, event)
         elif event.action is TurnAction.PAUSE:
             self._decisions.report("pause", turn.turn_id, silence_ms=event.silence_ms)
             if self._settings.turn_taking.policy is not None:
                 self._pauses.ask(turn.turn_id, event, self._start_ms_of(event))
-            if not self._turn_taking.is_interrupted:
-                self._speculate(turn, event)
         elif event.action is TurnAction.INTERRUPT:
             turns.player.pause()
             onset_ns = self._capture.spoken_at_ns(self._capture.samples_of(event.speech_start_ms))

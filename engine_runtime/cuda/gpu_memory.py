@@ -40,6 +40,8 @@ class Demand:
     rounds_tails: bool = False
     multiplies_fp8: bool = False
     """Whether fp8 weights are multiplied directly, without a buffer for dequantized weights."""
+    reserve: int = _RESERVE
+    """Bytes for what does not depend on shapes."""
 
     def bytes(self, weight_format: WeightFormat) -> int:
         """Total bytes with the trunk in this format."""
@@ -57,7 +59,7 @@ class Demand:
         largest = max(rows * columns for rows, columns in layer_shapes(config)) * native
         is_kept = weight_format == "native" or (weight_format == "fp8" and self.multiplies_fp8)
         scratch = 0 if is_kept else largest
-        return trunk + tails + tables + kv + scratch + self.codec_bytes + _RESERVE
+        return trunk + tails + tables + kv + scratch + self.codec_bytes + self.reserve
 
 
 def demand_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,9 +25,11 @@ def test_the_processor_takes_float32(random_bundle: Path, monkeypatch: pytest.Mo
     bundle = Bundle.open(random_bundle, verify="none")
     (plan,) = plan_devices(bundle)
     config, options = MossLMConfig.from_dict(bundle.lm.config), EngineOptions()
-    need = demand_of(bundle.lm, config, options, codec_bytes(bundle, options)).bytes("native")
+    demand = demand_of(bundle.lm, config, options, codec_bytes(bundle, options))
+    need = replace(demand, reserve=0).bytes("native")
     assert plan.name == "cpu"
-    assert plan.needs == (FormatNeed("native", False, need),)
+    (native,) = plan.needs
+    assert native == FormatNeed("native", False, need + 600_000_000), "no reserve of a GPU"
 
 
 def test_a_gpu_offers_each_format_with_and_without_compressed_tails(monkeypatch: pytest.MonkeyPatch) -> None:

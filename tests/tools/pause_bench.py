@@ -1,15 +1,17 @@
 """How often a pause within a turn cuts the user off, against the wait at its end. Run by hand, not by pytest:
 
-    python -m tests.tools.pause_bench [FOLDER] [--network] [--reply-ms N] [--bundle DIR [--predict-ms N]]
+    python -m tests.tools.pause_bench [FOLDER] [--network] [--answer-ms N] [--reply-ms N]
+        [--bundle DIR [--predict-ms N]]
 
 Without a folder: the sample questions; with one: its WAV files (any rate). Silence of four lengths is
-inserted at their gaps (tests/tools/pause_corpus.py). Real VAD, real detector, the turn-taking of the program;
-an answer takes two frames. One line for each time-out of silence alone, each eagerness, and the balanced one
-with other thresholds and with another longest wait, all in the same scenes: first for a voice that is not
-known yet, then for one that the ends of the next eight turns have calibrated (app/dialog/voice_calibration).
+inserted at their gaps (tests/tools/pause_corpus.py). Real VAD, real detector, which answers after
+`--answer-ms`, the turn-taking of the program. One line for each time-out of silence alone, each eagerness,
+and the balanced one with other thresholds and with another longest wait, all in the same scenes: first for a
+voice that is not known yet, then for one that the ends of the next eight turns have calibrated
+(app/dialog/voice_calibration).
 `--network` asks Smart Turn alone. With `--bundle` the lines "+ model" follow: the language model of a bundle
 that detects the end of turns is asked, too (app/dialog/turn_end_fusion.py), with the eagerness levels and,
-for the balanced one, other thresholds. It answers `--predict-ms` after the candidate pause.
+for the balanced one, other thresholds. It answers `--predict-ms` after the speculative reply was begun.
 
 A turn is cut off if the first sample of a reply is heard before the user continues. A reply is heard
 `--reply-ms` after its commit: 30 for one that is held ready, 150 for one that is made then (nano). A turn
@@ -46,15 +48,17 @@ from tests.tools.pause_scenes import FRAME_MS, PAUSES_S, Scene, pauses_of, scene
 
 TARGET_S = 1.0
 """Pauses up to here are those that a turn should survive."""
-ANSWER_FRAMES = 2
 CALIBRATING_TURNS = (0, 8)
 TIME_OUTS_MS = (200, 320, 450, 640, 800, 960, 1_120, 1_300, 1_500)
 LIKELY = (0.7, 0.8, 0.9, 0.97, 0.99)
 UNLIKELY_MS = (800, 1_000, 1_400, 2_200)
+AGREED_MS = (224, 288, 320, 352)
 FUSIONS = (
-    *(TurnEndFusion(finished=finished) for finished in (0.1, 0.3, 0.5, 0.9, 0.99)),
+    *(TurnEndFusion(finished=finished) for finished in (0.1, 0.3, 0.5, 0.9)),
     *(TurnEndFusion(unfinished=unfinished) for unfinished in (0.01, 0.3, 0.7)),
-    *(TurnEndFusion(veto=veto) for veto in (0.0, 0.02, 0.05, 0.2, 0.4)),
+    *(TurnEndFusion(veto=veto, agrees=max(veto, 0.5)) for veto in (0.0, 0.02, 0.05, 0.2, 0.4)),
+    *(TurnEndFusion(agrees=agrees) for agrees in (0.1, 0.3, 0.7, 0.9)),
+    *(TurnEndFusion(sure=sure) for sure in (0.7, 0.9, 0.99, 1.0)),
     *(TurnEndFusion(unfinished_ms=ms) for ms in (1_500, 3_000)),
 )
 
@@ -79,11 +83,13 @@ class Bench:
         reply_ms: float,
         model: LanguageModel | None,
         predict_ms: float,
+        answer_ms: float,
     ) -> None:
         self._detector = detector
         self._reply_ms = reply_ms
         self._model = model
         self._predict_ms = predict_ms
+        self._answer_ms = answer_ms
         self._answers: dict[tuple[str, int, int], float] = {}
         self._predictions: dict[tuple[str, int, int], float | None] = {}
         self.scenes = [scene for utterance in utterances for scene in scenes_of(utterance)]
@@ -122,7 +128,8 @@ class Bench:
         found: list[float | None] = []
         for scene in self.scenes:
             if scene.pause_s == pause_s:
-                pauses = [event for event in pauses_of(scene) if event.at_ms > scene.cut_ms]
+                silences = pauses_of(scene, TurnAction.SILENCE)
+                pauses = [event for event in silences if event.at_ms > scene.cut_ms]
                 found += [self._predict(scene, event.speech_start_ms, event) for event in pauses[:1]]
         return [each for each in found if each is not None]
 
@@ -146,12 +153,14 @@ class Bench:
                 elif event.action is TurnAction.PAUSE and settings.policy is not None:
                     asked = partial(machine.rate_pause, event.speech_end_ms)
                     rated = self._ask(scene, start_ms, event.at_ms)
-                    answers.append((event.at_ms + (ANSWER_FRAMES - 1) * FRAME_MS, partial(asked, rated)))
-                    predicted = self._predict(scene, start_ms, event) if asks_model else None
+                    answers.append((event.at_ms + self._answer_ms, partial(asked, rated)))
+                    answers.sort(key=lambda answer: answer[0])
+                elif event.action is TurnAction.SILENCE and asks_model:
+                    predicted = self._predict(scene, start_ms, event)
                     if predicted is not None:
                         told = partial(machine.predict_turn_end, event.speech_end_ms, predicted)
                         answers.append((event.at_ms + self._predict_ms, told))
-                    answers.sort(key=lambda answer: answer[0])
+                        answers.sort(key=lambda answer: answer[0])
                 elif event.action is TurnAction.COMMIT:
                     silence_ms, heard_ms = event.silence_ms, event.at_ms + self._reply_ms
                 elif event.action in (TurnAction.REOPEN, TurnAction.BARGE_IN):
@@ -239,10 +248,11 @@ def main(utterances: list[Utterance], bench: Bench, model: LanguageModel | None)
         return
     _say(_predicted("ends", bench.predictions(None)))
     _say(_predicted("pauses", bench.predictions(PAUSES_S[-1])))
-    for turns, (name, eagerness, fusion) in product(CALIBRATING_TURNS, list(_fusions())):
+    for turns, (name, eagerness, policy, fusion) in product(CALIBRATING_TURNS, list(_fusions())):
         text = f"{name}, {turns} turns" if turns else name
         settings = TurnTakingSettings(eagerness=eagerness, fusion=fusion)
-        line = bench.line(text, settings, turns, asks_model=True)
+        with patch.dict(POLICIES, {eagerness: policy}):
+            line = bench.line(text, settings, turns, asks_model=True)
         ignored = f"  {line.num_ignored} not answered" if line.num_ignored else ""
         _say(f"{line}{line.cut:>7.0%}{np.interp(line.mean_ms, means, cuts):>9.0%}{ignored}")
 
@@ -253,17 +263,21 @@ def _predicted(what: str, predictions: list[float]) -> str:
     return f"language model: {likely} of {len(predictions)} {what} finished; deciles {deciles}"
 
 
-def _fusions() -> Iterator[tuple[str, Eagerness, TurnEndFusion]]:
+def _fusions() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy, TurnEndFusion]]:
     default = TurnEndFusion()
     for eagerness, policy in POLICIES.items():
         if policy is not None:
-            yield f"{eagerness} + model", eagerness, default
+            yield f"{eagerness} + model", eagerness, policy, default
+    balanced = POLICIES["balanced"]
+    assert balanced is not None
+    for ms in AGREED_MS:
+        yield f"+ model, agreed_ms {ms}", "balanced", replace(balanced, agreed_ms=ms), default
     for fusion in FUSIONS:
         changed = (
             each.name for each in fields(fusion) if getattr(fusion, each.name) != getattr(default, each.name)
         )
         text = ", ".join(f"{name} {getattr(fusion, name)}" for name in changed)
-        yield f"+ model, {text}", "balanced", fusion
+        yield f"+ model, {text}", "balanced", balanced, fusion
 
 
 def _policies() -> Iterator[tuple[str, Eagerness, EndOfTurnPolicy]]:
@@ -301,10 +315,11 @@ if __name__ == "__main__":
     parser.add_argument("--reply-ms", type=float, default=30.0)
     parser.add_argument("--bundle", type=Path)
     parser.add_argument("--predict-ms", type=float, default=100.0)
+    parser.add_argument("--answer-ms", type=float, default=32.0)
     options = parser.parse_args()
     network = SmartTurn()
     spoken = samples() if options.folder is None else list(recordings(options.folder))
     detector = network if options.network else TurnEndDetector(network, load_head(head_file()))
     language_model = LanguageModel(options.bundle) if options.bundle is not None else None
-    bench = Bench(spoken, detector, options.reply_ms, language_model, options.predict_ms)
+    bench = Bench(spoken, detector, options.reply_ms, language_model, options.predict_ms, options.answer_ms)
     main(spoken, bench, language_model)

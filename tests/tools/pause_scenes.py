@@ -46,15 +46,16 @@ def scenes_of(utterance: Utterance) -> Iterator[Scene]:
             yield Scene(utterance, pcm, _speech(vad, pcm), pause_s, (LEAD_S + cut / RATE) * 1e3)
 
 
-def pauses_of(scene: Scene) -> list[TurnEvent]:
-    """The pauses that turn-taking finds by silence alone, before it takes the longest for the end."""
+def pauses_of(scene: Scene, action: TurnAction = TurnAction.PAUSE) -> list[TurnEvent]:
+    """The pauses that turn-taking finds by silence alone, before it takes the longest for the end; or where
+    it would make a speculative reply."""
     machine = TurnTaking(TurnTakingSettings(eagerness="off", end_ms=round(_TAIL_S * 1e3)))
     events = [
         event
         for frame, probability in enumerate(scene.vad)
         for event in machine.update(probability, frame * FRAME_MS, (frame + 1) * FRAME_MS)
     ]
-    return [event for event in events if event.action is TurnAction.PAUSE]
+    return [event for event in events if event.action is action]
 
 
 def _speech(vad: SileroVad, pcm: Pcm) -> list[float]:

@@ -28,8 +28,11 @@ def balanced() -> EndOfTurnPolicy:
         (0.99, None, Stage.LIKELY, 350),
         (0.30, None, Stage.UNLIKELY, 1_100),
         (None, 0.90, Stage.FINISHED, 350),
-        (0.30, 0.90, Stage.FINISHED, 350),
-        (0.99, 0.90, Stage.LIKELY, 350),
+        (None, 0.95, Stage.FINISHED, 256),
+        (0.49, 0.95, Stage.FINISHED, 350),
+        (0.50, 0.90, Stage.FINISHED, 256),
+        (0.49, 0.90, Stage.FINISHED, 350),
+        (0.99, 0.90, Stage.LIKELY, 256),
         (0.01, 0.90, Stage.UNLIKELY, 1_100),
         (0.99, 0.50, Stage.LIKELY, 350),
         (0.30, 0.50, Stage.UNLIKELY, 1_100),
@@ -53,14 +56,17 @@ def test_an_unfinished_question_waits_longest_and_a_finished_one_not_longer_than
     alone = FUSION.silence_ms(policy, rated, None, END_MS)
     together = FUSION.silence_ms(policy, rated, predicted, END_MS)
     if predicted >= FUSION.finished:
-        assert policy.likely_ms <= together <= alone
+        agrees = predicted >= FUSION.sure if rated is None else rated >= FUSION.agrees
+        assert (policy.agreed_ms if agrees else policy.likely_ms) <= together <= alone
     elif predicted > FUSION.unfinished:
         assert together == alone
     else:
         assert together >= max(alone, FUSION.unfinished_ms)
 
 
-@pytest.mark.parametrize("changes", [{"finished": 0.05}, {"veto": 1.5}, {"unfinished_ms": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"finished": 0.05}, {"veto": 0.6}, {"agrees": 1.5}, {"sure": 0.6}, {"unfinished_ms": 0}]
+)
 def test_thresholds_that_make_no_sense_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="got"):
         TurnEndFusion(**changes)  # type: ignore[arg-type]

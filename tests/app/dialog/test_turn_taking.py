@@ -21,17 +21,20 @@ DEFAULT = TurnTakingSettings()
 
 
 class Scene:
-    """Feeds frames and notes what happens."""
+    """Feeds frames and notes what happens, apart from each silence that is none but a speculative reply's."""
 
     def __init__(self, chosen: TurnTakingSettings = DEFAULT) -> None:
         self.machine = TurnTaking(chosen)
         self.now_ms = 0.0
         self.events: list[TurnEvent] = []
+        self.silences: list[TurnEvent] = []
 
     def frames(self, count: int, probability: float) -> Scene:
         for _ in range(count):
             start, self.now_ms = self.now_ms, self.now_ms + FRAME_MS
-            self.events += self.machine.update(probability, start, self.now_ms)
+            for event in self.machine.update(probability, start, self.now_ms):
+                is_silence = event.action is A.SILENCE
+                (self.silences if is_silence else self.events).append(event)
         return self
 
     def speak(self, ms: float, probability: float = 0.7) -> Scene:
@@ -158,7 +161,8 @@ def test_frames_need_a_length() -> None:
         {"end_threshold": 0.0},
         {"barge_in_threshold": 1.5},
         {"start_ms": 500},
-        {"tail_ms": 400},
+        {"tail_ms": 100},
+        {"speculate_ms": 161},
         {"pause_ms": 900},
         {"max_turn_ms": 100},
         {"pre_roll_ms": -1},

@@ -16,8 +16,23 @@ SETTINGS = TurnTakingSettings(eagerness="balanced")
 def paused_speech() -> UserSpeech:
     speech = UserSpeech()
     speech.begin(100.0, 200.0, 80.0)
-    speech.is_paused = True
+    assert list(speech.fall_silent(SETTINGS, SETTINGS.pause_ms)) == [TurnAction.SILENCE, TurnAction.PAUSE]
     return speech
+
+
+def test_a_silence_is_first_one_for_a_speculative_reply_and_then_a_pause() -> None:
+    speech = UserSpeech()
+    speech.begin(100.0, 200.0, 80.0)
+    assert not list(speech.fall_silent(SETTINGS, SETTINGS.speculate_ms - 1))
+    assert not speech.predict(200.0, 0.1)
+    assert list(speech.fall_silent(SETTINGS, SETTINGS.speculate_ms)) == [TurnAction.SILENCE]
+    assert speech.predict(200.0, 0.1)
+    assert not list(speech.fall_silent(SETTINGS, SETTINGS.pause_ms - 1))
+    assert list(speech.fall_silent(SETTINGS, SETTINGS.pause_ms)) == [TurnAction.PAUSE]
+    assert not list(speech.fall_silent(SETTINGS, SETTINGS.end_ms))
+    assert speech.add(400.0, 500.0)
+    assert list(speech.fall_silent(SETTINGS, SETTINGS.speculate_ms)) == [TurnAction.SILENCE]
+    assert not speech.add(600.0, 700.0), "a silence shorter than a pause ends none"
 
 
 def test_its_length_is_without_gaps() -> None:
@@ -77,7 +92,7 @@ def test_what_a_silence_makes_of_it(
 ) -> None:
     speech = UserSpeech()
     speech.begin(0.0, length_ms, length_ms)
-    speech.is_paused = True
+    assert len(list(speech.fall_silent(SETTINGS, at_ms))) == 2
     if predicted is not None:
         speech.predict(length_ms, predicted)
     assert speech.end_action(SETTINGS, VoiceCalibration(), at_ms) is action

@@ -66,14 +66,20 @@ def test_the_first_answer_decides() -> None:
 
 
 def test_the_language_model_has_points_of_its_own() -> None:
-    segment, events = paused(0.85, 0.3)
+    segment, events = paused(0.85, 0.5)
     assert "balanced + model" not in curve((segment, events))
     in_pause, at_end = answer(2.3, 300, 0.1, "predict"), answer(4.3, 300, 0.9, "predict")
+    early = answer(4.13, 130, 0.95, "predict")
     points = curve((segment, [*events, in_pause, at_end]))
     assert points["eager"].cut_off == Share(1, 1)
     assert points["eager + model"].cut_off == Share(0, 1)
-    assert (points["balanced"].wait_ms, points["balanced + model"].wait_ms) == (1_100, 350)
-    assert points["eager + model"].wait_ms == 300  # when it has answered
+    assert (points["balanced"].wait_ms, points["balanced + model"].wait_ms) == (1_100, 300)
+    assert points["patient + model"].wait_ms == 352  # and not one frame more
+    # Where it is sure, nothing is awaited, until the detector contradicts in time.
+    segment, events = paused(0.85, 0.2)
+    assert curve((segment, [*events, in_pause, early]))["balanced + model"].wait_ms == 350
+    events[-1] = answer(4.3, 300, 0.2)
+    assert curve((segment, [*events, in_pause, early]))["balanced + model"].wait_ms == 256
     # What comes after the commit changes nothing.
     late = curve((segment, [*events, answer(5.1, 1_100, 0.1, "predict")]))
     assert late["balanced + model"].wait_ms == late["balanced"].wait_ms

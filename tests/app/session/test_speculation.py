@@ -97,8 +97,8 @@ def test_a_held_reply_sounds_the_moment_the_turn_is_confirmed(question: Path) ->
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
     check_order(driver.events)
-    assert kinds(driver) == ["pause", "speculate", "confirm"]
-    # The first chunk was there 100 ms after the pause of 160 ms, the turn confirmed after 640 ms.
+    assert kinds(driver) == ["speculate", "pause", "confirm"]
+    # The first chunk was there 100 ms after the silence of 96 ms, the turn confirmed after 640 ms.
     assert timing(driver, "confirm_to_sound").duration_ms <= 20
     assert timing(driver, "playback_hold").duration_ms <= 20
     assert timing(driver, "voice_to_voice").duration_ms == pytest.approx(656, abs=30)
@@ -113,7 +113,7 @@ def test_a_reply_that_is_not_ready_in_time_follows_as_soon_as_it_is(question: Pa
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
     check_order(driver.events)
-    assert timing(driver, "voice_to_voice").duration_ms == pytest.approx(160 + 700, abs=60)
+    assert timing(driver, "voice_to_voice").duration_ms == pytest.approx(96 + 700, abs=60)
 
 
 def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
@@ -122,11 +122,11 @@ def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
         driver.session.send(PlaySample(hesitant))
         driver.await_event(SampleFinished)
     check_order(driver.events)
-    assert kinds(driver) == ["pause", "speculate", "roll_back", "pause", "speculate", "confirm"]
+    assert kinds(driver) == ["speculate", "pause", "roll_back", "speculate", "pause", "confirm"]
     assert driver.of(TurnExtended) == []
     assert [event.turn_id for event in driver.of(ReplyFinished)] == [1]
     assert engine.names_of(1) == ["open", "push", "commit", "reopen", "push", "commit"]
-    assert heard_s(engine) == pytest.approx(0.32 + 1.8 + 0.16, abs=0.1)
+    assert heard_s(engine) == pytest.approx(0.32 + 1.8 + 0.096, abs=0.1)
     stats = driver.of(SpeculationMeasured)[-1].stats
     assert (stats.speculated, stats.confirmed, stats.rolled_back) == (2, 1, 1)
     # Three chunks of 0.4 s were held and discarded.
@@ -195,7 +195,7 @@ def test_automatic_stops_on_an_engine_that_is_slower_than_real_time(tmp_path: Pa
         driver.session.send(PlaySample(path))
         driver.await_event(SampleFinished)
     # The scripted replies are fast: after one of them nothing is in the way.
-    assert kinds(driver) == ["pause", "confirm", "pause", "speculate", "confirm"]
+    assert kinds(driver) == ["pause", "confirm", "speculate", "pause", "confirm"]
     reasons = [event.stats.off_reason for event in driver.of(SpeculationMeasured)]
     assert reasons[0] == "slow_engine"
     assert reasons[-1] is None
