@@ -7,18 +7,14 @@ continues it. GUI thread.
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
-from PySide6.QtCore import QObject, QProcess, QTimer, Signal, SignalInstance
+from PySide6.QtCore import QObject, Signal, SignalInstance
 
 from app import installation
 from app.gpu_runtime.status import refuse_elsewhere
+from app.gui.child_command import ChildCommand
 from engine_runtime.errors import MossVoiceError
-
-_PATIENCE_MS = 5_000
-"""After which a process that was asked to end is ended."""
 
 
 class GpuInstaller(QObject):
@@ -30,7 +26,7 @@ class GpuInstaller(QObject):
     Attributes:
         status: what `gpu status` has printed last, {} before.
         step, done, total: what an installation does; bytes, 0 of 0 where that is not known.
-        error: the sentences with which a process has failed, "" for none.
+        error: the sentences with which a process has failed, in the language of the window; "" for none.
     """
 
     changed = Signal()
@@ -42,15 +38,12 @@ class GpuInstaller(QObject):
         self.error = ""
         self.part = ""
         self._is_cancelled = False
-        self._process: QProcess | None = None
-        self._patience = QTimer(self)
-        self._patience.setSingleShot(True)
-        self._patience.timeout.connect(self._kill)
+        self._command: ChildCommand | None = None
 
     @property
     def is_installing(self) -> bool:
         """Whether an installation or a removal runs."""
-        return self._process is not None and self.part != "status"
+        return self._command is not None and self.part != "status"
 
     def look(self) -> None:
         """Ask for the status."""
@@ -68,34 +61,24 @@ class GpuInstaller(QObject):
 
     def cancel(self) -> None:
         """End the installation; what has been downloaded stays."""
-        if self._process is not None:
+        if self._command is not None:
             self._is_cancelled = True
-            self._process.terminate()
-            self._patience.start(_PATIENCE_MS)
+            self._command.stop()
 
     def close(self) -> None:
         """End whatever runs, at once: an installation can be interrupted at any time."""
-        if self._process is not None:
-            self._process.blockSignals(True)
-            self._process.kill()
-            self._process.waitForFinished(1000)
-            self._process = None
+        if self._command is not None:
+            self._command.close()
+            self._command = None
 
     def _start(self, part: str, *options: str) -> None:
-        if self._process is not None:
+        if self._command is not None:
             return
         self.part, self.step, self.done, self.total = part, "", 0, 0
         self._is_cancelled = False
-        process = self._process = QProcess(self)
-        process.readyReadStandardOutput.connect(self._read)
-        process.finished.connect(self._finish)
-        process.errorOccurred.connect(self._fail)
-        process.start(sys.executable, ["-m", "app", "gpu", part, *options])
-        self.changed.emit()
-
-    def _read(self) -> None:
-        while self._process is not None and self._process.canReadLine():
-            self._take(json.loads(bytes(self._process.readLine().data())))
+        self._command = ChildCommand(self, "gpu", part, *options)
+        self._command.line.connect(self._take)
+        self._command.ended.connect(self._finish)
         self.changed.emit()
 
     def _take(self, line: dict[str, Any]) -> None:
@@ -103,30 +86,15 @@ class GpuInstaller(QObject):
             self.status = line
         elif "step" in line:
             self.step, self.done, self.total = line["step"], line["done"], line["total"]
+        self.changed.emit()
 
-    def _finish(self, status: int) -> None:
-        process, self._process = self._process, None
-        self._patience.stop()
-        if process is None:
-            return
-        if status != 0 and not self._is_cancelled:
-            words = bytes(process.readAllStandardError().data()).decode(errors="replace").strip().splitlines()
-            self.error = words[-1].removeprefix("moss-voice: ") if words else ""
-        process.deleteLater()
+    def _finish(self, what_is_wrong: str, what_to_do: str) -> None:
+        self._command = None
+        if not self._is_cancelled:
+            self.error = f"{what_is_wrong} {what_to_do}".strip() or self.error
         self.changed.emit()
         if self.part != "status":
             self.look()
-
-    def _fail(self, error: QProcess.ProcessError) -> None:
-        if error == QProcess.ProcessError.FailedToStart and self._process is not None:
-            self.error = self._process.errorString()
-            self._process.deleteLater()
-            self._process = None
-            self.changed.emit()
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
 
 
 def make_installer(parent: QObject, closed: SignalInstance) -> GpuInstaller | None:

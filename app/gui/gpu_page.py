@@ -10,12 +10,10 @@ import sys
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
 
-from app.gui.error_texts import in_words
 from app.gui.gpu_installer import GpuInstaller
 from app.gui.preferences import Preferences
 from app.gui.question import is_confirmed
 from app.gui.settings_page import SettingsPage
-from engine_runtime.errors import MossVoiceError
 
 _PER_MILLE = 1000
 """Steps of the progress bar, whose range cannot hold gigabytes."""
@@ -128,8 +126,7 @@ class GpuPage(SettingsPage):
     def _note(self) -> str:
         """An error, else what the test found."""
         if self._installer.error:
-            error = MossVoiceError(self._installer.error)
-            return " ".join(in_words(part) for part in (error.what_is_wrong, error.what_to_do) if part)
+            return self._installer.error
         status = self._installer.status
         if self._installer.is_installing or status.get("state") not in ("active", "ready"):
             return ""
