@@ -36,6 +36,7 @@ from engine_runtime.loading import Stages, load_stages
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm
+from engine_runtime.work import Task, run_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class Engine:
             conversation.num_forgotten = snapshot.num_forgotten
             if snapshot.exchanges:
                 rows = conversation.plan([], 0)
-                self.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS)
+                run_alone(self.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS))
             return conversation
 
     def remove(self, conversation: Conversation, turn_ids: range) -> None:
@@ -184,8 +185,8 @@ class Engine:
                 if isinstance(question, str):
                     asked.type(question)
                 else:
-                    asked.push(question)
-                asked.end()
+                    run_alone(asked.push(question))
+                run_alone(asked.end())
             finally:
                 asked.release()
             user, maximum = asked.question.user, asked.question.speech_maximum
@@ -197,6 +198,12 @@ class Engine:
 
         An earlier turn of the conversation that is still open is cancelled. Errors as in `Turn.push`.
         """
+        return run_alone(self.open_turn_task(conversation, turn_id, reply))
+
+    def open_turn_task(
+        self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH
+    ) -> Task[Turn]:
+        """As `open_turn`, as a task."""
         return self._open_turn(conversation, turn_id, reply, self.timing)
 
     def warm_up(self) -> None:
@@ -215,7 +222,7 @@ class Engine:
             sampling = bundle.lm.sampling_speech if modality is Modality.SPEECH else bundle.lm.sampling_text
             params = replace(sampling, min_new=codes, max_new=codes)
             conversation = self.new_conversation()
-            turn = self._open_turn(conversation, 0, modality, TimingBus())
+            turn = run_alone(self._open_turn(conversation, 0, modality, TimingBus()))
             for start in range(0, rate, rate // 10):
                 turn.push(noise[start : start + rate // 10])
             for _ in turn.commit(modality, params):
@@ -238,14 +245,15 @@ class Engine:
 
     def _open_turn(
         self, conversation: Conversation, turn_id: int, reply: Modality, timing: TimingBus
-    ) -> Turn:
+    ) -> Task[Turn]:
         with self.lock:
             self._require_open()
             if conversation.turn is not None:
                 conversation.turn.close()
             turn = Turn(self.stages, self.lock, conversation, turn_id, reply, timing)
             conversation.turn = turn
-            return turn
+        yield from turn.open()
+        return turn
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -1,14 +1,15 @@
-"""One loaded engine shared by several conversations, which take turns in its thread; admission to it.
+"""One loaded engine shared by several conversations; admission to it.
 
 In: jobs of each conversation. Out: results, given to the conversation in the engine thread. `run` is the body
 of the engine thread, the only one that touches the engine; everything else may be called from any thread.
 
-The unit of work is one job or one event of a reply. What is due first goes first: a job 50 ms after it was
+Each conversation runs one task at a time, a job or the next event of its reply, and the scheduler runs equal
+work of several in one call (engine_runtime/scheduler). What is due first goes first: a job 50 ms after it was
 submitted, the next event of a reply when the audio made so far has been played.
 
 Admission: a conversation gets a `Seat`, or `PoolFullError` with the reason. Each seat has all KV blocks that
-a conversation can need, and as many seats exist as can speak at once without a gap at the measured speed. So
-an admitted conversation is never slowed down or cut short because of another one.
+a conversation can need, and as many seats exist as can speak at once without a gap at the measured speed
+(engine_load.py). So an admitted conversation is never slowed down or cut short because of another one.
 """
 
 from __future__ import annotations
@@ -20,26 +21,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from app.server.engine_load import measure_load
 from app.session.commands import EngineFactory
 from app.session.engine_history import EngineHistory
-from app.session.engine_jobs import Commit, Job, ReplyResult, Result
+from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
 from app.session.engine_turns import EngineTurns
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.types import Modality, ReplyAudio
+from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
+from engine_runtime.types import ReplyAudio
+from engine_runtime.work import Task
 
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.engine import BlockStats, Engine
 
 _JOB_DUE_NS = 50_000_000
-_PROBE_CODES = 25
-"""Length of the reply whose speed is measured at the start: 2 s of speech."""
-_USABLE = 0.9
-"""Share of the engine's time that replies may take when all conversations speak at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +72,10 @@ class Seat:
         self.played_until_ns = 0
         """When the audio made so far has been played by a client that plays at once. Engine thread."""
         self.is_leaving = False
+        self.running: ScheduledTask | None = None
+        """The job or event in progress. Engine thread."""
+        self._running_due_ns: int | None = None
+        """When the job in progress is due; None for an event."""
         self._history: EngineHistory | None = None
         self._turns: EngineTurns | None = None
 
@@ -83,33 +87,58 @@ class Seat:
         """End the conversation after the present step; its KV blocks are freed. May be called twice."""
         self._pool.leave(self)
 
-    @property
-    def due_ns(self) -> int | None:
-        """When the next piece of work is due, None if there is none."""
-        if self.is_leaving:
-            return 0
-        if self.jobs:
-            return self.jobs[0][0]
-        return self.played_until_ns if self.is_speaking else None
-
     # ---- engine thread ----
 
-    def carry_out(self, engine: Engine, job: Job) -> None:
-        """Execute a job."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something can be begun, or ended."""
+        if self.is_leaving:
+            return True
+        is_free = self.running is None or self.running.is_over
+        return is_free and (bool(self.jobs) or self.is_speaking)
+
+    @property
+    def due_ns(self) -> int:
+        """When the present piece of work is due; a job that waits for its end hurries it."""
+        if self.is_leaving:
+            return 0
+        due_ns = self.played_until_ns if self._running_due_ns is None else self._running_due_ns
+        jobs = self.jobs.copy()  # other threads add to it
+        return min(due_ns, jobs[0][0]) if jobs else due_ns
+
+    def take_job(self) -> Job | None:
+        """The next job, which is due now; None if there is none. The caller holds the pool's condition."""
+        self._running_due_ns, job = self.jobs.popleft() if self.jobs else (None, None)
+        if not isinstance(job, Hear):
+            return job
+        # Speech that has waited is encoded and prefilled at once, which takes less time than block by block.
+        blocks = [job.pcm]
+        while self.jobs and isinstance(later := self.jobs[0][1], Hear) and later.turn_id == job.turn_id:
+            blocks.append(later.pcm)
+            self.jobs.popleft()
+        return job if len(blocks) == 1 else Hear(job.turn_id, np.concatenate(blocks))
+
+    def begin(self, engine: Engine, scheduler: Scheduler, job: Job | None) -> None:
+        """Begin a job or, without one, the next event of the reply."""
+        task = self._advance() if job is None else self._carry_out(engine, job)
+        self.running = scheduler.start(task, lambda: self.due_ns)
+
+    def _carry_out(self, engine: Engine, job: Job) -> Task[None]:
         if self._turns is None:
             self._history = EngineHistory(engine, self._give)
             self._turns = EngineTurns(self._history, self._give)
         if isinstance(job, Commit):
             self.played_until_ns = time.monotonic_ns()
-        self._turns.carry_out(job)
+        yield from self._turns.carry_out_task(job)
         self.is_speaking = True
 
-    def advance(self) -> None:
-        """Make the next event of the reply."""
-        self.is_speaking = self._turns is not None and self._turns.advance()
+    def _advance(self) -> Task[None]:
+        self.is_speaking = self._turns is not None and (yield from self._turns.advance_task())
 
-    def end(self) -> None:
+    def end(self, scheduler: Scheduler) -> None:
         """Free what the engine holds for the conversation."""
+        if self.running is not None and not self.running.is_over:
+            scheduler.close(self.running)
         if self._history is not None:
             self._history.close()
         self._history = self._turns = None
@@ -130,9 +159,12 @@ class EnginePool:
         factory: EngineFactory,
         most: int | None = None,
         on_engine: Callable[[Engine], None] = lambda engine: None,
+        *,
+        is_batching: bool = True,
     ) -> None:
         """`factory` is called once, in the engine thread, and then `on_engine`. `most` is the number of
-        conversations, None for as many as the engine is measured to serve."""
+        conversations, None for as many as the engine is measured to serve. `is_batching` as in
+        `Scheduler`."""
         self._factory = factory
         self._on_engine = on_engine
         self._most = most
@@ -147,6 +179,8 @@ class EnginePool:
         """Conversations at once."""
         self._limit = ""
         """What limits them, in words."""
+        self.scheduler = Scheduler(is_batching=is_batching, clock_ns=time.monotonic_ns)
+        """Engine thread, but for its times."""
         self._engine: Engine | None = None
 
     # ---- any thread ----
@@ -227,43 +261,43 @@ class EnginePool:
                 self.loaded.set()
             try:
                 while (work := self._next()) is not None:
-                    self._do(engine, *work)
+                    for seat, job in work:
+                        self._begin(engine, seat, job)
+                    self.scheduler.run_once()
                 for seat in self._seats:
-                    seat.end()
+                    seat.end(self.scheduler)
                 self._seats.clear()
             except Exception as error:
                 # A failed turn is a result; this is the engine itself. /health reports it.
                 _log.exception("the engine thread failed")
                 self.problem = MossVoiceError(f"The engine failed: {error}. Start the server again.")
 
-    def _next(self) -> tuple[Seat, Job | None] | None:
-        """The seat whose work is due first, with its job if it has one; None at the end."""
+    def _next(self) -> list[tuple[Seat, Job | None]] | None:
+        """The seats with something to begin, and their jobs, perhaps none while work waits in the scheduler;
+        None at the end."""
         with self._work:
             while True:
                 if self._is_closing:
                     return None
-                due = [(due_ns, place) for place, seat in enumerate(self._seats)
-                       if (due_ns := seat.due_ns) is not None]  # fmt: skip
-                if due:
-                    seat = self._seats[min(due)[1]]
-                    return seat, seat.jobs.popleft()[1] if seat.jobs else None
+                waiting = [seat for seat in self._seats if seat.is_waiting]
+                if waiting or not self.scheduler.is_idle:
+                    waiting.sort(key=lambda seat: seat.due_ns)
+                    return [(seat, seat.take_job()) for seat in waiting]
                 self._work.wait()
 
-    def _do(self, engine: Engine, seat: Seat, job: Job | None) -> None:
+    def _begin(self, engine: Engine, seat: Seat, job: Job | None) -> None:
         if seat.is_leaving:
-            seat.end()
+            seat.end(self.scheduler)
             with self._work:
                 self._seats.remove(seat)
-        elif job is not None:
-            seat.carry_out(engine, job)
         else:
-            seat.advance()
+            seat.begin(engine, self.scheduler, job)
 
     def _load(self, stack: ExitStack) -> Engine:
         engine = stack.enter_context(self._factory())
         engine.warm_up()
-        rtf = _measure_rtf(engine)
-        self._set_capacity(engine, rtf)
+        rtf = self._set_capacity(engine)
+        self.scheduler.times.clear()
         self._on_engine(engine)
         # What was loaded stays. Without this, a collection walks all of it while replies wait.
         gc.collect()
@@ -280,32 +314,19 @@ class EnginePool:
         _log.info("engine_ready", extra={"fields": fields})
         return engine
 
-    def _set_capacity(self, engine: Engine, rtf: float) -> None:
+    def _set_capacity(self, engine: Engine) -> float:
+        """Set the number of conversations; returns the RTF of a single one."""
         with_memory = engine.stats.total // engine.conversation_blocks
         if self._most is not None and self._most > with_memory:
             raise MossVoiceError(
                 f"The KV cache of {engine.bundle.name} holds {with_memory} conversations, fewer than "
                 f"{self._most}. Ask for fewer with --conversations."
             )
-        in_time = max(int(_USABLE / rtf), 1)
-        choices = [(with_memory, "by its KV cache"), (in_time, f"by its speed, RTF {rtf:.2f}")]
+        most = with_memory if self._most is None else self._most
+        load = measure_load(engine, self.scheduler, most)
+        reason = f"by its speed, RTF {load.rtf:.2f} with {load.speaking} at once"
+        choices = [(with_memory, "by its KV cache"), (load.capacity, reason)]
         if self._most is not None:
             choices = [(self._most, "by --conversations")]
         self.capacity, self._limit = min(choices)
-
-
-def _measure_rtf(engine: Engine) -> float:
-    """Engine time of a spoken reply to a second of faint noise / its audio."""
-    noise = np.random.default_rng(0).normal(0.0, 1e-3, engine.input_sample_rate).astype(np.float32)
-    params = replace(engine.bundle.lm.sampling_speech, min_new=_PROBE_CODES, max_new=_PROBE_CODES)
-    conversation = engine.new_conversation()
-    try:
-        turn = engine.open_turn(conversation, 0, Modality.SPEECH)
-        turn.push(noise)
-        began_s, audio_s = time.perf_counter(), 0.0
-        for event in turn.commit(Modality.SPEECH, params):
-            if isinstance(event, ReplyAudio):
-                audio_s += len(event.pcm) / event.sample_rate
-        return (time.perf_counter() - began_s) / audio_s
-    finally:
-        engine.end_conversation(conversation)
+        return load.rtf_alone

@@ -21,6 +21,7 @@ from app.session.engine_jobs import (
     Result,
 )
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.work import Task
 
 if TYPE_CHECKING:  # they import torch
     from engine_runtime.conversation.history import Question
@@ -76,13 +77,13 @@ class EngineHistory:
         """The turn was committed."""
         self._questions[turn.turn_id] = turn.question
 
-    def ask_again(self, turn: Turn, job: AskAgain) -> None:
+    def ask_again(self, turn: Turn, job: AskAgain) -> Task[None]:
         """Cut the history back to before an earlier turn, and give its question to `turn`."""
         question = self._questions.get(job.earlier_id)
         if question is None:
             raise ForgottenQuestionError("That question is not remembered any more. Ask it again yourself.")
         self._remove(range(job.earlier_id, turn.turn_id))
-        if codes := turn.push_question(question):
+        if codes := (yield from turn.push_question_task(question)):
             self._give(Heard(turn.turn_id, codes))
 
     @property

@@ -1,8 +1,8 @@
 """The turns of one conversation in the engine: carries out jobs, makes the reply one event after the other.
 
 In: jobs about turns. Out: results. It owns neither a queue nor a thread: `EngineWorker` gives an engine to
-one conversation, the pool of app.server makes several take turns. Engine thread, apart from `cancel` and
-`truncate`.
+one conversation, the pool of app.server runs the tasks of several together. Engine thread, apart from
+`cancel` and `truncate`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from app.session.engine_jobs import (
 from app.session.reply_run import ReplyRun
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality
+from engine_runtime.work import Task, run_alone
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
     from engine_runtime.conversation.turn import Turn
@@ -90,9 +91,13 @@ class EngineTurns:
 
     def carry_out(self, job: Job) -> None:
         """Execute a job; what it asks of a reply is made by `advance`. A failure is a TurnFailed."""
+        run_alone(self.carry_out_task(job))
+
+    def carry_out_task(self, job: Job) -> Task[None]:
+        """As `carry_out`, as a task."""
         try:
             if isinstance(job, TurnJob):
-                self._execute(job)
+                yield from self._execute(job)
             elif not isinstance(job, Load | Close):
                 self._history.change(job)
                 if isinstance(job, Remove):
@@ -104,11 +109,15 @@ class EngineTurns:
 
     def advance(self) -> bool:
         """Make the next event of the reply; returns whether there is more to make now."""
+        return run_alone(self.advance_task())
+
+    def advance_task(self) -> Task[bool]:
+        """As `advance`, as a task."""
         run = self._run
         if run is None:
             return False
         try:
-            return run.step(self._give)
+            return (yield from run.step(self._give))
         except Exception as error:
             self._drop(self._turn.turn_id if self._turn is not None else 0, error)
             return False
@@ -117,9 +126,9 @@ class EngineTurns:
         """The job failed: drop its turn and report that."""
         self._drop(job.turn_id if isinstance(job, TurnJob | Remove | Remember) else 0, error)
 
-    def _execute(self, job: TurnJob) -> None:
+    def _execute(self, job: TurnJob) -> Task[None]:
         if isinstance(job, OpenTurn):
-            self._open(job)
+            yield from self._open(job)
             return
         turn = self._turn
         if turn is None or turn.turn_id != job.turn_id:
@@ -138,32 +147,33 @@ class EngineTurns:
         elif self._scope.is_cancelled or job.turn_id == self._failed_turn:
             return
         elif isinstance(job, Hear):
-            codes = turn.push(job.pcm)
+            codes = yield from turn.push_task(job.pcm)
             if codes:
                 self._give(Heard(job.turn_id, codes))
         elif isinstance(job, Ask):
-            turn.push_text(job.text)
+            yield from turn.push_text_task(job.text)
         elif isinstance(job, AskAgain):
-            self._history.ask_again(turn, job)
+            yield from self._history.ask_again(turn, job)
         elif isinstance(job, Reopen):
             turn.reopen()
             self._end_run(job.scope)
         elif isinstance(job, Commit):
-            self._commit(turn, job)
+            yield from self._commit(turn, job)
         elif self._run is not None:
             self._run.is_speculative = False
 
-    def _open(self, job: OpenTurn) -> None:
+    def _open(self, job: OpenTurn) -> Task[None]:
         if job.scope.is_cancelled:
             return
         self._run = None
-        self._turn = self._engine.open_turn(self._history.conversation, job.turn_id, job.reply)
+        opening = self._engine.open_turn_task(self._history.conversation, job.turn_id, job.reply)
+        self._turn = yield from opening
         self._scope = job.scope
         self._earlier[job.turn_id] = self._turn
         if len(self._earlier) > KEPT_TURNS:
             del self._earlier[next(iter(self._earlier))]
 
-    def _commit(self, turn: Turn, job: Commit) -> None:
+    def _commit(self, turn: Turn, job: Commit) -> Task[None]:
         lm = self._engine.bundle.lm
         params = lm.sampling_text if job.reply is Modality.TEXT else lm.sampling_speech
         if job.seed is not None:
@@ -173,7 +183,7 @@ class EngineTurns:
         if lm.detects_turn_end:
             # The prediction says whether to answer; who is answered gets a word.
             params = replace(params, min_new=max(params.min_new, _ANSWER_ROWS))
-        events = turn.commit(job.reply, params, scope=job.scope, timing=job.timings)
+        events = yield from turn.commit_task(job.reply, params, scope=job.scope, timing=job.timings)
         self._run = ReplyRun(
             job.scope,
             events,

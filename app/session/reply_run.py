@@ -8,7 +8,8 @@ that the user has not finished. Engine thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result
 from engine_runtime.types import (
@@ -19,6 +20,10 @@ from engine_runtime.types import (
     ReplyText,
     TurnEndPrediction,
 )
+from engine_runtime.work import Task
+
+if TYPE_CHECKING:  # it imports torch
+    from engine_runtime.conversation.reply_events import ReplyEvents
 
 HELD_S = 1.0
 """Speech of a speculative reply in seconds after which it waits for its confirmation."""
@@ -32,7 +37,7 @@ class ReplyRun:
     def __init__(
         self,
         scope: CancelScope,
-        events: Generator[ReplyEvent, None, None],
+        events: ReplyEvents,
         *,
         is_speculative: bool,
         finished: float = 0.0,
@@ -42,7 +47,7 @@ class ReplyRun:
         self.is_speculative = is_speculative
         """Set to False when the reply is confirmed."""
         self.work_ns = 0
-        """Time spent on the reply."""
+        """Time spent on the reply, with the time in which others had the device."""
         self.scope = scope
         self._events = events
         self._clock_ns = clock_ns
@@ -51,14 +56,14 @@ class ReplyRun:
         self._finished = finished
         self._is_unfinished = False
 
-    def step(self, give: Callable[[Result], None]) -> bool:
-        """Make the next event; returns whether there is more to make now: False at the end, and as far as a
-        speculative reply goes."""
+    def step(self, give: Callable[[Result], None]) -> Task[bool]:
+        """Make the next event, as a task; returns whether there is more to make now: False at the end, and as
+        far as a speculative reply goes."""
         if self._is_enough:
             return False
         began_ns = self._clock_ns()
         try:
-            event = next(self._events, None)
+            event = yield from self._events.next_event()
         finally:
             self.work_ns += self._clock_ns() - began_ns
         if event is None or self.scope.is_cancelled:

@@ -10,15 +10,16 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from engine_runtime.types import Pcm
+from engine_runtime.work import Stage, Work
 
 
 class StageTimer(Protocol):
@@ -43,6 +44,9 @@ class ExecutionStream(Protocol):
 
     def stage(self) -> AbstractContextManager[StageTimer]:
         """Context manager around all work on the device; returns the `StageTimer` of the stage."""
+
+    def current(self) -> AbstractContextManager[object]:
+        """Context manager around other work on the device, which is not measured."""
 
     def fetch(self, tensor: Tensor) -> PendingCopy:
         """Copy a float32 tensor [n] to the host; called within the stage that computed it."""
@@ -79,6 +83,75 @@ class HostCopy:
         return self.pcm
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamWork:
+    """Work on an execution stream: its result with the times of its stage. With `is_fetched` the result is
+    copied to the host. Works of different streams of a device run together on that of the first."""
+
+    work: Work
+    stream: ExecutionStream
+    is_fetched: bool = False
+    is_ready: bool = True
+
+    @property
+    def stage(self) -> Stage:
+        """See `Work`."""
+        return self.work.stage
+
+    @property
+    def batch_key(self) -> Hashable:
+        """See `Work`."""
+        return self.work.batch_key
+
+    def fits(self, batch: Sequence[StreamWork]) -> bool:
+        """See `Work`."""
+        return self.work.fits([other.work for other in batch])
+
+    def run(self) -> tuple[Any, StageTimer]:
+        """See `Work`."""
+        with self.stream.stage() as timer:
+            return self._given(self.work.run()), timer
+
+    def run_together(self, batch: Sequence[StreamWork]) -> list[tuple[Any, StageTimer]]:
+        """See `Work`."""
+        with self.stream.stage() as timer:
+            results = self.work.run_together([other.work for other in batch])
+            return [(other._given(result), timer) for other, result in zip(batch, results, strict=True)]
+
+    def _given(self, result: Any) -> Any:
+        return self.stream.fetch(result) if self.is_fetched else result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrivalWork:
+    """Waiting for a copy to the host; its result is the values. See `Work`."""
+
+    copy: PendingCopy
+    batch_key: Hashable = None
+
+    @property
+    def stage(self) -> Stage:
+        """See `Work`."""
+        return "arrival"
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`."""
+        return self.copy.is_here()
+
+    def fits(self, batch: Sequence[ArrivalWork]) -> bool:
+        """See `Work`."""
+        return False
+
+    def run(self) -> Pcm:
+        """See `Work`."""
+        return self.copy.value()
+
+    def run_together(self, batch: Sequence[ArrivalWork]) -> list[Pcm]:
+        """See `Work`."""
+        return [work.run() for work in batch]
+
+
 class HostExecution:
     """Runs stages synchronously."""
 
@@ -92,6 +165,10 @@ class HostExecution:
         span = HostSpan(self._clock_ns())
         yield span
         span.duration_ns = self._clock_ns() - span.start_ns
+
+    def current(self) -> AbstractContextManager[object]:
+        """See `ExecutionStream`."""
+        return nullcontext()
 
     def fetch(self, tensor: Tensor) -> HostCopy:
         """See `ExecutionStream`."""
@@ -148,6 +225,10 @@ class StreamExecution:
             start.record(self._stream)
             yield _StreamSpan(self._begun_ns, self._origin, start, end)
             end.record(self._stream)
+
+    def current(self) -> AbstractContextManager[object]:
+        """See `ExecutionStream`."""
+        return torch.cuda.stream(self._stream)
 
     def fetch(self, tensor: Tensor) -> _StreamCopy:
         """See `ExecutionStream`."""

@@ -13,12 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream, PendingCopy, StageTimer
+from engine_runtime.codec.execution_stream import (
+    ArrivalWork,
+    HostExecution,
+    NewExecutionStream,
+    PendingCopy,
+    StageTimer,
+    StreamWork,
+)
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import ExecutorError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Pcm
+from engine_runtime.work import Outcome, Task, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +48,19 @@ class _Made:
     all_frames: int
 
 
+@dataclass(frozen=True, slots=True)
+class _JointTimer:
+    """Times of works that follow one another: their sum, from the start of the first."""
+
+    timers: tuple[StageTimer, ...]
+
+    def times(self) -> tuple[int, int]:
+        times = [timer.times() for timer in self.timers]
+        return times[0][0], sum(duration_ns for _, duration_ns in times)
+
+
 class ReplyVoice:
-    """The streams of one reply."""
+    """The streams of one reply. What uses a device is work of a task (work.py)."""
 
     def __init__(
         self,
@@ -69,57 +88,72 @@ class ReplyVoice:
         """Whether chunks are pending."""
         return bool(self._pending)
 
-    def push(self, code: int) -> list[Pcm]:
+    def push(self, code: int) -> Task[list[Pcm]]:
         """Add a code; returns PCM that became ready, usually none.
 
         Waits for the first chunk, because concurrent decode steps would only delay the time to first audio.
         Later chunks are not waited for.
         """
         is_first = self._chunk == 0
-        with self._execution_stream.stage() as span:
-            mels = self._to_mel.push_tensors(np.array([code], dtype=np.int64))
-        self._vocode(mels, span)
+        yield from self._make(self._to_mel.push_task(np.array([code], dtype=np.int64)))
         ready = self.take()
-        return self.wait() if is_first and not ready else ready
+        return (yield from self.wait()) if is_first and not ready else ready
 
-    def finish(self) -> list[Pcm]:
+    def finish(self) -> Task[list[Pcm]]:
         """End of the codes; returns all PCM that is ready. `wait` returns the rest while `is_pending`."""
-        with self._execution_stream.stage() as span:
-            mels = self._to_mel.finish_tensors()
-        self._vocode(mels, span)
-        with self._execution_stream.stage() as span:
-            pending_copy = self._execution_stream.fetch(self._to_pcm.finish_tensor())
-        self._pending.append(_PendingChunk(self._chunk, None, span, pending_copy))
+        yield from self._make(self._to_mel.finish_task())
+        last = StreamWork(self._to_pcm.finish_work(), self._execution_stream, is_fetched=True)
+        pending_copy, timer = yield last
+        self._pending.append(_PendingChunk(self._chunk, None, timer, pending_copy))
         return self.take()
 
     def take(self) -> list[Pcm]:
         """PCM that became ready since the last call; does not wait."""
         chunks = []
         while self._pending and self._pending[0].pending_copy.is_here():
-            chunks += self._arrived(self._pending.popleft())
+            pending = self._pending.popleft()
+            chunks += self._arrived(pending, pending.pending_copy.value())
         return chunks
 
-    def wait(self) -> list[Pcm]:
+    def wait(self) -> Task[list[Pcm]]:
         """Wait for the next pending chunk; returns its PCM and that of the chunks ready after it."""
         if not self._pending:
             return []
-        return [*self._arrived(self._pending.popleft()), *self.take()]
+        pcm = yield ArrivalWork(self._pending[0].pending_copy)
+        return [*self._arrived(self._pending.popleft(), pcm), *self.take()]
 
-    def _vocode(self, mels: list[Tensor], made: StageTimer) -> None:
-        """Start the vocoder on chunks that were computed together."""
+    def _make(self, to_mel: Task[list[Tensor]]) -> Task[None]:
+        """Run the flow, and start the vocoder on the chunks that it completed together."""
+        timers: list[StageTimer] = []
+        mels = yield from within(self._execution_stream.current, self._measured(to_mel, timers))
+        if mels and not timers:  # what was held back is complete without more work
+            with self._execution_stream.stage() as timer:
+                timers.append(timer)
+        made = _JointTimer(tuple(timers))
         all_frames, done = sum(mel.shape[1] for mel in mels), 0
         for mel in mels:
-            with self._execution_stream.stage() as span:
-                pending_copy = self._execution_stream.fetch(self._to_pcm.push_tensor(mel))
+            work = StreamWork(self._to_pcm.push_work(mel), self._execution_stream, is_fetched=True)
+            pending_copy, timer = yield work
             part = _Made(made, done, mel.shape[1], all_frames)
-            self._pending.append(_PendingChunk(self._chunk, part, span, pending_copy))
+            self._pending.append(_PendingChunk(self._chunk, part, timer, pending_copy))
             self._chunk += 1
             done += mel.shape[1]
 
-    def _arrived(self, pending: _PendingChunk) -> list[Pcm]:
+    def _measured(self, task: Task[list[Tensor]], timers: list[StageTimer]) -> Task[list[Tensor]]:
+        """The task with its work on the execution stream; adds the times of the work."""
+        outcome = Outcome()
+        while True:
+            try:
+                work = StreamWork(outcome.resume(task), self._execution_stream)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            value, timer = yield work
+            timers.append(timer)
+            outcome = Outcome(value)
+
+    def _arrived(self, pending: _PendingChunk, pcm: Pcm) -> list[Pcm]:
         """The samples of a chunk; reports its times on the bus, where each mel gets its share of a joint
         computation."""
-        pcm = pending.pending_copy.value()
         if not np.isfinite(pcm).all():
             raise ExecutorError(
                 "the speech contains values that are not finite; run the codec in float32 "

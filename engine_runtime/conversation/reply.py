@@ -1,8 +1,9 @@
 """Reply: generates one reply, one decode step at a time.
 
 In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
-its characters are complete, speech as soon as token2mel and vocoder can compute a chunk. `rows` are the rows
-of the reply (reply_rows.py), `given` the position up to which they were delivered. Engine thread.
+its characters are complete, speech as soon as token2mel and vocoder can compute a chunk. What uses a device
+is work of a task (work.py): one row needs a step, some rows a packet of the flow and the vocoder. `rows` are
+the rows of the reply (reply_rows.py), `given` the position up to which they were delivered. Engine thread.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from engine_runtime.types import (
     SamplingParams,
     TurnEndPrediction,
 )
+from engine_runtime.work import Task
 
 
 def prefill(
@@ -43,10 +45,10 @@ def prefill(
     *,
     phase: Literal["listen", "commit"],
     sampling: SamplingMetadata | None = None,
-) -> StepOutput:
+) -> Task[StepOutput]:
     """Prefill the `rows` missing from `sequence`, with a trace span; returns the output of the last row."""
     with timing.span("prefill", turn_id, phase=phase) as attributes:
-        output, num_new = stages.sequences.prefill(sequence, rows, tails, sampling)
+        output, num_new = yield from stages.sequences.prefill(sequence, rows, tails, sampling)
         attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
         if phase == "commit":
             attributes["rows_at_commit"] = num_new
@@ -56,7 +58,8 @@ def prefill(
 @dataclass(slots=True)
 class _Clock:
     """Time stamps and durations from which the latency metrics of a reply are computed. Work is time inside
-    `advance`, in ns. `waited_ns` is the time for which the caller held the reply after its prediction."""
+    `advance`, in ns, with the time in which others had the device. `waited_ns` is the time for which the
+    caller held the reply after its prediction."""
 
     committed_ns: int
     work_ns: int = 0
@@ -120,25 +123,27 @@ class Reply:
         self._clock = _Clock(self.committed_ns)
         self._text = IncrementalText(stages.tokenizer)
 
-    def advance(self) -> list[ReplyEvent]:
+    def advance(self) -> Task[list[ReplyEvent]]:
         """Generate the next row or, after the last, wait for pending speech; returns the events that became
         ready. The last event is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
         if self._clock.predicted_ns is not None:
             self._clock.waited_ns, self._clock.predicted_ns = start_ns - self._clock.predicted_ns, None
         if self._ending is None:
-            row = self.generation.sample(self._next_output())
+            row = self.generation.sample((yield from self._next_output()))
             self.rows.append(row)
-            events = [*self._predict(row), *self._arrivals(start_ns, wait=False), *self._say(row, start_ns)]
+            events = [*self._predict(row), *self._arrivals(start_ns)]
+            yield from self._say(row, start_ns, events)
             self._ending = self.generation.finish_reason
             if self._ending is None and (
                 self.sequence.num_rows >= self.limit or len(self.rows.codes) >= self.stages.max_codes
             ):
                 self._ending = "length"
             if self._ending is not None:
-                events += self._end(start_ns)
+                yield from self._end(start_ns, events)
         else:
-            events = list(self._arrivals(start_ns, wait=True))
+            events = []
+            yield from self._await_arrivals(start_ns, events)
         if self._leaving is None:
             self.finish_reason = self._ending
         self._clock.work_ns += self.timing.clock_ns() - start_ns
@@ -177,26 +182,30 @@ class Reply:
         elif isinstance(event, ReplyText):
             self.given = ReplyPosition(samples, characters + len(event.text))
 
-    def _next_output(self) -> StepOutput:
+    def _next_output(self) -> Task[StepOutput]:
         """Prefill the prompt or run the last row."""
         generation, timing, sequence = self.generation, self.timing, self.sequence
         tails, sampling, rows = generation.tails, generation.sampling, self.rows.rows
         if not rows:
-            return prefill(
-                self.stages,
-                sequence,
-                self.prompt,
-                tails,
-                timing,
-                self.turn_id,
-                phase="commit",
-                sampling=sampling,
+            return (
+                yield from prefill(
+                    self.stages,
+                    sequence,
+                    self.prompt,
+                    tails,
+                    timing,
+                    self.turn_id,
+                    phase="commit",
+                    sampling=sampling,
+                )
             )
         # NOTE: not "while the codec is idle": the result of a step must not depend on timing.
         has_gpu = not self._has_begun
         with timing.span("step", self.turn_id, index=len(rows), mode=generation.mode.value):
-            return self.stages.sequences.decode(
-                sequence, rows[-1].row, tails, sampling, exclusive_gpu=has_gpu
+            return (
+                yield from self.stages.sequences.decode(
+                    sequence, rows[-1].row, tails, sampling, exclusive_gpu=has_gpu
+                )
             )
 
     def _predict(self, row: GeneratedRow) -> Iterator[TurnEndPrediction]:
@@ -206,54 +215,59 @@ class Reply:
             self._clock.predicted_ns = self.timing.clock_ns()
             yield TurnEndPrediction(self.turn_id, probability)
 
-    def _say(self, row: GeneratedRow, start_ns: int) -> Iterator[ReplyEvent]:
-        """Add a row to the reply; yields its events."""
+    def _say(self, row: GeneratedRow, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
+        """Add a row to the reply, and its events to `events`."""
         if row.mode is Mode.TEXT:
             if not row.is_stop:
-                yield from self._write(row.row.text, is_subtitle=False)
+                events += self._write(row.row.text, is_subtitle=False)
             return
         if row.subtitle is not None:
-            yield from self._write(row.subtitle, is_subtitle=True)
+            events += self._write(row.subtitle, is_subtitle=True)
         if self.rows.is_code(row):
             if self.modality is Modality.SPEECH:
                 if self._voice is None:
                     while self._leaving is not None:  # earlier speech comes first
-                        yield from self._arrivals(start_ns, wait=True)
+                        yield from self._await_arrivals(start_ns, events)
                     self._voice = self._new_voice()
-                ready = self._voice.push(row.row.audio)
+                ready = yield from self._voice.push(row.row.audio)
                 self._has_begun = self._has_begun or self._voice.has_begun
-                yield from self._play(ready, start_ns)
+                events += self._play(ready, start_ns)
         else:
-            yield from self._end_speech(start_ns)
+            yield from self._end_speech(start_ns, events)
 
     def _write(self, token_id: int, *, is_subtitle: bool) -> Iterator[ReplyText]:
         text = self._text.push(token_id)
         if text:
             yield ReplyText(self.turn_id, text, is_subtitle, self.rows.add_text(text))
 
-    def _end(self, start_ns: int) -> Iterator[ReplyEvent]:
-        """The remaining events after the last row."""
+    def _end(self, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
+        """Add the remaining events after the last row."""
         text = self._text.finish()
         if text:
             start = self.rows.add_text(text, is_late=True)
-            yield ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start)
-        yield from self._end_speech(start_ns)
+            events.append(ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start))
+        yield from self._end_speech(start_ns, events)
 
-    def _end_speech(self, start_ns: int) -> Iterator[ReplyEvent]:
+    def _end_speech(self, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
         if self._voice is not None:
             self._leaving, self._voice = self._voice, None
-            chunks = self._leaving.finish()
-            if not self._leaving.is_pending:
-                self._leaving = None
-            yield from self._play(chunks, start_ns)
+            events += self._left((yield from self._leaving.finish()), start_ns)
 
-    def _arrivals(self, start_ns: int, *, wait: bool) -> Iterator[ReplyEvent]:
-        """Audio that arrived from a voice that received its last code; `wait` blocks until there is some."""
+    def _arrivals(self, start_ns: int) -> Iterator[ReplyEvent]:
+        """Audio that arrived from a voice that received its last code."""
         if self._leaving is not None:
-            chunks = self._leaving.wait() if wait else self._leaving.take()
-            if not self._leaving.is_pending:
-                self._leaving = None
-            yield from self._play(chunks, start_ns)
+            yield from self._left(self._leaving.take(), start_ns)
+
+    def _await_arrivals(self, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
+        """Wait for the next audio of a voice that received its last code, and add it."""
+        if self._leaving is not None:
+            events += self._left((yield from self._leaving.wait()), start_ns)
+
+    def _left(self, chunks: list[Pcm], start_ns: int) -> Iterator[ReplyEvent]:
+        """Audio of a voice that received its last code."""
+        if self._leaving is not None and not self._leaving.is_pending:
+            self._leaving = None
+        yield from self._play(chunks, start_ns)
 
     def _play(self, chunks: list[Pcm], start_ns: int) -> Iterator[ReplyAudio]:
         clock, sample_rate = self._clock, self.stages.token2mel.mel.sample_rate

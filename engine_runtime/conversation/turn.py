@@ -19,15 +19,17 @@ Policies:
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 
 import torch
 
 from engine_runtime.conversation.context_window import reply_reserve
 from engine_runtime.conversation.history import Conversation, Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
+from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
@@ -35,6 +37,7 @@ from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.work import Result, Task, run_alone, within
 
 
 class _State(Enum):
@@ -74,10 +77,17 @@ class Turn:
         self._cut_at: ReplyPosition | None = None
         """The position that was applied last."""
         self._exchange: Exchange | None = None
+        self._is_working = False
+        """Whether an operation has begun and waits for work, so that another thread must not end the turn."""
         conversation.modality = reply
-        with self._step():
-            self._input.open(conversation.expected_maximum)
-            self._prefill_open_turn()
+
+    def open(self) -> Task[None]:
+        """Start to listen: prefill what comes before the user's speech. Errors as in `push`."""
+        return self._operation(self._open())
+
+    def _open(self) -> Task[None]:
+        self._input.open(self._conversation.expected_maximum)
+        yield from self._prefill_open_turn()
 
     @property
     def _is_stopped(self) -> bool:
@@ -95,43 +105,53 @@ class Turn:
         Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; the turn is dropped
         then. Returns 0 once the turn was cancelled.
         """
-        with self._lock:
-            if self._is_cancelled():
-                return 0
-            self._require(_State.LISTENING, "take speech")
-            if self._input.has_text:
-                raise RuntimeError("a typed question cannot take speech; open another turn")
-            with self._step():
-                if num_new := self._input.push(pcm):
-                    self._prefill_open_turn()
-            self._is_cancelled()
-            return num_new
+        return run_alone(self.push_task(pcm))
+
+    def push_task(self, pcm: Pcm) -> Task[int]:
+        """As `push`, as a task."""
+        if not self._can("take speech"):
+            return 0
+        if self._input.has_text:
+            raise RuntimeError("a typed question cannot take speech; open another turn")
+        return (yield from self._operation(self._push(pcm)))
+
+    def _push(self, pcm: Pcm) -> Task[int]:
+        if num_new := (yield from self._input.push(pcm)):
+            yield from self._prefill_open_turn()
+        return num_new
 
     def push_text(self, text: str) -> None:
         """Use a typed question instead of speech. Errors as in `push`."""
-        with self._lock:
-            if self._is_cancelled():
-                return
-            self._require(_State.LISTENING, "take text")
-            if self._input.has_speech:
-                raise RuntimeError("this turn already has speech; open another one for a typed question")
-            with self._step():
-                self._input.type(text)
-                self._prefill_open_turn()
-            self._is_cancelled()
+        run_alone(self.push_text_task(text))
+
+    def push_text_task(self, text: str) -> Task[None]:
+        """As `push_text`, as a task."""
+        if not self._can("take text"):
+            return
+        if self._input.has_speech:
+            raise RuntimeError("this turn already has speech; open another one for a typed question")
+        yield from self._operation(self._push_text(text))
+
+    def _push_text(self, text: str) -> Task[None]:
+        self._input.type(text)
+        yield from self._prefill_open_turn()
 
     def push_question(self, question: Question) -> int:
         """Use the question of an earlier turn instead of speech; returns the number of its codes. Errors as
         in `push`."""
-        with self._lock:
-            if self._is_cancelled():
-                return 0
-            self._require(_State.LISTENING, "take a question")
-            with self._step():
-                self._input.ask_again(question)
-                self._prefill_open_turn()
-            pad = self._stages.bundle.lm.special_ids.modality_pad
-            return sum(row.text == pad for row in question.user)
+        return run_alone(self.push_question_task(question))
+
+    def push_question_task(self, question: Question) -> Task[int]:
+        """As `push_question`, as a task."""
+        if not self._can("take a question"):
+            return 0
+        return (yield from self._operation(self._push_question(question)))
+
+    def _push_question(self, question: Question) -> Task[int]:
+        self._input.ask_again(question)
+        yield from self._prefill_open_turn()
+        pad = self._stages.bundle.lm.special_ids.modality_pad
+        return sum(row.text == pad for row in question.user)
 
     @property
     def question(self) -> Question:
@@ -145,8 +165,8 @@ class Turn:
         *,
         scope: CancelScope | None = None,
         timing: TimingBus | None = None,
-    ) -> Generator[ReplyEvent, None, None]:
-        """End the user's turn; yields the events of the reply, ending with a ReplyDone.
+    ) -> ReplyEvents:
+        """End the user's turn; returns an iterator over the events of the reply, ending with a ReplyDone.
 
         Each commit of the conversation has its own sampling seed, unless it was reverted by `reopen`.
         `params` default to the bundle's for this modality; `timing` takes the durations of the reply instead
@@ -154,22 +174,34 @@ class Turn:
         is cancelled; after `cancel` it yields a ReplyDone with "cancelled". Raises AudioInputError if the
         user's turn is empty.
         """
+        return run_alone(self.commit_task(reply, params, scope=scope, timing=timing))
+
+    def commit_task(
+        self,
+        reply: Modality,
+        params: SamplingParams | None = None,
+        *,
+        scope: CancelScope | None = None,
+        timing: TimingBus | None = None,
+    ) -> Task[ReplyEvents]:
+        """As `commit`, as a task."""
         timing = timing or self._timing
-        with self._lock:
-            committed_ns = timing.clock_ns()
-            if params is None:
-                lm = self._stages.bundle.lm
-                params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
-            if not self._is_cancelled():
-                self._require(_State.LISTENING, "be committed")
-                timing.emit("commit", self.turn_id, committed_ns, 0)
-                with self._step():
-                    self._input.end()
-                self._state = _State.REPLYING
-                self._commit = CancelScope(scope)
-                self._reply = self._rows = None
-                params = self._conversation.next_draws(params)
-            return self._run(self._commit, reply, params, timing, committed_ns)
+        committed_ns = timing.clock_ns()
+        if params is None:
+            lm = self._stages.bundle.lm
+            params = lm.sampling_speech if reply is Modality.SPEECH else lm.sampling_text
+        if self._can("be committed"):
+            timing.emit("commit", self.turn_id, committed_ns, 0)
+            params = yield from self._operation(self._end_input(params, scope))
+        advance = partial(self._advance, self._commit, reply, params, timing, committed_ns)
+        return ReplyEvents(self._commit, advance, self._deliver)
+
+    def _end_input(self, params: SamplingParams, scope: CancelScope | None) -> Task[SamplingParams]:
+        yield from self._input.end()
+        self._state = _State.REPLYING
+        self._commit = CancelScope(scope)
+        self._reply = self._rows = None
+        return self._conversation.next_draws(params)
 
     def reopen(self) -> None:
         """The user continues to speak: revert the commit and its reply, keep the encoded speech.
@@ -215,42 +247,46 @@ class Turn:
         self._cancelled.set()
         if self._lock.acquire(blocking=False):
             try:
-                self._is_cancelled()
+                if not self._is_working:
+                    self._is_cancelled()
             finally:
                 self._lock.release()
 
-    def _run(
+    def _advance(
         self,
         commit: CancelScope,
         modality: Modality,
         params: SamplingParams,
         timing: TimingBus,
         committed_ns: int,
-    ) -> Generator[ReplyEvent, None, None]:
-        while True:
-            with self._lock:
-                if commit.is_cancelled:
-                    return
-                if self._is_cancelled():
-                    reply = self._reply
-                    events: list[ReplyEvent] = [self._cancelled_done(modality)]
-                else:
-                    with self._step():
-                        if self._reply is None:
-                            self._reply = self._new_reply(modality, params, timing, committed_ns)
-                        reply = self._reply
-                        self._rows = reply.rows
-                        events = reply.advance()
-                        if reply.finish_reason is not None:
-                            self._finish(reply)
-            for event in events:
-                if self._is_stopped and not isinstance(event, ReplyDone):
-                    break
-                if reply is not None:
-                    reply.note_given(event)
-                yield event
-                if commit.is_cancelled or isinstance(event, ReplyDone):
-                    return
+    ) -> Task[list[ReplyEvent]]:
+        """The next events of the reply; none after the commit was reverted."""
+        with self._lock:
+            if commit.is_cancelled:
+                return []
+            if self._is_cancelled():
+                return [self._cancelled_done(modality)]
+        return (yield from self._operation(self._generate(modality, params, timing, committed_ns)))
+
+    def _generate(
+        self, modality: Modality, params: SamplingParams, timing: TimingBus, committed_ns: int
+    ) -> Task[list[ReplyEvent]]:
+        if self._reply is None:
+            self._reply = self._new_reply(modality, params, timing, committed_ns)
+        reply = self._reply
+        self._rows = reply.rows
+        events = yield from reply.advance()
+        if reply.finish_reason is not None:
+            self._finish(reply)
+        return events
+
+    def _deliver(self, event: ReplyEvent) -> bool:
+        """Whether an event is delivered; none but the last after the reply was stopped."""
+        if self._is_stopped and not isinstance(event, ReplyDone):
+            return False
+        if self._reply is not None:
+            self._reply.note_given(event)
+        return True
 
     def _new_reply(
         self, modality: Modality, params: SamplingParams, timing: TimingBus, committed_ns: int
@@ -273,11 +309,11 @@ class Turn:
             committed_ns=committed_ns,
         )
 
-    def _prefill_open_turn(self) -> None:
+    def _prefill_open_turn(self) -> Task[None]:
         """Prefill the user's turn so far."""
         conversation = self._conversation
         rows = conversation.plan(self._input.rows(), self._default_reserve(conversation.modality))
-        prefill(
+        yield from prefill(
             self._stages, conversation.sequence, rows, BOTH_TAILS, self._timing, self.turn_id, phase="listen"
         )
 
@@ -357,9 +393,35 @@ class Turn:
         if self._state is not state:
             raise RuntimeError(f"turn {self.turn_id} is {self._state.value} and cannot {action}")
 
+    def _can(self, action: str) -> bool:
+        """Whether the turn listens; False if it is cancelled, else RuntimeError."""
+        with self._lock:
+            if self._is_cancelled():
+                return False
+            self._require(_State.LISTENING, action)
+            return True
+
+    def _operation(self, task: Task[Result]) -> Task[Result]:
+        """Run one operation. Its own code holds the lock, nobody does while it waits for work. A cancel
+        takes effect afterwards."""
+        self._is_working = True
+        try:
+            result = yield from within(self._locked, task)
+        finally:
+            self._is_working = False
+        if self._state is _State.LISTENING:
+            with self._lock:
+                self._is_cancelled()
+        return result
+
     @contextmanager
-    def _step(self) -> Iterator[None]:
-        """Run one operation; if it fails, the turn is dropped and the conversation is restored."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock; if the operation fails, the turn is dropped and the conversation is restored."""
+        with self._lock, self._restoring():
+            yield
+
+    @contextmanager
+    def _restoring(self) -> Iterator[None]:
         try:
             self._stages.cpu_threads.adapt()
             yield

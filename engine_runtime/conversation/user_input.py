@@ -1,11 +1,13 @@
 """User input: what the user says or types in a turn, as rows of the chat layout.
 
 In: PCM as it arrives, a typed text, or the question of an earlier turn. Out: the rows so far and, at the end,
-the complete question. Codes may change while the user speaks (codec/speech_tokenizer/speech_tokenizer.py),
-and with `exact_encoding` again at the end. Engine thread.
+the complete question. Encoding is work of a task (work.py). Codes may change while the user speaks
+(codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the end. Engine thread.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from engine_runtime.lm.generation import Row
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Codes, Pcm
+from engine_runtime.work import SingleWork, Task
 
 
 class UserInput:
@@ -57,9 +60,9 @@ class UserInput:
         """Whether speech has become codes."""
         return bool(self._codes)
 
-    def push(self, pcm: Pcm) -> int:
+    def push(self, pcm: Pcm) -> Task[int]:
         """Encode more speech [n] at the engine's input rate; returns the number of new codes."""
-        num_new = self._encode(pcm).size
+        num_new = (yield from self._encode(pcm)).size
         if self._spoken is not None:
             self._spoken.append(pcm.copy())
         if num_new:
@@ -85,7 +88,7 @@ class UserInput:
             return prompt.user_text(self._text)
         return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
 
-    def end(self) -> None:
+    def end(self) -> Task[None]:
         """Complete the question. Raises AudioInputError if it is empty.
 
         The stream is not changed, so that speech can continue and the turn end again.
@@ -97,7 +100,7 @@ class UserInput:
         if self._text is not None:
             self.question = Question((*prompt.user_text(self._text), *prompt.end_turn()))
             return
-        codes = self._all_codes()
+        codes = yield from self._all_codes()
         if not codes:
             raise AudioInputError("This turn is empty. Say or type something.")
         speech = (*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech())
@@ -110,19 +113,20 @@ class UserInput:
             stream, self._stream = self._stream, None
             self._stages.streams.release(stream)
 
-    def _encode(self, pcm: Pcm | None) -> Codes:
+    def _encode(self, pcm: Pcm | None) -> Task[Codes]:
         """New codes of more speech or, for None, of the end of speech."""
         stream = self.stream
         with self._timing.span("encode", self._turn_id) as attributes:
-            codes = stream.tail() if pcm is None else stream.push(pcm)
+            codes = yield from (stream.tail_task() if pcm is None else stream.push_task(pcm))
             attributes["codes"] = codes.size
         return codes
 
-    def _all_codes(self) -> list[int]:
+    def _all_codes(self) -> Task[list[int]]:
         if not self._spoken:
-            return [*self._codes, *self._encode(None).tolist()]
+            return [*self._codes, *(yield from self._encode(None)).tolist()]
         with self._timing.span("encode", self._turn_id, exact=1) as attributes:
-            codes: list[int] = self._stages.speech_tokenizer.encode(np.concatenate(self._spoken)).tolist()
+            encode = partial(self._stages.speech_tokenizer.encode, np.concatenate(self._spoken))
+            codes: list[int] = (yield SingleWork("encode", encode)).tolist()
             attributes["codes"] = len(codes)
             changed = (new != old for new, old in zip(codes, self._codes, strict=False))
             attributes["changed_codes"] = sum(changed)

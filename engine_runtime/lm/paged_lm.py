@@ -8,6 +8,7 @@ unchanged. Engine thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine_runtime.errors import ContextLengthError
@@ -55,6 +56,18 @@ class PagedLM:
         the sequence keeps the rows that were prefilled before, rounded down to full blocks if the executor
         requires block alignment.
         """
+        for request in self.prefill_requests(sequence, ids, tails, sampling):
+            (output,) = self.step([request])
+        return output
+
+    def prefill_requests(
+        self,
+        sequence: Sequence,
+        ids: list[int],
+        tails: Tails = BOTH_TAILS,
+        sampling: SamplingMetadata | None = None,
+    ) -> Iterator[StepRequest]:
+        """The steps of `prefill`, one after the other: each is run before the next is taken."""
         chunk = self.executor.limits.max_num_tokens
         if self.executor.requires_block_aligned_prefill:
             ids = self._open_last_block(sequence) + ids
@@ -62,10 +75,8 @@ class PagedLM:
         for start in range(0, len(ids), chunk):
             is_last = start + chunk >= len(ids)
             part = ids[start : start + chunk]
-            request = StepRequest(sequence, part, tails, sampling if is_last else None, is_prefill=True)
-            (output,) = self.step([request])
+            yield StepRequest(sequence, part, tails, sampling if is_last else None, is_prefill=True)
         sequence.prompt_rows = sequence.num_rows
-        return output
 
     def decode(
         self,

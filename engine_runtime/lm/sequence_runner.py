@@ -3,22 +3,25 @@
 In: the rows that a sequence should hold, or one sampled row. Out: logits or sampled ids of the last row. It
 converts rows to merged ids, reuses rows that the sequence or the prefix cache already holds, and evicts the
 blocks of idle sequences when the pool runs out (their history remains and is prefilled again when needed).
-One instance per PagedLM. Called by the thread that holds the engine's lock.
+One instance per PagedLM. Forward steps are work that others can join (work.py): `StepWork`. Engine thread.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
 from engine_runtime.lm.generation import Row, merged_id
-from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepOutput, Tails
+from engine_runtime.lm.step import ExecutorLimits, StepOutput, Tails
+from engine_runtime.work import Stage, Task
 
 
 class SequenceOwner(Protocol):
@@ -63,20 +66,15 @@ class SequenceRunner:
 
     def prefill(
         self, sequence: Sequence, rows: list[Row], tails: Tails, sampling: SamplingMetadata | None = None
-    ) -> tuple[StepOutput, int]:
+    ) -> Task[tuple[StepOutput, int]]:
         """Make the cache hold exactly `rows`; returns the output of the last one and the number of rows
-        computed.
-
-        Errors as in `PagedLM.prefill`.
+        computed. Nobody else may change the sequence meanwhile. Errors as in `PagedLM.prefill`.
         """
         ids, lm = self.merged_ids(rows), self._lm
         # The last row is always run, because its logits are needed.
         held = lm.align(sequence, ids[:-1])
-        try:
-            output = lm.prefill(sequence, ids[sequence.num_rows :], tails, sampling)
-        except OutOfBlocksError:
-            self._evict_others(sequence)
-            output = lm.prefill(sequence, ids[sequence.num_rows :], tails, sampling)
+        for request in lm.prefill_requests(sequence, ids[held:], tails, sampling):
+            output = yield StepWork(self, request)
         return output, len(ids) - held
 
     def decode(
@@ -87,25 +85,37 @@ class SequenceRunner:
         sampling: SamplingMetadata | None = None,
         *,
         exclusive_gpu: bool = False,
-    ) -> StepOutput:
+    ) -> Task[StepOutput]:
         """Run one row of a reply. Errors as in `PagedLM.step`."""
-        (token_id,) = self.merged_ids((row,))
+        request = StepRequest(sequence, self.merged_ids((row,)), tails, sampling)
+        return (yield StepWork(self, request, exclusive_gpu))  # type: ignore[no-any-return]
+
+    def step(self, works: Seq[StepWork]) -> list[StepOutput]:
+        """One forward step of one or more sequences, each listed once. Errors as in `PagedLM.step`."""
+        requests = [work.request for work in works]
+        is_exclusive = all(work.exclusive_gpu for work in works)
         try:
-            return self._lm.decode(sequence, token_id, tails, sampling, exclusive_gpu=exclusive_gpu)
+            return self._lm.step(requests, exclusive_gpu=is_exclusive)
         except OutOfBlocksError:
-            self._evict_others(sequence)
-            return self._lm.decode(sequence, token_id, tails, sampling, exclusive_gpu=exclusive_gpu)
+            self._evict_others([request.sequence for request in requests])
+            return self._lm.step(requests, exclusive_gpu=is_exclusive)
+
+    @property
+    def limits(self) -> ExecutorLimits:
+        """Limits of a step."""
+        return self._lm.executor.limits
 
     def roll_back(self, sequence: Sequence, rows: list[Row]) -> None:
         """Truncate the cached sequence to its common prefix with `rows`; computes nothing."""
         self._lm.blocks.rollback(sequence, sequence.common_prefix(self.merged_ids(rows)))
 
-    def _evict_others(self, sequence: Sequence) -> None:
-        """Free the blocks of idle sequences, except `sequence`."""
+    def _evict_others(self, sequences: list[Sequence]) -> None:
+        """Free the blocks of idle sequences, except these."""
         self._collect()
         for reference, other in self._entries:
             owner = reference()
-            if other is not sequence and owner is not None and owner.is_resting:
+            is_other = all(other is not sequence for sequence in sequences)
+            if is_other and owner is not None and owner.is_resting:
                 self._lm.blocks.release(other)
 
     def _collect(self) -> None:
@@ -114,3 +124,43 @@ class SequenceRunner:
             if reference() is None:
                 self._lm.blocks.release(sequence)
         self._entries = [entry for entry in self._entries if entry[0]() is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The rows of one sequence in a forward step; see `Work`."""
+
+    runner: SequenceRunner
+    request: StepRequest
+    exclusive_gpu: bool = False
+
+    @property
+    def stage(self) -> Stage:
+        """Prefill or decode step."""
+        return "prefill" if self.request.is_prefill else "step"
+
+    @property
+    def batch_key(self) -> Hashable:
+        """See `Work`."""
+        return self.stage, id(self.runner)
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`."""
+        return True
+
+    def fits(self, batch: Seq[StepWork]) -> bool:
+        """See `Work`. The rows of a joint prefill are limited like those of a single one."""
+        limits = self.runner.limits
+        num_rows = sum(len(work.request.token_ids) for work in (*batch, self))
+        is_short = not self.request.is_prefill or num_rows <= limits.max_num_tokens
+        return len(batch) < limits.max_batch_size and is_short
+
+    def run(self) -> StepOutput:
+        """See `Work`."""
+        (output,) = self.runner.step([self])
+        return output
+
+    def run_together(self, batch: Seq[StepWork]) -> list[StepOutput]:
+        """See `Work`."""
+        return self.runner.step(batch)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from engine_runtime.types import (
     SamplingParams,
     TurnEndPrediction,
 )
+from engine_runtime.work import Result, Task
 from tests.doubles.stepped_clock import SteppedClock
 
 CODE_SAMPLES = 1_280
@@ -72,6 +73,28 @@ class Bundle:
     card: ModelCard = field(default_factory=ModelCard)
 
 
+def without_work(call: Callable[[], Result]) -> Task[Result]:
+    """A task that waits for no work."""
+    yield from ()
+    return call()
+
+
+class ScriptedEvents:
+    """Takes the place of engine_runtime.conversation.reply_events.ReplyEvents."""
+
+    def __init__(self, events: Generator[ReplyEvent, None, None]) -> None:
+        self._events = events
+
+    def __iter__(self) -> Iterator[ReplyEvent]:
+        return self._events
+
+    def next_event(self) -> Task[ReplyEvent | None]:
+        return without_work(lambda: next(self._events, None))
+
+    def close(self) -> None:
+        self._events.close()
+
+
 class ScriptedTurn:
     """Takes the place of engine_runtime.conversation.turn.Turn."""
 
@@ -107,6 +130,18 @@ class ScriptedTurn:
     def question(self) -> Question:
         return Question(())
 
+    def push_task(self, pcm: Pcm) -> Task[int]:
+        return without_work(lambda: self.push(pcm))
+
+    def push_text_task(self, text: str) -> Task[None]:
+        return without_work(lambda: self.push_text(text))
+
+    def push_question_task(self, question: Question) -> Task[int]:
+        return without_work(lambda: self.push_question(question))
+
+    def commit_task(self, *details: Any, **options: Any) -> Task[ScriptedEvents]:
+        return without_work(lambda: self.commit(*details, **options))
+
     def commit(
         self,
         reply: Modality,
@@ -114,12 +149,12 @@ class ScriptedTurn:
         *,
         scope: CancelScope | None = None,
         timing: TimingBus | None = None,
-    ) -> Generator[ReplyEvent, None, None]:
+    ) -> ScriptedEvents:
         self._call("commit", reply, params)
         self._commit = scope or CancelScope()
         self._timing = timing or self._engine.timing
         self._engine.commits += 1
-        return self._reply(reply)
+        return ScriptedEvents(self._reply(reply))
 
     def _reply(self, reply: Modality) -> Generator[ReplyEvent, None, None]:
         script, commit = self._engine.script, self._commit
@@ -255,6 +290,9 @@ class ScriptedEngine:
             raise self.script.error
         self.turns.append(ScriptedTurn(self, turn_id))
         return self.turns[-1]
+
+    def open_turn_task(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
+        return without_work(lambda: self.open_turn(conversation, turn_id, reply))
 
     def warm_up(self) -> None:
         self.calls.append(("warm_up",))

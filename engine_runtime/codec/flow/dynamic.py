@@ -66,6 +66,7 @@ class DynamicFlow:
             return to_border
         return min(waiting, to_border) if finishing else 0
 
+    @torch.inference_mode()
     def advance(self, state: DynamicState, count: int) -> Tensor:
         """See `FlowBackend`."""
         parts, start = self._parts, state.position

@@ -12,6 +12,7 @@ in the thread of its caller; streams do not share state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -31,6 +32,7 @@ from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.cfm import fixed_noise
 from engine_runtime.options import FlowSchedule
 from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
+from engine_runtime.work import SingleWork, Task, run_alone
 
 
 class Token2Mel:
@@ -194,23 +196,32 @@ class Token2MelStream:
 
     def push_tensors(self, codes: Codes) -> list[Tensor]:
         """As `push`, but returns float32 tensors on the device without waiting for them."""
+        return run_alone(self.push_task(codes))
+
+    def push_task(self, codes: Codes) -> Task[list[Tensor]]:
+        """As `push_tensors`, with the work of the flow as a task."""
         if self._is_finished:
             raise MossVoiceError("this mel stream is finished; call reset() before the next reply")
         return self._run(codes, finishing=False)
 
     def finish_tensors(self) -> list[Tensor]:
         """As `finish`, but returns float32 tensors on the device without waiting for them."""
-        packets = self._run(np.zeros(0, dtype=np.int64), finishing=True)
+        return run_alone(self.finish_task())
+
+    def finish_task(self) -> Task[list[Tensor]]:
+        """As `finish_tensors`, with the work of the flow as a task."""
+        packets = yield from self._run(np.zeros(0, dtype=np.int64), finishing=True)
         self._is_finished = True
         return packets
 
     @torch.inference_mode()
-    def _run(self, codes: Codes, finishing: bool) -> list[Tensor]:
+    def _run(self, codes: Codes, finishing: bool) -> Task[list[Tensor]]:
         stage, state, packets = self._stage, self._state, []
         stage._path.push(state, stage._checked(codes))
         while count := stage._path.ready(state, self._packet_end, finishing):
             prompt_frames = max(stage.prompt_codes * stage.frames_per_code - state.position, 0)
-            mel = stage._path.advance(state, count)[:, prompt_frames:]
+            frames = yield SingleWork("flow", partial(stage._path.advance, state, count))
+            mel = frames[:, prompt_frames:]
             if mel.shape[1]:
                 self._held.append(mel)
             if state.position >= self._packet_end * stage.frames_per_code and self._held:

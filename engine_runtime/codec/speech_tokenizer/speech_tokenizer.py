@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import AudioInputError, ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
+from engine_runtime.work import SingleWork, Task, run_alone
 
 PEAK_LIMIT = 100.0
 """Louder samples (40 dB over full scale) are unscaled integers or invalid."""
@@ -136,6 +138,14 @@ class SpeechTokenizer:
         """Codes of the frames of one segment, [n_mels, T]."""
         return _to_codes(self.model(mel.to(self.dtype)[None]))
 
+    @torch.inference_mode()
+    def encode_step(self, mel: Tensor, state: EncoderState) -> tuple[Codes, EncoderState]:
+        """Codes of the next frames of a segment [n_mels, T], and its new caches."""
+        hidden, state = self.step(mel.to(self.dtype)[None], state)
+        if hidden.shape[1] > 1:
+            return _to_codes(self.model.quantize(hidden)), state
+        return _to_codes(self.calls.run_copied("codes", self.model.quantize, hidden)), state
+
     def stream(self) -> SpeechTokenizerStream:
         """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` it to reuse
         it."""
@@ -148,7 +158,6 @@ class SpeechTokenizerStream:
     @torch.inference_mode()
     def __init__(self, tokenizer: SpeechTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._model = tokenizer.model
         self._mel = WhisperLogMelStream(
             tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.calls
         )
@@ -183,46 +192,51 @@ class SpeechTokenizerStream:
         self._state = self._segment_start
         self._room = self._tokenizer.segment_samples
 
-    @torch.inference_mode()
     def push(self, pcm: Pcm) -> Codes:
         """Add samples [n], any n; returns the new codes. Earlier codes may change: see `codes`.
         AudioInputError as in `check_pcm`."""
+        return run_alone(self.push_task(pcm))
+
+    @torch.inference_mode()
+    def push_task(self, pcm: Pcm) -> Task[Codes]:
+        """As `push`, with the steps of the encoder as work of a task."""
         pcm = check_pcm(pcm)
         before = len(self._closed) + len(self._open)
         while pcm.size:
             part, pcm = pcm[: self._room], pcm[self._room :]
             self._room -= part.size
-            self._extend(self._mel.push(part))
+            yield from self._extend(self._mel.push(part))
             revised = self._mel.revision()
             if revised is not None:
                 self.revisions += 1
                 self._open, self._state = [], self._segment_start
-                self._extend(revised)
+                yield from self._extend(revised)
             if self._room == 0:
-                self._extend(self._mel.tail())
+                yield from self._extend(self._mel.tail())
                 self._closed += self._open
                 self._previous = self.maximum
                 self._start_segment(self._previous)
         return np.array(self.codes[before:], np.int64)
 
-    @torch.inference_mode()
     def tail(self) -> Codes:
         """Codes of the pending samples, as if the speech ended here. The stream is not changed."""
-        before = self._state
-        codes = self._advance(self._mel.tail())
-        self._state = before
+        return run_alone(self.tail_task())
+
+    @torch.inference_mode()
+    def tail_task(self) -> Task[Codes]:
+        """As `tail`, with the step of the encoder as work of a task."""
+        codes, _ = yield from self._advance(self._mel.tail())
         return codes
 
-    def _extend(self, mel: Tensor) -> None:
-        self._open += self._advance(mel).tolist()
+    def _extend(self, mel: Tensor) -> Task[None]:
+        codes, self._state = yield from self._advance(mel)
+        self._open += codes.tolist()
 
-    def _advance(self, mel: Tensor) -> Codes:
+    def _advance(self, mel: Tensor) -> Task[tuple[Codes, EncoderState]]:
         if mel.shape[1] == 0:
-            return _no_codes()
-        hidden, self._state = self._tokenizer.step(mel.to(self._tokenizer.dtype)[None], self._state)
-        if hidden.shape[1] > 1:
-            return _to_codes(self._model.quantize(hidden))
-        return _to_codes(self._tokenizer.calls.run_copied("codes", self._model.quantize, hidden))
+            return _no_codes(), self._state
+        work = SingleWork("encode", partial(self._tokenizer.encode_step, mel, self._state))
+        return (yield work)  # type: ignore[no-any-return]
 
 
 def check_pcm(pcm: Pcm) -> Pcm:

@@ -7,11 +7,13 @@ in the thread of its caller; streams do not share state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from engine_runtime.types import Mel, Pcm
+from engine_runtime.work import SingleWork, Work
 
 
 class VocoderStream(ABC):
@@ -24,6 +26,14 @@ class VocoderStream(ABC):
     def finish(self) -> Pcm:
         """Return the samples held back, at the end of the mel; the stream is reset afterwards."""
         return self.finish_tensor().cpu().numpy()
+
+    def push_work(self, mel: Tensor) -> Work:
+        """`push_tensor` as work of a task."""
+        return SingleWork("vocoder", partial(self.push_tensor, mel))
+
+    def finish_work(self) -> Work:
+        """`finish_tensor` as work of a task."""
+        return SingleWork("vocoder", self.finish_tensor)
 
     @abstractmethod
     def push_tensor(self, mel: Tensor) -> Tensor:

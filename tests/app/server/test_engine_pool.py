@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from app.server.engine_pool import EnginePool, PoolFullError
-from app.session.engine_jobs import Ask, Commit, OpenTurn, ReplyResult, Result, TurnFailed
+from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
@@ -141,3 +142,21 @@ def test_a_failure_concerns_one_conversation() -> None:
         second.ask()
         assert second.is_done.wait(LIMIT_S)
         assert not any(isinstance(result, TurnFailed) for result in second.results)
+
+
+def test_speech_that_has_waited_is_taken_at_once() -> None:
+    gate = threading.Event()
+    engine = ScriptedEngine(Script(chunks=1))
+    with running(engine) as pool:
+        engine.script.gate = gate  # the thread waits for it in the first reply
+        busy, speaker = Guest(pool, []), Guest(pool, [])
+        before = engine.commits
+        busy.ask()
+        assert eventually(lambda: engine.commits > before)
+        speaker.seat.submit(OpenTurn(1, SPEECH, CancelScope()))
+        for _ in range(3):
+            speaker.seat.submit(Hear(1, np.zeros(1_280, np.float32)))
+        speaker.seat.submit(Commit(1, SPEECH, None, CancelScope()))
+        gate.set()
+        assert speaker.is_done.wait(LIMIT_S)
+    assert [call[2] for call in engine.calls if call[0] == "push" and call[1] == 1] == [3 * 1_280]

@@ -10,7 +10,10 @@ import pytest
 
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result
 from app.session.reply_run import HELD_DELTAS, ReplyRun
+from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from engine_runtime.work import run_alone
+from tests.doubles.scripted_engine import ScriptedEvents
 
 RATE = 1_000
 
@@ -25,9 +28,13 @@ def reply(chunks: int, modality: Modality = Modality.SPEECH) -> Generator[ReplyE
     yield ReplyDone(1, modality, "stop", "")
 
 
+def events_of(events: Generator[ReplyEvent, None, None]) -> ReplyEvents:
+    return ScriptedEvents(events)  # type: ignore[return-value]
+
+
 def make(run: ReplyRun, results: SimpleQueue[Result]) -> None:
     """All that is to be made now."""
-    while run.step(results.put):
+    while run_alone(run.step(results.put)):
         pass
 
 
@@ -38,7 +45,7 @@ def taken(results: SimpleQueue[Result]) -> list[Result]:
 @pytest.mark.parametrize(("modality", "enough"), [(Modality.SPEECH, 3), (Modality.TEXT, HELD_DELTAS)])
 def test_a_speculative_reply_waits_for_its_confirmation(modality: Modality, enough: int) -> None:
     scope, results = CancelScope(), SimpleQueue[Result]()
-    run = ReplyRun(scope, reply(50, modality), is_speculative=True)
+    run = ReplyRun(scope, events_of(reply(50, modality)), is_speculative=True)
     make(run, results)
     assert len(taken(results)) == enough
     run.is_speculative = False
@@ -59,7 +66,7 @@ def test_a_cancelled_reply_ends_with_the_event_in_progress() -> None:
         scope.cancel()
         yield from reply(5)
 
-    run = ReplyRun(scope, cancelled(), is_speculative=False)
+    run = ReplyRun(scope, events_of(cancelled()), is_speculative=False)
     make(run, results)
     assert len(taken(results)) == 1
     make(run, results)

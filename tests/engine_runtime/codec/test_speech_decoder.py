@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
+from engine_runtime.work import run_alone
 
 QUESTION = np.random.default_rng(1).normal(0.0, 0.1, 16_000).astype(np.float32)
 
@@ -71,6 +72,9 @@ class LateExecution:
     def stage(self) -> Iterator[HostSpan]:
         self._stages += 1
         yield HostSpan(1_000 * self._stages, 77)
+
+    def current(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def fetch(self, tensor: torch.Tensor) -> LateCopy:
         pending_copy = LateCopy(self._device, tensor.clone())
@@ -161,9 +165,9 @@ def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: py
 
     voice = ReplyVoice(stages.token2mel, stages.vocoder, TimingBus(), 1, BrokenExecution)
     for code in range(7):
-        assert voice.push(code) == []
+        assert run_alone(voice.push(code)) == []
     with pytest.raises(ExecutorError, match="--codec-dtype float32"):
-        voice.push(7)  # the last look-ahead of the first chunk
+        run_alone(voice.push(7))  # the last look-ahead of the first chunk
 
 
 @pytest.mark.slow

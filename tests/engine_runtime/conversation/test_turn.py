@@ -431,7 +431,7 @@ def test_a_reply_that_is_over_releases_its_voice_at_once(
         elif end == "left":
             engine.open_turn(conversation, 2)
         else:
-            monkeypatch.setattr(engine.stages.lm, "decode", fail)
+            monkeypatch.setattr(engine.stages.lm, "step", fail)
             with pytest.raises(ExecutorError):
                 list(events)
         assert [voice() for voice in voices] == [None]

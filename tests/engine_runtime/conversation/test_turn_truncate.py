@@ -17,6 +17,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.types import Modality, ReplyAudio, ReplyEvent, ReplyText, SamplingParams
+from engine_runtime.work import run_alone
 from tests.doubles.scripted_lm import scripted
 from tests.tools.turns import (
     GREEDY,
@@ -296,7 +297,7 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
             turn.truncate(played)
             events += list(reply)
         else:
-            reply.close()  # type: ignore[attr-defined]
+            reply.close()
             turn.truncate(played)
         check(engine)
         heard = -(-played // unit)
@@ -317,8 +318,8 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
     copy.exchanges = list(conversation.exchanges)
     question = engine.stages.prompt.user_text("and plus two?")
     rows = [*conversation.history(), *question]
-    warm, num_new = engine.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS)
-    cold, num_cold = fresh.stages.sequences.prefill(copy.sequence, rows, BOTH_TAILS)
+    warm, num_new = run_alone(engine.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS))
+    cold, num_cold = run_alone(fresh.stages.sequences.prefill(copy.sequence, rows, BOTH_TAILS))
     assert num_new <= num_cold
     for left, right in ((warm.text_logits, cold.text_logits), (warm.audio_logits, cold.audio_logits)):
         assert left is not None

@@ -1,0 +1,155 @@
+"""Scheduler: runs the tasks of many conversations, and equal kinds of work together.
+
+In: tasks with deadlines. Out: their results. `run_once` takes the most urgent work, adds the work of other
+tasks that can run in the same call (decode steps of all speakers, prefill rows of all listeners, ...), runs
+the call and gives every task its result; a task that needs more work waits again.
+
+Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
+Others join a call in the same order: those due soon always, those with time left only where that is cheap,
+so that they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task
+whose work fails gets the error. No lock is held. Engine thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from engine_runtime.scheduler.stage_times import StageTimes
+from engine_runtime.work import Outcome, Task, Work
+
+_SOON_NS = 300_000_000
+"""A task due this soon after the most urgent one joins its call in any case."""
+_CHEAP = 1.25
+"""A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
+
+
+class ScheduledTask:
+    """A task in the scheduler. Created by `Scheduler.start`."""
+
+    def __init__(self, task: Task[Any], due_ns: Callable[[], int]) -> None:
+        self.due_ns = due_ns
+        """Its deadline as it is now."""
+        self.work: Work | None = None
+        """What it waits for; None once it is over."""
+        self._task = task
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.work is None
+
+    def resume(self, outcome: Outcome) -> None:
+        """Continue it up to its next work. Raises what the task raises."""
+        try:
+            self.work = outcome.resume(self._task)
+        except StopIteration:
+            self.work = None
+        except BaseException:
+            self.work = None
+            raise
+
+    def close(self) -> None:
+        """Abandon it; what it waits for is not done."""
+        self.work = None
+        self._task.close()
+
+
+class Scheduler:
+    """See the module. `is_batching` False runs each work alone, so that no result depends on what else runs
+    (batch-invariant)."""
+
+    def __init__(
+        self, *, is_batching: bool = True, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self.is_batching = is_batching
+        self.times = StageTimes()
+        self._clock_ns = clock_ns
+        self._running: list[ScheduledTask] = []
+
+    def start(self, task: Task[Any], due_ns: Callable[[], int]) -> ScheduledTask:
+        """Begin a task, up to its first work. `due_ns` returns its deadline at any time."""
+        scheduled = ScheduledTask(task, due_ns)
+        scheduled.resume(Outcome())
+        if not scheduled.is_over:
+            self._running.append(scheduled)
+        return scheduled
+
+    def close(self, scheduled: ScheduledTask) -> None:
+        """Abandon a task between two steps."""
+        scheduled.close()
+        self._forget_finished()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task waits for work."""
+        return not self._running
+
+    def run_once(self) -> None:
+        """Run the most urgent work with what can join it. Does nothing if there is none."""
+        if not self._running:
+            return
+        ready = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
+        # Without other work, wait for what was started before.
+        batch = self._batch(sorted(ready or self._running, key=lambda one: one.due_ns()))
+        works = [_work_of(scheduled) for scheduled in batch]
+        try:
+            for scheduled, outcome in zip(batch, self._outcomes(works), strict=True):
+                scheduled.resume(outcome)
+        finally:
+            self._forget_finished()
+
+    def _batch(self, by_deadline: list[ScheduledTask]) -> list[ScheduledTask]:
+        """The most urgent task, and those that join it."""
+        first, *others = by_deadline
+        work = _work_of(first)
+        if not self.is_batching or work.batch_key is None:
+            return [first]
+        batch, works, urgent = [first], [work], 1
+        soon_ns = first.due_ns() + _SOON_NS
+        for other in others:
+            its = _work_of(other)
+            if its.batch_key != work.batch_key or not its.fits(works):
+                continue
+            if other.due_ns() <= soon_ns:
+                urgent += 1
+            elif not self._is_cheap(work, urgent, len(batch) + 1):
+                break
+            batch.append(other)
+            works.append(its)
+        return batch
+
+    def _is_cheap(self, work: Work, urgent: int, wanted: int) -> bool:
+        alone, together = (self.times.expected_ns(work.stage, size) for size in (urgent, wanted))
+        if alone is None or together is None:
+            return together is None  # neither is known without a first call
+        return together <= _CHEAP * alone
+
+    def _outcomes(self, works: list[Work]) -> list[Outcome]:
+        if len(works) > 1:
+            start_ns = self._clock_ns()
+            try:
+                outcomes = [Outcome(result) for result in works[0].run_together(works)]
+            except Exception:
+                return [self._outcome(work) for work in works]  # only the one that fails gets the error
+            self.times.note(works[0].stage, len(works), self._clock_ns() - start_ns)
+            return outcomes
+        return [self._outcome(work) for work in works]
+
+    def _outcome(self, work: Work) -> Outcome:
+        start_ns = self._clock_ns()
+        try:
+            outcome = Outcome(work.run())
+        except Exception as error:
+            return Outcome(error=error)
+        self.times.note(work.stage, 1, self._clock_ns() - start_ns)
+        return outcome
+
+    def _forget_finished(self) -> None:
+        self._running = [scheduled for scheduled in self._running if not scheduled.is_over]
+
+
+def _work_of(scheduled: ScheduledTask) -> Work:
+    assert scheduled.work is not None
+    return scheduled.work

@@ -1,0 +1,264 @@
+"""The scheduler: who goes first, who joins, what fails, and real conversations at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.conversation.reply_events import ReplyEvents
+from engine_runtime.engine import Engine
+from engine_runtime.errors import ExecutorError
+from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.types import Modality, ReplyAudio, ReplyEvent
+from engine_runtime.work import Stage, Task
+from tests.tools.turns import LONG, ask, check, done, exchange, sound, speech
+
+
+@dataclass
+class Device:
+    """Notes its calls; its clock shows the time that they took."""
+
+    calls: list[list[str]] = field(default_factory=list)
+    cost_ns: dict[int, int] = field(default_factory=dict)
+    """By batch size; 100 where it is not set."""
+    now_ns: int = 0
+    broken: str = ""
+
+    def call(self, names: list[str]) -> list[str]:
+        if self.broken in names:
+            raise ExecutorError(f"{self.broken} is broken")
+        self.calls.append(names)
+        self.now_ns += self.cost_ns.get(len(names), 100)
+        return [name.upper() for name in names]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceWork:
+    device: Device
+    name: str
+    stage: Stage = "step"
+    is_ready: bool = True
+    most: int = 3
+
+    @property
+    def batch_key(self) -> Hashable:
+        return self.stage
+
+    def fits(self, batch: Sequence[Any]) -> bool:
+        return len(batch) < self.most
+
+    def run(self) -> str:
+        return self.device.call([self.name])[0]
+
+    def run_together(self, batch: Sequence[DeviceWork]) -> list[str]:
+        return self.device.call([work.name for work in batch])
+
+
+def steps(device: Device, name: str, given: list[str], count: int = 1, **options: Any) -> Task[None]:
+    for _ in range(count):
+        given.append((yield DeviceWork(device, name, **options)))
+
+
+def finish(scheduler: Scheduler) -> None:
+    while not scheduler.is_idle:
+        scheduler.run_once()
+
+
+def test_the_most_urgent_goes_first_and_equal_work_joins_up_to_the_limit() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    dues = {"d": 4, "b": 2, "c": 3, "a": 1}
+    for place, name in enumerate(dues):
+        scheduler.start(steps(device, name, given), lambda name=name: dues[name])
+        if place == 1:
+            scheduler.start(steps(device, "flow", given, stage="flow"), lambda: 0)
+    finish(scheduler)
+    assert device.calls == [["flow"], ["a", "b", "c"], ["d"]]
+    assert given == ["FLOW", "A", "B", "C", "D"]
+    sizes = {key: known.calls for key, known in scheduler.times.summary().items()}
+    assert sizes == {("flow", 1): 1, ("step", 1): 1, ("step", 3): 1}
+
+
+def test_without_batching_each_work_runs_alone() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(is_batching=False)
+    for name in "ab":
+        scheduler.start(steps(device, name, given), lambda: 0)
+    finish(scheduler)
+    assert device.calls == [["a"], ["b"]]
+
+
+def test_a_task_with_time_left_joins_only_where_that_is_cheap() -> None:
+    device, given = Device(cost_ns={1: 100, 2: 200}), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    scheduler.start(steps(device, "urgent", given, 4), lambda: 0)
+    scheduler.start(steps(device, "later", given, 4), lambda: 10_000_000_000)
+    finish(scheduler)
+    assert device.calls[0] == ["urgent", "later"], "nothing is known of two at once"
+    assert device.calls[1:4] == [["urgent"]] * 3, "twice the time for two is no gain"
+    cheap = Device(cost_ns={1: 100, 2: 110})
+    scheduler = Scheduler(clock_ns=lambda: cheap.now_ns)
+    scheduler.start(steps(cheap, "urgent", given, 4), lambda: 0)
+    scheduler.start(steps(cheap, "later", given, 4), lambda: 10_000_000_000)
+    finish(scheduler)
+    assert cheap.calls == [["urgent", "later"], ["urgent"], *[["urgent", "later"]] * 2, ["later"]]
+
+
+def test_nothing_starves() -> None:
+    """Deadlines are fixed: the work of a task with time left is due at last, whoever comes after it."""
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(is_batching=False, clock_ns=lambda: device.now_ns)
+    scheduler.start(steps(device, "patient", given), lambda: 1_000)
+    for _ in range(20):
+        scheduler.start(steps(device, "new", given), lambda due=device.now_ns: due)
+        scheduler.run_once()
+    assert given.count("PATIENT") == 1
+
+
+def test_a_failed_sequence_fails_alone() -> None:
+    device, given = Device(broken="b"), list[str]()
+    errors: list[str] = []
+
+    def careful(name: str) -> Task[None]:
+        try:
+            yield from steps(device, name, given)
+        except ExecutorError as error:
+            errors.append(f"{name}: {error}")
+
+    scheduler = Scheduler()
+    for name in "abc":
+        scheduler.start(careful(name), lambda: 0)
+    finish(scheduler)
+    assert errors == ["b: b is broken"]
+    assert given == ["A", "C"]
+
+
+def test_what_is_under_way_is_waited_for_only_if_there_is_nothing_else() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler()
+    scheduler.start(steps(device, "late", given, is_ready=False, stage="arrival"), lambda: 0)
+    scheduler.start(steps(device, "now", given), lambda: 5)
+    finish(scheduler)
+    assert given == ["NOW", "LATE"]
+
+
+def test_an_abandoned_task_does_no_more_work() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler()
+    dropped = scheduler.start(steps(device, "a", given, 3), lambda: 0)
+    scheduler.start(steps(device, "b", given), lambda: 0)
+    scheduler.run_once()
+    scheduler.close(dropped)
+    assert dropped.is_over
+    finish(scheduler)
+    assert given == ["A", "B"]
+
+
+@pytest.fixture(scope="module")
+def engine(random_bundle: Path) -> Engine:
+    return Engine.load(Bundle.open(random_bundle))
+
+
+def talk(engine: Engine, number: int, found: dict[int, list[ReplyEvent]]) -> Task[None]:
+    """A conversation of its own: one question and its reply."""
+    conversation = engine.new_conversation()
+    turn = yield from engine.open_turn_task(conversation, 1)
+    question = speech(1.0 + 0.1 * number, number)
+    for start in range(0, len(question), 1280):
+        yield from turn.push_task(question[start : start + 1280])
+    events = yield from turn.commit_task(Modality.SPEECH, LONG)
+    while (event := (yield from events.next_event())) is not None:
+        found.setdefault(number, []).append(event)
+    engine.end_conversation(conversation)
+
+
+def test_conversations_at_once_say_what_each_says_alone(engine: Engine) -> None:
+    alone = [
+        exchange(engine, engine.new_conversation(), speech(1.0 + 0.1 * n, n), params=LONG) for n in range(3)
+    ]
+    found: dict[int, list[ReplyEvent]] = {}
+    scheduler = Scheduler()
+    for number in range(3):
+        scheduler.start(talk(engine, number, found), lambda number=number: len(found.get(number, ())))
+    finish(scheduler)
+    for number, expected in enumerate(alone):
+        assert done(found[number]).codes == done(expected).codes
+        np.testing.assert_allclose(sound(found[number]), sound(expected), atol=1e-4)
+        assert [type(event) for event in found[number]] == [type(event) for event in expected]
+    sizes = {size for stage, size in scheduler.times.summary() if stage == "step"}
+    assert 3 in sizes, "the decode steps of all speakers are one step"
+    check(engine)
+
+
+def listen(events: ReplyEvents, heard: list[int]) -> Task[None]:
+    while (event := (yield from events.next_event())) is not None:
+        if isinstance(event, ReplyAudio):
+            heard.append(event.pcm.size)
+
+
+def test_cancel_reopen_and_truncate_between_steps(engine: Engine) -> None:
+    """While another conversation goes on, which says what it says alone."""
+    expected = exchange(engine, engine.new_conversation(), speech(1.1, 1), params=LONG)
+    found: dict[int, list[ReplyEvent]] = {}
+    scheduler = Scheduler()
+    scheduler.start(talk(engine, 1, found), lambda: 1)
+    conversation = engine.new_conversation()
+    for fate in ("cancel", "reopen", "truncate", "close"):
+        turn = engine.open_turn(conversation, 7)
+        ask(turn, speech(0.7))
+        events = turn.commit(Modality.SPEECH, LONG)
+        heard: list[int] = []
+        task = scheduler.start(listen(events, heard), lambda: 0)
+        for _ in range(25):
+            scheduler.run_once()
+        assert not task.is_over
+        if fate == "close":
+            scheduler.close(task)
+        getattr(turn, fate if fate != "close" else "cancel")(*([sum(heard)] if fate == "truncate" else []))
+        for _ in range(5):
+            scheduler.run_once()
+        assert task.is_over, "a reply ends within the step in progress"
+        check(engine)
+        if fate == "reopen":
+            assert turn.push(speech(0.3)) > 0
+    engine.end_conversation(conversation)
+    finish(scheduler)
+    assert done(found[1]).codes == done(expected).codes
+    check(engine)
+
+
+@pytest.mark.slow
+def test_three_conversations_of_nano_at_once_have_the_ids_of_each_alone(nano_bundle: Path) -> None:
+    nano = Engine.load(Bundle.open(nano_bundle))
+    questions = ["what is three plus four?", "hello", "what day comes after monday?"]
+    sampling = replace(nano.bundle.lm.sampling_speech, do_sample=True, top_k=20, seed=5, max_new=40)
+
+    def answer(question: str, events: list[ReplyEvent]) -> Task[None]:
+        conversation = nano.new_conversation()
+        turn = yield from nano.open_turn_task(conversation, 1)
+        yield from turn.push_text_task(question)
+        reply = yield from turn.commit_task(Modality.SPEECH, sampling)
+        while (event := (yield from reply.next_event())) is not None:
+            events.append(event)
+        nano.end_conversation(conversation)
+
+    def answers(scheduler: Scheduler, wanted: list[str]) -> list[list[ReplyEvent]]:
+        found: list[list[ReplyEvent]] = [[] for _ in wanted]
+        for question, events in zip(wanted, found, strict=True):
+            scheduler.start(answer(question, events), lambda events=events: len(events))
+        finish(scheduler)
+        return found
+
+    alone = [answers(Scheduler(), [question])[0] for question in questions]
+    scheduler = Scheduler()
+    together = answers(scheduler, questions)
+    assert 3 in {size for stage, size in scheduler.times.summary() if stage == "step"}
+    for mine, expected in zip(together, alone, strict=True):
+        assert (done(mine).codes, done(mine).text) == (done(expected).codes, done(expected).text)
+        np.testing.assert_allclose(sound(mine), sound(expected), atol=1e-4)
