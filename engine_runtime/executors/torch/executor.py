@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,8 @@ from engine_runtime.executors.fused_weights import (
     fuse,
     signed_rotary_tables,
 )
-from engine_runtime.executors.torch.linear import Linear, packed_linear
+from engine_runtime.executors.torch.linear import DenseLinear, Linear, packed_linear
+from engine_runtime.executors.torch.single_row import SingleRow, fold_norms
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -115,9 +117,11 @@ class TorchExecutor:
         self._offset_stride = 2 * config.num_layers
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
+        dense: FusedNetwork[DenseLinear] | None = None
         with torch.inference_mode():
             if not isinstance(model, FusedNetwork):
-                model = _fused(model, formats or BlockFormats(), dtype, self.device)
+                dense = _fused(model, formats or BlockFormats(), dtype, self.device)
+                model = cast(FusedNetwork[Linear], dense)
             self._network = model
             layers = (*model.trunk, *model.text.layers, *model.audio.layers)
             self._qk_norms = [_qk_norm(config, layer) for layer in layers]
@@ -129,11 +133,18 @@ class TorchExecutor:
             # One row per head of such a block.
             self._heads = cache.pool.view(-1, cache.pool.shape[4] * cache.pool.shape[5])
             self._head_index = torch.arange(config.num_key_value_heads, device=self.device)[None, :, None]
+            self._single_row: SingleRow | None = None
+            if dense is not None and self.device.type == "cpu" and cache.pool.dtype == dtype == torch.float32:
+                fold_norms(dense)
+                norms = torch.stack(self._qk_norms)
+                self._single_row = SingleRow(dense, cache, norms, self._cos, self._sin)
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         """See lm/executor.py."""
         check_batch(batch, self.limits, can_sample=self.can_sample)
+        if self._single_row is not None and self._single_row.accepts(batch):
+            return [self._checked(self._single_row.run(batch.sequences[0]))]
         spans = [
             self._span(scheduled.block_table, scheduled.first_position, scheduled.num_rows)
             for scheduled in batch.sequences
@@ -155,6 +166,14 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Nothing to release explicitly."""
+
+    def _checked(self, output: StepOutput) -> StepOutput:
+        network, limits = self._network, self.limits
+        if output.text_logits is not None:
+            check_logits(network.text.output, output.text_logits, limits.text_vocab)
+        if output.audio_logits is not None:
+            check_logits(network.audio.output, output.audio_logits, limits.audio_vocab)
+        return output
 
     def _tail(
         self,
@@ -284,7 +303,7 @@ class TorchExecutor:
 
 def _fused(
     model: MossLM, formats: BlockFormats, dtype: torch.dtype, device: torch.device
-) -> FusedNetwork[Linear]:
+) -> FusedNetwork[DenseLinear]:
     """Copies of a model's weights, fake-quantized to their formats; the heads are not quantized."""
     formats = replace(formats, heads="native")
     source = model.state_dict().__getitem__
