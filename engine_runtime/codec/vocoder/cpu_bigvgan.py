@@ -2,8 +2,8 @@
 
 In: rows of mel. Out: rows of one sample. The network is a chain of levels, each of which maps rows to rows
 and declares its receptive field, so that a stream (`cpu_bigvgan_stream`) computes every row once. The
-convolutions read rows of channels without a copy (`cpu_convolution`). NumPy computes the sine of the
-anti-aliased activation, in half of torch's time. Holds no stream state. Runs in the thread of its caller.
+convolutions read rows of channels without a copy (`cpu_convolution`). Holds no stream state. Runs in the
+thread of its caller.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -107,9 +106,7 @@ class _Activation:
             theta[:reach] = theta[reach]
         if at_end:
             theta[-reach:] = theta[-reach - 1]
-        with np.errstate(invalid="ignore"):  # the consumer of the samples checks that they are finite
-            sine = torch.from_numpy(np.sin(theta.numpy()))
-        theta.addcmul_(sine.square_(), self._gain)
+        theta.addcmul_(theta.sin().square_(), self._gain)
         return rows_of(F.conv2d(image(theta), self._down, stride=(1, 2), groups=self._channels))
 
 
