@@ -34,7 +34,12 @@ from app.commands import (
     verify,
     window,
 )
-from app.commands.engine_options import add_engine_options, add_microphone_options, add_turn_options
+from app.commands.engine_options import (
+    add_engine_options,
+    add_microphone_options,
+    add_server_options,
+    add_turn_options,
+)
 from app.gpu_runtime.activation import take_notice
 from app.logging_setup import set_up_logging
 from app.progress import note
@@ -51,6 +56,7 @@ examples:
   moss-voice talk --text "what is two plus three" --reply text
   moss-voice console                                talk in a terminal, without a window
   moss-voice serve                                  serve the OpenAI Realtime protocol
+  moss-voice talk --server ws://127.0.0.1:8000 --text "hello"
   moss-voice replay FOLDER                          replay a recorded conversation and compare
   moss-voice bench --json                           measure every stage
   moss-voice fetch moss-speech                      download the released model
@@ -80,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, of_subcommand=False)
     add_turn_options(parser, of_subcommand=False)
     add_microphone_options(parser, of_subcommand=False)
+    add_server_options(parser, of_subcommand=False)
     window.add_options(parser)
     parser.set_defaults(run=window.run)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")

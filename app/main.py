@@ -11,15 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from app import paths
 from app.audio.wav import read_beginning
 from app.progress import note, progress_bar
 from app.settings import StartSettings
+from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:
     from app.dialog.turn_end import TurnEndDetector
+    from app.session.engine_source import EngineSource
     from engine_runtime.bundle.weights import Progress
     from engine_runtime.engine import Engine
 
@@ -66,12 +69,30 @@ def engine_factory(
     return load
 
 
+def engine_source(settings: StartSettings, *, progress: Progress | None = None) -> EngineSource:
+    """The server of the settings, else a factory of an engine. MossVoiceError for an address that cannot be
+    used, or where the client's package is not installed."""
+    if not settings.server:
+        return engine_factory(settings, progress=progress)
+    from app.remote.address import parse_address
+
+    address = parse_address(settings.server, settings.server_key)
+    if find_spec("websockets") is None:
+        raise MossVoiceError(
+            "A conversation with a server needs the package websockets, which is not installed. Install it "
+            "with: pip install 'moss-voice[client]'"
+        )
+    from app.remote.host import remote_source
+
+    _log.info("the engine is the server %s", address.name)
+    return remote_source(address)
+
+
 def load_turn_end_detector() -> TurnEndDetector | None:
     """The end-of-turn detector, or a note and None where it is not installed or damaged. In the thread that
     will use it."""
     from app.dialog.smart_turn import SmartTurn
     from app.dialog.turn_end import TurnEndDetector, head_file, load_head
-    from engine_runtime.errors import MossVoiceError
 
     try:
         return TurnEndDetector(SmartTurn(), load_head(head_file()))

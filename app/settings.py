@@ -47,5 +47,9 @@ class StartSettings:
     """What opens a turn, or None for what the user chose in the window."""
     speculate: SpeculationMode | None = None
     """Whether replies are made speculatively, or None for what the user chose in the window."""
+    server: str = ""
+    """Address of the Realtime server that makes the replies, "" for an engine of this process."""
+    server_key: str = field(default="", repr=False)
+    """Key for it, "" if it wants none."""
     echo_library: EchoLibrary | None = None
     """What cancels the echo, or None for what the user chose in the window."""

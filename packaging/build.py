@@ -34,7 +34,7 @@ TOOLS = (
     *("build", "cyclonedx-python-lib", "pyinstaller", "pyinstaller-hooks-contrib"),
     *("setuptools", "wheel"),
 )
-EXTRAS = "hotkey,released"
+EXTRAS = "client,hotkey,released"
 """Small optional parts that the bundle has; kaldi-native-fbank makes voices of one's own."""
 DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
 SBOM = "moss-voice.cdx.json"

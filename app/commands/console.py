@@ -20,6 +20,7 @@ from app.commands.engine_options import (
     add_engine_options,
     add_microphone_options,
     add_reply_option,
+    add_server_options,
     add_turn_options,
     start_settings,
 )
@@ -28,6 +29,7 @@ from app.commands.option_types import number
 from app.commands.talk import speculation_line
 from app.process import Stopped
 from app.session.commands import Start
+from app.session.engine_jobs import EngineNotice
 from app.session.events import (
     DeviceNoticed,
     DevicesChanged,
@@ -93,6 +95,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_engine_options(parser)
     add_turn_options(parser)
     add_microphone_options(parser)
+    add_server_options(parser)
     parser.add_argument(
         "--seconds",
         type=number(0.1, _LONGEST_S),
@@ -112,12 +115,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Hold the conversation until it is ended. AudioDeviceError if no device could ever be opened."""
     portaudio()
     settings = start_settings(arguments)
-    from app.main import engine_factory, load_turn_end_detector
+    from app.main import engine_source, load_turn_end_detector
     from app.session.session import Session
     from app.session.session_settings import SessionSettings
 
     session = Session(
-        engine_factory(settings),
+        engine_source(settings),
         SessionSettings.of(
             settings,
             reply=Modality(arguments.reply),
@@ -199,7 +202,7 @@ class Terminal:
                 return f"{turn_id}. {_REASONS[reason]}"
             case Timing(timing):
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
-            case DeviceNoticed(message):
+            case DeviceNoticed(message) | EngineNotice(message):
                 return message
             case RecordingStopped(_, message, what_to_do):
                 return f"{message} {what_to_do}".strip()

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.commands.option_types import LARGEST_SEED, integer, number
+from app.remote.address import read_key
 from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
     MOST_FLOW_STEPS,
@@ -156,6 +157,24 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
 
 
+def add_server_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
+    """Add the server that takes the place of an engine; as in `add_engine_options`."""
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        default=argparse.SUPPRESS if of_subcommand else "",
+        help="hold the conversation with this Realtime server, such as ws://127.0.0.1:8000 or "
+        "wss://voice.example.org, and load no model",
+    )
+    parser.add_argument(
+        "--server-key-file",
+        type=paths.user_path,
+        metavar="FILE",
+        default=argparse.SUPPRESS if of_subcommand else None,
+        help="file with the key of the server (default: $MOSS_VOICE_SERVER_KEY)",
+    )
+
+
 def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
     """Add the options of conversations; as in `add_engine_options`."""
     parser.add_argument(
@@ -226,9 +245,10 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         "rounds_tails": arguments.tails,
         "kv_dtype": arguments.kv,
     }
+    needs_bundle = arguments.random_weights is None and not arguments.server
     return StartSettings(
         # With random weights a name may be that of a model that was never fetched.
-        bundle=paths.find_bundle(bundle) if arguments.random_weights is None else bundle,
+        bundle=paths.find_bundle(bundle) if needs_bundle else bundle,
         engine=EngineOptions(
             dtype=arguments.dtype,
             flow_steps=arguments.flow_steps,
@@ -252,4 +272,6 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         input_mode=arguments.input_mode,
         speculate=arguments.speculate,
         echo_library=arguments.echo_library,
+        server=arguments.server,
+        server_key=read_key(arguments.server_key_file) if arguments.server else "",
     )

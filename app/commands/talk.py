@@ -15,17 +15,19 @@ from app import paths
 from app.commands.engine_options import (
     add_engine_options,
     add_reply_option,
+    add_server_options,
     add_turn_options,
     start_settings,
 )
 from app.export import check_names
-from app.progress import progress_bar
+from app.progress import note, progress_bar
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Modality
 
 _SHOWN = (
     ("endpointing", "endpointing_ms", 0, " ms"),
     ("TTFA", "ttfa_ms", 0, " ms"),
+    ("network", "network_ms", 1, " ms"),
     ("playback hold", "playback_hold_ms", 0, " ms"),
     ("confirmed to sound", "confirm_to_sound_ms", 0, " ms"),
     ("voice-to-voice", "voice_to_voice_ms", 0, " ms"),
@@ -45,6 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_engine_options(parser)
     add_turn_options(parser)
+    add_server_options(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="recording with questions"
     )
@@ -67,7 +70,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="play the recording straight through, also while a reply is made and played; what is said "
         "over it interrupts it",
     )
-    parser.add_argument("--realtime", action="store_true", help="play the recording at the pace of real time")
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="play the recording at the pace of real time, as it is always done with a server",
+    )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
 
@@ -89,13 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
         {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},
         {"--in": arguments.question, "--voice": settings.voice},
     )
-    from app.main import engine_factory, load_turn_end_detector
+    from app.main import engine_source, load_turn_end_detector
     from app.session.headless import run_file
     from app.session.session_settings import SessionSettings
 
     with progress_bar("talk") as progress:
         result = run_file(
-            engine_factory(settings),
+            engine_source(settings),
             wav_in=arguments.question,
             text=arguments.text,
             settings=replace(
@@ -106,7 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
             out=arguments.out,
             record=arguments.record,
             trace=arguments.trace,
-            realtime=arguments.realtime,
+            realtime=arguments.realtime or bool(settings.server),
+            notice=note,
             progress=progress,
         )
     print_conversation(result, [] if arguments.text is None else [arguments.text])
@@ -129,9 +137,10 @@ def print_conversation(result: dict[str, Any], questions: Sequence[str]) -> None
     words = questions if len(questions) == len(result["turns"]) else [""] * len(result["turns"])
     for number, (turn, asked) in enumerate(zip(result["turns"], words, strict=True), 1):
         user, reply, timings = turn["user"], turn["reply"], turn["timings"]
-        spoken = f"{user['start_s']:.2f}-{user['end_s']:.2f} s, {user['codes']} codes"
+        codes = f", {user['codes']} codes" if user["codes"] else ""
+        spoken = f"{user['start_s']:.2f}-{user['end_s']:.2f} s{codes}"
         print(f"{number}. you      {asked or '(speech)'}")
-        print(f"            {spoken if user['codes'] else 'typed'}")
+        print(f"            {spoken if user['end_s'] > user['start_s'] else 'typed'}")
         print(f"   reply    {reply['text'] or '(speech)'}")
         print(f"            {_how_much(reply)}")
         shown = [

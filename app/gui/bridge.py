@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.session.commands import Command
+from app.session.engine_jobs import EngineNotice
 from app.session.events import (
     ConversationContinued,
     Counters,
@@ -88,6 +89,7 @@ class SessionBridge(QObject):
     recording_stopped = Signal(object)
     devices_changed = Signal(object)
     device_noticed = Signal(object)
+    engine_noticed = Signal(object)
     sample_started = Signal(object)
     sample_progress = Signal(object)
     sample_finished = Signal(object)
@@ -123,6 +125,7 @@ class SessionBridge(QObject):
             RecordingStopped: self.recording_stopped,
             DevicesChanged: self.devices_changed,
             DeviceNoticed: self.device_noticed,
+            EngineNotice: self.engine_noticed,
             SampleStarted: self.sample_started,
             SampleProgress: self.sample_progress,
             SampleFinished: self.sample_finished,

@@ -15,11 +15,12 @@ from PySide6.QtCore import QObject, Signal
 from app.gui.applied_preferences import AppliedPreferences
 from app.gui.bridge import SessionBridge
 from app.gui.preferences import Preferences
-from app.session.commands import EngineFactory, LoadEngine
+from app.session.commands import LoadEngine
+from app.session.engine_source import EngineSource
 from app.session.events import EngineReady, ErrorRaised
 from app.settings import PREFERRED, StartSettings
 
-EngineLoader = Callable[[StartSettings], EngineFactory]
+EngineLoader = Callable[[StartSettings], EngineSource]
 
 
 class EngineSwitch(QObject):

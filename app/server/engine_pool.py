@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.server.engine_load import measure_load
-from app.session.commands import EngineFactory
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
+from app.session.engine_source import EngineFactory
 from app.session.engine_turns import EngineTurns
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler

@@ -6,7 +6,7 @@ added at the end only. Event loop.
 
 from __future__ import annotations
 
-from app.server.audio_format import AudioFormat
+from app.audio.wire_format import AudioFormat
 from app.server.identifiers import Identifiers
 from app.server.items import Item, ItemList, read_item
 from app.server.pending_exchange import PendingExchange

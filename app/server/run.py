@@ -23,8 +23,8 @@ from app.server.connection import ConnectionLimits
 from app.server.engine_pool import EnginePool
 from app.server.http_app import PATH, RealtimeApp
 from app.server.metrics import Metrics
-from app.session.commands import EngineFactory
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
+from app.session.engine_source import EngineFactory
 from app.session.pending_work import PendingWork
 from engine_runtime.errors import MossVoiceError
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from app.audio.wire_format import FORMATS, PCM16, AudioFormat
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.server.audio_format import FORMATS, PCM16, AudioFormat
 from app.server.protocol import Json, ProtocolError, object_of
 from app.settings import Eagerness
 from engine_runtime.types import Modality

@@ -6,23 +6,14 @@ Handed to `Session.send`; the dialog thread carries them out in that order. Thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from app.session.engine_source import EngineSource
 from app.session.events import TurnSource
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality
-
-if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
-    from engine_runtime.engine import Engine
-
-EngineFactory = Callable[[], AbstractContextManager["Engine"]]
-"""Loads an engine. Called once, in the engine thread; may raise a MossVoiceError. The context is left when
-the session ends or loads another one: an `Engine` closes itself then, `nullcontext(engine)` leaves it to its
-owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +161,7 @@ class LoadEngine:
     EngineReady, or with a fatal ErrorRaised, after which another one can be loaded. The conversation
     continues if the model is the same."""
 
-    factory: EngineFactory
+    factory: EngineSource
 
 
 @dataclass(frozen=True, slots=True)

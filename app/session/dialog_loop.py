@@ -21,7 +21,15 @@ from app.session.clocks import Clock
 from app.session.command_runner import CommandRunner
 from app.session.conversation_edits import ConversationEdits
 from app.session.end_of_turn_worker import EndOfTurnWorker
-from app.session.engine_jobs import HistoryChanged, Loaded, LoadFailed, Restored, RestoreFailed
+from app.session.engine_jobs import (
+    EngineLost,
+    EngineNotice,
+    HistoryChanged,
+    Loaded,
+    LoadFailed,
+    Restored,
+    RestoreFailed,
+)
 from app.session.engine_worker import EngineWorker
 from app.session.events import (
     ConversationContinued,
@@ -175,6 +183,11 @@ class DialogLoop:
             if isinstance(result, Loaded | LoadFailed):
                 if self._runner.settle_load():
                     self._settle(result)
+            elif isinstance(result, EngineNotice):
+                self._emit(result)
+            elif isinstance(result, EngineLost):
+                if self._runner.is_loaded:
+                    self._give_up(result)
             elif isinstance(result, HistoryChanged):
                 self._recorder.remember(result.snapshot)
             elif isinstance(result, Restored):
@@ -188,8 +201,7 @@ class DialogLoop:
 
     def _settle(self, engine: Loaded | LoadFailed) -> None:
         if isinstance(engine, LoadFailed):
-            self._emit(ErrorRaised(engine.message, engine.what_to_do, is_fatal=True))
-            self._runner.fail()
+            self._give_up(engine)
             return
         if not engine.keeps_history:
             self._recorder.end(is_ended=True)
@@ -205,6 +217,11 @@ class DialogLoop:
             )
         )
         self._runner.use_engine()
+
+    def _give_up(self, problem: LoadFailed | EngineLost) -> None:
+        """There is no engine until another one is loaded."""
+        self._emit(ErrorRaised(problem.message, problem.what_to_do, is_fatal=True))
+        self._runner.fail()
 
     # ---- state ----
 

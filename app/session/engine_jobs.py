@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.session.commands import EngineFactory
+from app.session.engine_source import EngineSource
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
@@ -138,7 +138,7 @@ class Restore:
 class Load:
     """Close the engine and load another one. Answered with Loaded or LoadFailed."""
 
-    factory: EngineFactory
+    factory: EngineSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,12 @@ class Loaded:
     input_sample_rate: int
     output_sample_rate: int
     samples_per_code: int
+    """0 where codes are not known: those of a server."""
     card: ModelCard = field(default_factory=ModelCard)
     keeps_history: bool = True
     """Whether the conversation of the engine before continues."""
+    is_remote: bool = False
+    """Whether replies are made by a server, which others may share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,22 @@ class LoadFailed:
 
     message: str
     what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLost:
+    """The engine is gone for good; there is none until another one is loaded."""
+
+    message: str
+    what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNotice:
+    """Something about the engine that needs no action, in words for the user: the connection to its server
+    was lost, or is back. The conversation continues. An event of the session, too."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +281,8 @@ class TurnFailed:
 Result = (
     Loaded
     | LoadFailed
+    | EngineLost
+    | EngineNotice
     | Heard
     | ReplyResult
     | ReplyMade

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.audio.echo_cancellation import EchoMeasurement
+from app.session.engine_jobs import EngineNotice
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.timing import TimingEvent
@@ -344,4 +345,5 @@ Event = (
     | SampleFinished
     | DevicesChanged
     | DeviceNoticed
+    | EngineNotice
 )

@@ -26,8 +26,10 @@ from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad
 from app.export import check_target
 from app.session.clocks import RealClock, VirtualClock
-from app.session.commands import AskText, EngineFactory, PlaySample
+from app.session.commands import AskText, PlaySample
 from app.session.end_of_turn_worker import DetectorFactory
+from app.session.engine_jobs import EngineNotice
+from app.session.engine_source import EngineSource
 from app.session.events import (
     ErrorRaised,
     Event,
@@ -70,7 +72,7 @@ class ConversationError(MossVoiceError):
 
 
 def run_file(
-    engine_factory: EngineFactory,
+    engine_factory: EngineSource,
     *,
     wav_in: Path | None = None,
     text: str | None = None,
@@ -80,6 +82,7 @@ def run_file(
     trace: Path | None = None,
     realtime: bool = False,
     progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
     vad: Vad | None = None,
     end_of_turn: DetectorFactory | None = None,
 ) -> dict[str, Any]:
@@ -88,9 +91,10 @@ def run_file(
     `out` receives the reply speech alone, at the engine's rate, with half a second of silence between
     replies; `record` the conversation as a folder (see conversation_folder.py), or, if its name ends in .wav,
     the stereo sound alone; `trace` the timings for chrome://tracing. `realtime`
-    paces the sound as a device would. Kind of reply, seed and eagerness come from `settings`; `vad` and
-    `end_of_turn` are those of `Session`. Raises AudioInputError for a file that cannot be used or holds no
-    speech, ExportError, and MossVoiceError for a turn or an engine that failed (earlier replies are written
+    paces the sound as a device would; `notice` gets what needs no action. Kind of reply, seed and eagerness
+    come from `settings`; `vad` and `end_of_turn` are those of `Session`. Raises AudioInputError for a file
+    that cannot be used or holds no speech, ExportError, and MossVoiceError for a turn or an engine that
+    failed (earlier replies are written
     first).
     """
     if (wav_in is None) == (text is None):
@@ -102,7 +106,7 @@ def run_file(
     settings = settings or SessionSettings()
     with recorded(record) as recording:
         settings = replace(settings, hear_samples=False, recording=recording)
-        conversation = _Conversation(engine_factory, settings, realtime, progress, vad, end_of_turn)
+        conversation = _Conversation(engine_factory, settings, realtime, progress, notice, vad, end_of_turn)
         conversation.hold(wav_in, text)
         if out is not None and conversation.replies:
             _write_replies(out, list(conversation.replies.values()))
@@ -127,10 +131,11 @@ class _Conversation:
 
     def __init__(
         self,
-        engine_factory: EngineFactory,
+        engine_factory: EngineSource,
         settings: SessionSettings,
         realtime: bool,
         progress: Progress | None,
+        notice: Callable[[str], None] | None,
         vad: Vad | None,
         end_of_turn: DetectorFactory | None,
     ) -> None:
@@ -139,7 +144,7 @@ class _Conversation:
         """Speech of each reply, as far as it was heard, and its rate."""
         self.error: MossVoiceError | None = None
         self.loudest_dbfs = -120.0
-        self._progress = progress
+        self._progress, self._notice = progress, notice
         self._length_s = 0.0
         self._is_over = False
         self._session = Session(
@@ -186,6 +191,8 @@ class _Conversation:
                 self._progress(min(seconds / self._length_s, 1.0))
             case Levels(input_dbfs=level):
                 self.loudest_dbfs = max(self.loudest_dbfs, level)
+            case EngineNotice(message) if self._notice is not None:
+                self._notice(message)
             case ReplyFinished(turn_id=turn_id):
                 self._keep_speech(turn_id)
             case ReplyCut(turn_id=turn_id):

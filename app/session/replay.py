@@ -29,7 +29,6 @@ from app.session.commands import (
     Command,
     ContinueConversation,
     DeleteTurn,
-    EngineFactory,
     HoldToTalk,
     PlaySample,
     RetryTurn,
@@ -38,6 +37,7 @@ from app.session.commands import (
 )
 from app.session.conversation_folder import SOUND, list_conversations, read_about, read_events, read_history
 from app.session.end_of_turn_worker import DetectorFactory
+from app.session.engine_source import EngineSource
 from app.session.events import (
     ConversationContinued,
     ErrorRaised,
@@ -75,7 +75,7 @@ class ReplayError(MossVoiceError):
 
 def replay(
     folder: Path,
-    engine_factory: EngineFactory,
+    engine_factory: EngineSource,
     *,
     vad: Vad | None = None,
     end_of_turn: DetectorFactory | None = None,

@@ -255,7 +255,7 @@ class ReplyPlayer:
             samples / rate,
             made_s,
             turn.user_codes,
-            -(-samples // samples_per_code),
+            -(-samples // samples_per_code) if samples_per_code else 0,
         )
         self._emit(cut)
         return cut

@@ -33,6 +33,7 @@ _LAST = {
     "confirm_to_sound_ms": "confirm_to_sound",
     "voice_to_voice_ms": "voice_to_voice",
 }
+_OF_SERVER = {"server_ms": "server", "network_ms": "network"}
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
 _Reply = ReplyFinished | ReplyCut
 
@@ -90,7 +91,8 @@ class ConversationReport:
         which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
         seconds (`made_s`). timings, in ms, null where there is none: `prefill_ms` and `prefill_rows` of all
         prefill calls together, `rows_at_commit` = rows left to prefill at the commit, `step_ms` the mean of a
-        decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM,
+        decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, of a
+        server divided into `server_ms` and `network_ms`,
         `endpointing_ms` last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
         `playback_hold_reason` its cause (start_policy.StartReason), `confirm_to_sound_ms` confirmed turn to
         first sample handed to the device, `voice_to_voice_ms` last speech to first sample played.
@@ -187,6 +189,7 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
         known[key] = fmean(event.duration_ms for event in by_name[name]) if by_name[name] else None
     for key, name in _LAST.items():
         known[key] = by_name[name][-1].duration_ms if by_name[name] else None
+    known |= {key: by_name[name][-1].duration_ms for key, name in _OF_SERVER.items() if by_name[name]}
     known["playback_hold_reason"] = str(holds[-1].attributes["reason"]) if holds else None
     for key in _OF_REPLY:
         value = replies[-1].attributes.get(key) if replies else None

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,10 +24,11 @@ from app.dialog.smart_turn import WINDOW_S
 from app.dialog.vad import SileroVad, Vad
 from app.session.capture import Capture
 from app.session.clocks import Clock, RealClock
-from app.session.commands import Command, EngineFactory
+from app.session.commands import Command
 from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_jobs import Close
+from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker
 from app.session.event_log import EventLog
 from app.session.events import EngineLoading, Event, Timing
@@ -36,11 +36,8 @@ from app.session.pending_work import PendingWork
 from app.session.record_writer import RecordWriter
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
-from engine_runtime.timing import TimingEvent
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Pcm
-
-if TYPE_CHECKING:
-    from engine_runtime.engine import Engine
 
 _HISTORY_BEYOND_PRE_ROLL_MS = 1_000
 """Delay of some frames between the start of speech and its detection, or the interruption of a reply."""
@@ -63,7 +60,7 @@ class Session:
 
     def __init__(
         self,
-        engine_factory: EngineFactory,
+        engine_factory: EngineSource,
         settings: SessionSettings | None = None,
         audio_in: AudioInput | None = None,
         audio_out: AudioOutput | None = None,
@@ -193,12 +190,12 @@ class Session:
             self._loaded_percent = percent
             self._emit(EngineLoading(percent / 100))
 
-    def _on_engine(self, engine: Engine) -> None:
+    def _on_engine(self, timing: TimingBus) -> None:
         """Engine thread: from now on durations become events, and the session's own go to the same bus."""
         if self._unsubscribe is not None:
             self._unsubscribe()
-        self._unsubscribe = engine.timing.subscribe(self._on_timing)
-        self._loop.turns.use_timing(engine.timing)
+        self._unsubscribe = timing.subscribe(self._on_timing)
+        self._loop.turns.use_timing(timing)
 
     def _on_timing(self, event: TimingEvent) -> None:
         self._emit(Timing(event))

@@ -69,9 +69,9 @@ class Speculation:
         self._discarded: list[HeldReply] = []
         """Replies that the engine has not rolled back yet."""
 
-    def use_engine(self) -> None:
+    def use_engine(self, *, is_remote: bool) -> None:
         """Another engine is ready: how fast the one before was says nothing about it."""
-        self._policy = SpeculationPolicy()
+        self._policy = SpeculationPolicy(is_remote=is_remote)
 
     @property
     def is_held(self) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-OffReason = Literal["setting", "slow_engine", "slow_roll_back"]
-"""setting: switched off; slow_engine: replies are made slower than real time; slow_roll_back: the speech of a
-user who continues would wait for the engine."""
+OffReason = Literal["setting", "server", "slow_engine", "slow_roll_back"]
+"""setting: switched off; server: discarded replies would take the time of others; slow_engine: replies are
+made slower than real time; slow_roll_back: the speech of a user who continues would wait for the engine."""
 SLOW_RTF, FAST_RTF = 1.0, 0.8
 """Median real-time factor of the latest replies: nothing is speculated from the first on, again below the
 second."""
@@ -46,7 +46,9 @@ class SpeculationStats:
 class SpeculationPolicy:
     """Judges by the latest replies and roll backs; until there are any, the engine is trusted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_remote: bool = False) -> None:
+        """`is_remote`: a server makes the replies."""
+        self._is_remote = is_remote
         self._rtf: deque[float] = deque(maxlen=_LATEST)
         self._roll_backs_ms: deque[float] = deque(maxlen=_LATEST)
         self._is_slow = False
@@ -55,6 +57,8 @@ class SpeculationPolicy:
     @property
     def off_reason(self) -> OffReason | None:
         """Why nothing should be speculated, None if it should."""
+        if self._is_remote:
+            return "server"
         if self._is_slow:
             return "slow_engine"
         too_late = len(self._roll_backs_ms) == _LATEST and median(self._roll_backs_ms) > SLOW_ROLL_BACK_MS

@@ -13,7 +13,6 @@ from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_taking import TurnTaking
 from app.session.capture import Capture
 from app.session.clocks import Clock
-from app.session.commands import EngineFactory
 from app.session.decisions import Decisions
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
@@ -28,6 +27,7 @@ from app.session.engine_jobs import (
     RolledBack,
     TurnFailed,
 )
+from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker
 from app.session.events import CancelReason, ErrorRaised, Event, SessionState, TurnCommitted, TurnSource
 from app.session.playback import Playback
@@ -110,7 +110,7 @@ class TurnControl:
 
     def use_engine(self, engine: Loaded) -> None:
         """The engine is ready."""
-        self.speculation.use_engine()
+        self.speculation.use_engine(is_remote=engine.is_remote)
         self._player.use_engine(engine)
         self._feed.set_rate(engine.input_sample_rate)
 
@@ -196,7 +196,7 @@ class TurnControl:
 
     # ---- the engine ----
 
-    def load_engine(self, factory: EngineFactory) -> None:
+    def load_engine(self, factory: EngineSource) -> None:
         """Load another engine in place of the present one."""
         self.cancel("replaced")
         self._worker.submit(Load(factory))

@@ -15,7 +15,8 @@ from app.gui.applied_preferences import AppliedPreferences
 from app.gui.bridge import SessionBridge
 from app.gui.engine_switch import EngineSwitch
 from app.gui.preferences import Preferences, PreferenceStore
-from app.session.commands import EngineFactory, LoadEngine
+from app.session.commands import LoadEngine
+from app.session.engine_source import EngineFactory
 from app.session.events import EngineReady, ErrorRaised
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.server.audio_format import FORMATS, PCM16
+from app.audio.wire_format import FORMATS, PCM16
 from app.server.realtime_session import EngineRates, RealtimeSession
 from app.session.end_of_turn_worker import Pause
 from app.session.engine_jobs import Ask, Cancel, Commit, Hear, Interrupt, OpenTurn, Remember, Remove, Reopen

@@ -27,8 +27,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from app.audio.resample import Resampler
 from app.audio.wav import read_beginning
+from app.audio.wire_format import PCM16
 from app.server.access import Access, AccessError
-from app.server.audio_format import PCM16
 from app.server.run import ServeError, ServeSettings, serve
 from tests.doubles.scripted_engine import ScriptedEngine
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.server.audio_format import PCMU
+from app.audio.wire_format import PCMU
 from app.server.protocol import ProtocolError
 from app.server.session_config import SessionConfig, TurnDetection
 from engine_runtime.types import Modality

@@ -1,4 +1,4 @@
-"""The audio formats of the Realtime protocol: PCM16 at 24 kHz, and G.711 mu-law and A-law at 8 kHz.
+"""The audio formats of the Realtime protocol: PCM16, usually at 24 kHz, and G.711 mu-law and A-law at 8 kHz.
 
 In: bytes of the wire, or samples at the rate of the format. Out: the other. A byte or sample stands for
 itself, so blocks of any length may be converted apart. Pure; any thread.
@@ -28,18 +28,18 @@ class AudioFormat:
 
     def document(self) -> dict[str, Any]:
         """As in the protocol: PCM names its rate, the others have only one."""
-        return {"type": self.type} | ({"rate": self.sample_rate} if self is PCM16 else {})
+        return {"type": self.type} | ({"rate": self.sample_rate} if self.type == PCM16.type else {})
 
     def decode(self, data: bytes) -> Pcm:
         """Bytes of whole samples to samples [n]."""
-        if self is PCM16:
+        if self.type == PCM16.type:
             return np.frombuffer(data, dtype="<i2").astype(np.float32) / 32_768.0
         return _decoded(self.type)[np.frombuffer(data, dtype=np.uint8)].astype(np.float32) / 32_768.0
 
     def encode(self, pcm: Pcm) -> bytes:
         """Samples [n] to bytes; what is beyond full scale is clipped."""
         samples = np.clip(np.rint(pcm * 32_768.0), -32_768, 32_767).astype(np.int16)
-        if self is PCM16:
+        if self.type == PCM16.type:
             return bytes(samples.astype("<i2").tobytes())
         return bytes(_codes(self.type)[samples.astype(np.int32) + 32_768].tobytes())
 
@@ -48,6 +48,11 @@ PCM16 = AudioFormat("audio/pcm", _PCM_RATE, 2)
 PCMU = AudioFormat("audio/pcmu", _TELEPHONE_RATE, 1)
 PCMA = AudioFormat("audio/pcma", _TELEPHONE_RATE, 1)
 FORMATS = {known.type: known for known in (PCM16, PCMU, PCMA)}
+
+
+def pcm_at(sample_rate: int) -> AudioFormat:
+    """PCM16 at another rate: some servers use 16 kHz."""
+    return AudioFormat(PCM16.type, sample_rate, PCM16.sample_bytes)
 
 
 @cache

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from app.server.audio_format import FORMATS, PCM16, PCMA, PCMU, AudioFormat
+from app.audio.wire_format import FORMATS, PCM16, PCMA, PCMU, AudioFormat, pcm_at
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -38,3 +38,4 @@ def test_names_and_documents() -> None:
     assert sorted(FORMATS) == ["audio/pcm", "audio/pcma", "audio/pcmu"]
     assert PCM16.document() == {"type": "audio/pcm", "rate": 24_000}
     assert PCMA.document() == {"type": "audio/pcma"}
+    assert pcm_at(16_000).document() == {"type": "audio/pcm", "rate": 16_000}

@@ -1,0 +1,1 @@
+"""A Realtime server as the engine of a session."""

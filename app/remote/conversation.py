@@ -1,0 +1,359 @@
+"""The conversation of a session with a Realtime server: jobs in, client events out, and the way back.
+
+In: jobs of the session (`carry_out`), events of the server (`on_event`), connections that come and go
+(`connect`, `lose`). Out: client events, results for the session. It knows no socket and no thread, and keeps
+what was said, so that another connection continues where the last one ended: the exchanges are created
+again, speech in progress is sent again, and a reply of which nothing came yet is requested again. Event loop.
+
+The client ends the turns of the user. A server that does so itself in spite of session.update is left to:
+it gets the silence after the speech, and answers without being asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from app.remote.dialect import Json, ServerSession, event_name, id_of, read_session
+from app.remote.exchange import RemoteExchange, forget_old_speech
+from app.remote.response import TIMINGS, RemoteResponse
+from app.remote.uplink import Uplink
+from app.session.engine_jobs import (
+    Ask,
+    AskAgain,
+    Cancel,
+    Commit,
+    Forget,
+    Hear,
+    Interrupt,
+    Job,
+    OpenTurn,
+    Remember,
+    Remove,
+    Reopen,
+    ReplyMade,
+    ReplyResult,
+    Restore,
+    RestoreFailed,
+    RolledBack,
+    TurnFailed,
+)
+from app.session.engine_source import JobDesk
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteConversation:
+    """See the module."""
+
+    def __init__(
+        self,
+        session: ServerSession,
+        desk: JobDesk,
+        timing: TimingBus,
+        renew: Callable[[], None],
+        round_trip_s: Callable[[], float | None],
+    ) -> None:
+        """`session` has the rates that hold for the whole conversation; `connect` follows. `renew` asks for
+        another connection, for a new conversation. `round_trip_s` is that of the latest ping."""
+        self._in_rate, self._out_rate = session.input_format.sample_rate, session.output_format.sample_rate
+        self._uplink = Uplink(session, self._in_rate)
+        self._desk, self._timing, self._renew = desk, timing, renew
+        self._round_trip_s = round_trip_s
+        self._exchanges: dict[int, RemoteExchange] = {}
+        self._turn: RemoteExchange | None = None
+        """Of the turn in progress."""
+        self._scope = CancelScope()
+        """Of that turn."""
+        self._response: RemoteResponse | None = None
+        """The latest one that was requested."""
+        self._known: dict[str, RemoteResponse] = {}
+        """Those that the server has begun, by its id."""
+        self._early: list[Json] = []
+        """Events of a response to a turn that the server ended, before the session did."""
+        self._reports_timings: bool | None = None
+        """Whether the server sends its own; None until a spoken reply is over."""
+
+    # ---- connections ----
+
+    def connect(self, session: ServerSession, emit: Callable[[Json], None]) -> None:
+        """There is a connection, with a new session of the server."""
+        self._uplink.open(session, emit)
+        self._known.clear()
+        self._early.clear()
+        for exchange in self._exchanges.values():
+            exchange.user_items, exchange.reply_item = [], ""
+            if exchange.is_answered:
+                self._uplink.say_again(exchange)
+        turn, response = self._turn, self._response
+        if turn is not None and not turn.is_answered:
+            self._uplink.append_all(turn)
+            if response is not None and response.exchange is turn and not response.is_over:
+                self._uplink.request(response)
+
+    def lose(self) -> None:
+        """The connection is lost."""
+        self._uplink.close()
+        response = self._response
+        if response is not None and not response.is_over and response.has_output:
+            self._end(response, "cancelled")
+
+    def close(self) -> None:
+        """The conversation is over."""
+        self._uplink.close()
+        if self._response is not None and not self._response.is_over:
+            self._stop(self._response)
+
+    # ---- jobs ----
+
+    def carry_out(self, job: Job) -> None:
+        """Execute a job of the session, other than Load and Close."""
+        match job:
+            case OpenTurn(turn_id, reply, scope) if not scope.is_cancelled:
+                self._turn = RemoteExchange(turn_id, reply, self._in_rate)
+                self._exchanges[turn_id] = self._turn
+                self._scope = scope
+            case Hear(turn_id, pcm) if (turn := self._open(turn_id)) is not None:
+                turn.hear(pcm)
+                self._uplink.append(pcm)
+            case Ask(turn_id, text) if (turn := self._open(turn_id)) is not None:
+                turn.text = text
+            case AskAgain(turn_id, earlier_id) if (turn := self._open(turn_id)) is not None:
+                self._ask_again(turn, earlier_id)
+            case Commit(turn_id, reply, scope=scope) if (turn := self._open(turn_id)) is not None:
+                self._commit(turn, reply, scope)
+            case Reopen(_, scope):
+                self._reopen(scope)
+            case Cancel(turn_id) if (turn := self._exchanges.get(turn_id)) is not None:
+                if turn.is_spoken:
+                    self._uplink.clear()
+                self._drop(turn)
+            case Interrupt(turn_id, samples, characters) if turn_id in self._exchanges:
+                self._interrupt(self._exchanges[turn_id], samples, characters)
+            case Remove(turn_id) if turn_id in self._exchanges:
+                self._drop(self._exchanges[turn_id])
+            case Remember():
+                self._remember(job)
+            case Forget():
+                self._forget()
+            case Restore():
+                self._forget()
+                what = "A server cannot continue a conversation that was held with a model on this computer."
+                advice = "Choose that model in the settings, or begin a new conversation."
+                self._desk.give(RestoreFailed(what, advice))
+
+    def _open(self, turn_id: int) -> RemoteExchange | None:
+        """The turn in progress if it is this one and still wanted."""
+        turn = self._turn
+        is_it = turn is not None and turn.turn_id == turn_id and not self._scope.is_cancelled
+        return turn if is_it else None
+
+    def _ask_again(self, turn: RemoteExchange, earlier_id: int) -> None:
+        earlier = self._exchanges.get(earlier_id)
+        if earlier is None or not (earlier.text or earlier.transcript or earlier.speech):
+            what = "That question is not remembered any more."
+            self._desk.give(TurnFailed(turn.turn_id, what, "Ask it again yourself."))
+            return
+        turn.take_question(earlier)
+        for known in list(self._exchanges.values()):
+            if earlier_id <= known.turn_id < turn.turn_id:
+                self._drop(known)
+        self._uplink.append_all(turn)
+
+    def _commit(self, turn: RemoteExchange, reply: Modality, scope: CancelScope) -> None:
+        def give(event: ReplyEvent) -> None:
+            self._desk.give(ReplyResult(scope, event))
+
+        if self._reports_timings is None and self._response is not None and self._response.has_output:
+            self._reports_timings = False
+        turn.modality = reply
+        response = RemoteResponse(turn, reply, scope, self._out_rate, self._timing, give)
+        self._response = response
+        self._desk.begin()
+        forget_old_speech(self._exchanges.values())
+        if self._uplink.is_open:
+            self._uplink.request(response)
+        early, self._early = self._early, []
+        for event in early:
+            self.on_event(event)
+
+    def _reopen(self, scope: CancelScope) -> None:
+        response = self._response
+        if response is not None and response.scope is scope:
+            turn = response.exchange
+            response.is_reopened = True
+            self._stop(response)
+            if response.has_output:
+                self._begin_again(turn)
+            turn.said, turn.samples, turn.is_answered = [], 0, False
+        self._desk.give(RolledBack(scope, 0, self._timing.clock_ns()))
+
+    def _begin_again(self, turn: RemoteExchange) -> None:
+        """The server counts the turn as answered: take it out, and send its speech once more."""
+        self._uplink.delete(turn)
+        self._uplink.clear()
+        self._uplink.append_all(turn)
+
+    def _interrupt(self, exchange: RemoteExchange, samples: int, characters: int) -> None:
+        response = self._response
+        if response is not None and response.exchange is exchange:
+            self._stop(response)
+        is_spoken = exchange.modality is Modality.SPEECH
+        if not (samples if is_spoken else characters):
+            self._drop(exchange)
+            return
+        is_shorter = is_spoken and samples < exchange.samples
+        exchange.cut(samples, characters)
+        if is_shorter:
+            self._uplink.truncate(exchange, samples * 1000 // self._out_rate)
+
+    def _remember(self, job: Remember) -> None:
+        exchange = RemoteExchange(job.turn_id, Modality.TEXT, self._in_rate, is_answered=True)
+        if isinstance(job.question, str):
+            exchange.text = job.question
+        else:
+            exchange.hear(job.question)
+        exchange.said = [(0, job.reply)]
+        self._exchanges[job.turn_id] = exchange
+        self._uplink.say_again(exchange)
+
+    def _forget(self) -> None:
+        if self._response is not None:
+            self._stop(self._response)
+        if self._exchanges:
+            self._exchanges.clear()
+            self._turn = self._response = None
+            self._renew()
+
+    def _drop(self, exchange: RemoteExchange) -> None:
+        """The exchange never was."""
+        if self._response is not None and self._response.exchange is exchange:
+            self._stop(self._response)
+        if self._turn is exchange:
+            self._turn = None
+        self._exchanges.pop(exchange.turn_id, None)
+        self._uplink.delete(exchange)
+
+    def _stop(self, response: RemoteResponse) -> None:
+        """Nothing more is wanted of the response."""
+        if not response.is_over:
+            response.is_over = True
+            self._desk.done()
+            self._uplink.cancel(response)
+
+    # ---- from the server ----
+
+    def on_event(self, event: Json) -> None:
+        """The next event of the server; what is unknown is passed over."""
+        name, uplink = event_name(event), self._uplink
+        if name == "session.updated":
+            uplink.session = read_session(event, uplink.session)
+            uplink.ends_turns = uplink.session.detects_turns is True
+        elif name == "input_audio_buffer.speech_started":
+            uplink.ends_turns = True
+            self._early.clear()
+        elif name == "input_audio_buffer.committed":
+            self._name_speech(str(event.get("item_id") or ""))
+        elif name == "conversation.item.input_audio_transcription.completed":
+            self._note_transcript(event)
+        elif name == "error":
+            self._on_error(event)
+        elif name == "response.created" and uplink.requested and (own_id := id_of(event.get("response"))):
+            begun = uplink.requested.popleft()
+            begun.response_id = own_id
+            self._known[own_id] = begun
+        elif name.startswith("response.") or name == TIMINGS:
+            response = self._response_of(event)
+            if response is not None:
+                self._on_response(response, name, event)
+            elif uplink.ends_turns:
+                self._early.append(event)
+
+    def _name_speech(self, item_id: str) -> None:
+        if not self._uplink.committed:
+            return  # of a turn that the server ended too early
+        exchange = self._uplink.committed.popleft()
+        exchange.user_items.append(item_id)
+        if self._exchanges.get(exchange.turn_id) is not exchange:
+            self._uplink.delete(exchange)  # it was dropped meanwhile
+
+    def _note_transcript(self, event: Json) -> None:
+        text = str(event.get("transcript") or "").strip()
+        for exchange in self._exchanges.values():
+            if event.get("item_id") in exchange.user_items and text:
+                exchange.transcript = f"{exchange.transcript} {text}".strip()
+
+    def _response_of(self, event: Json) -> RemoteResponse | None:
+        """The response that an event belongs to: the latest one where the event does not say."""
+        own_id = id_of(event.get("response")) or str(event.get("response_id") or "")
+        return self._known.get(own_id) if own_id else self._response
+
+    def _on_response(self, response: RemoteResponse, name: str, event: Json) -> None:
+        if name == "response.output_item.added":
+            self._note_item(response, id_of(event.get("item")))
+        elif name == TIMINGS:
+            self._reports_timings = True
+            response.report(event, None)
+            if isinstance(rtf := event.get("rtf_total"), int | float):
+                self._desk.give(ReplyMade(float(rtf)))
+        elif response.is_over or response.scope.is_cancelled:
+            return
+        elif name == "response.output_audio.delta":
+            response.add_audio(event.get("delta"), self._uplink.session.output_format)
+        elif name in ("response.output_audio_transcript.delta", "response.output_text.delta"):
+            response.add_text(str(event.get("delta") or ""))
+        elif name in ("response.output_audio_transcript.done", "response.output_text.done"):
+            response.complete_text(str(event.get("transcript") or event.get("text") or ""))
+        elif name == "response.done":
+            self._on_done(response, event.get("response"))
+
+    def _note_item(self, response: RemoteResponse, item_id: str) -> None:
+        exchange = response.exchange
+        if not response.is_over:
+            exchange.reply_item = item_id
+        elif item_id and not response.has_output:
+            # It had begun when it was cancelled; nobody hears it.
+            self._uplink.delete_items([item_id])
+            if response.is_reopened and self._turn is exchange and self._response is response:
+                self._begin_again(exchange)
+
+    def _on_done(self, response: RemoteResponse, described: object) -> None:
+        known: Json = described if isinstance(described, dict) else {}
+        status, details = known.get("status"), known.get("status_details")
+        if status == "failed":
+            error = details.get("error") if isinstance(details, dict) else None
+            self._fail(response, error if isinstance(error, dict) else {})
+        elif status == "cancelled":
+            self._end(response, "cancelled")
+        else:
+            self._end(response, "length" if status == "incomplete" else "stop")
+
+    def _end(self, response: RemoteResponse, reason: FinishReason) -> None:
+        response.end(reason)
+        round_trip_s = self._round_trip_s()
+        if self._reports_timings is False and round_trip_s is not None:
+            response.report({}, round_trip_s)
+        self._desk.done()
+
+    def _on_error(self, event: Json) -> None:
+        """A request that failed fails its turn; anything else is noted."""
+        described = event.get("error")
+        error: Json = described if isinstance(described, dict) else {}
+        event_id = error.get("event_id") or event.get("event_id")
+        for response in list(self._uplink.requested):
+            if response.event_id and event_id == response.event_id:
+                self._uplink.requested.remove(response)
+                if not response.is_over:
+                    self._fail(response, error)
+                return
+        _log.info("the server refused an event: %s", str(error.get("code") or error.get("type"))[:80])
+
+    def _fail(self, response: RemoteResponse, error: Json) -> None:
+        response.is_over = True
+        self._desk.done()
+        said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
+        what = f"The server could not answer: {said}."
+        advice = "Ask again; if it happens again, look at the log of the server."
+        self._desk.give(TurnFailed(response.exchange.turn_id, what, advice))

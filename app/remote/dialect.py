@@ -1,0 +1,140 @@
+"""What the servers of the Realtime protocol have in common: events under one name, sessions as one value.
+
+In: server events of any dialect, GA or older. Out: their GA names; model and audio formats of a session, and
+the session.update that gives the turns to the client. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.audio.wire_format import FORMATS, PCM16, AudioFormat, pcm_at
+from engine_runtime.types import Modality
+
+Json = dict[str, Any]
+
+_GA_NAMES = {
+    "response.audio.delta": "response.output_audio.delta",
+    "response.audio.done": "response.output_audio.done",
+    "response.audio_transcript.delta": "response.output_audio_transcript.delta",
+    "response.audio_transcript.done": "response.output_audio_transcript.done",
+    "response.text.delta": "response.output_text.delta",
+    "response.text.done": "response.output_text.done",
+    "conversation.item.created": "conversation.item.added",
+}
+"""What the older dialect calls otherwise."""
+_OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+_RATES = range(8_000, 48_001)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSession:
+    """What a server says about a session."""
+
+    model: str = ""
+    is_older: bool = False
+    """Whether it is described in the dialect before GA."""
+    input_format: AudioFormat = PCM16
+    output_format: AudioFormat = PCM16
+    detects_turns: bool | None = None
+    """Whether the server ends the turns of the user; None if it does not say."""
+
+
+def event_name(event: Json) -> str:
+    """The type of an event, under its GA name."""
+    kind = str(event.get("type", ""))
+    return _GA_NAMES.get(kind, kind)
+
+
+def id_of(described: object) -> str:
+    """The id of an object of the protocol, "" if there is none."""
+    return str(described.get("id") or "") if isinstance(described, dict) else ""
+
+
+def read_session(event: Json, before: ServerSession | None = None) -> ServerSession:
+    """The session of session.created, or of session.updated after `before`. What a server does not say is as
+    before, else the protocol's default; a field of another kind than the protocol's counts as not said."""
+    before = before or ServerSession()
+    session = _object(event.get("session"))
+    audio = _object(session.get("audio"))
+    audio_in, audio_out = _object(audio.get("input")), _object(audio.get("output"))
+    is_older = "input_audio_format" in session or "modalities" in session
+    is_older = is_older or (before.is_older and not audio)
+    detects = before.detects_turns
+    for known in (session, audio_in):
+        if "turn_detection" in known:
+            detects = known["turn_detection"] is not None
+    return ServerSession(
+        str(session.get("model") or before.model),
+        is_older,
+        _format(
+            audio_in.get("format") or session.get("input_audio_format"),
+            _rate(session, "input"),
+            before.input_format,
+        ),
+        _format(
+            audio_out.get("format") or session.get("output_audio_format"),
+            _rate(session, "output"),
+            before.output_format,
+        ),
+        detects,
+    )
+
+
+def session_update(session: ServerSession) -> Json:
+    """The session.update that begins a conversation: the announced formats, and no turn detection of the
+    server."""
+    if session.is_older:
+        changed: Json = {"modalities": ["audio", "text"], "turn_detection": None}
+    else:
+        audio_in = {"format": session.input_format.document(), "turn_detection": None}
+        audio_out = {"format": session.output_format.document()}
+        changed = {
+            "type": "realtime",
+            "output_modalities": ["audio"],
+            "audio": {"input": audio_in, "output": audio_out},
+        }
+    return {"type": "session.update", "session": changed}
+
+
+def response_create(session: ServerSession, modality: Modality) -> Json:
+    """The response.create for a reply of this kind."""
+    if session.is_older:
+        kinds = ["text"] if modality is Modality.TEXT else ["audio", "text"]
+        return {"type": "response.create", "response": {"modalities": kinds}}
+    kinds = ["text"] if modality is Modality.TEXT else ["audio"]
+    return {"type": "response.create", "response": {"output_modalities": kinds}}
+
+
+def message(role: str, text: str, item_id: str, *, is_older: bool) -> Json:
+    """The conversation.item.create of a text."""
+    assistant = "text" if is_older else "output_text"
+    part = {"type": "input_text" if role == "user" else assistant, "text": text}
+    item = {"id": item_id, "type": "message", "role": role, "content": [part]}
+    return {"type": "conversation.item.create", "item": item}
+
+
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _rate(session: Json, side: str) -> int | None:
+    """The sample rate where a server names it outside the format."""
+    for name in (f"{side}_audio_sample_rate", f"{side}_sample_rate", "sample_rate"):
+        rate = session.get(name)
+        if isinstance(rate, int) and rate in _RATES:
+            return rate
+    return None
+
+
+def _format(value: Any, rate: int | None, before: AudioFormat) -> AudioFormat:
+    if value is None and rate is None:
+        return before
+    named = _object(value)
+    kind = named.get("type") if named else value
+    known = FORMATS.get(_OLDER_FORMATS.get(str(kind), str(kind)), PCM16)
+    own = named.get("rate", rate)
+    if known is not PCM16 or not isinstance(own, int) or own not in _RATES or own == PCM16.sample_rate:
+        return known
+    return pcm_at(own)

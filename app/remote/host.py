@@ -1,0 +1,208 @@
+"""The engine of a session on a Realtime server: connects, reconnects, hands jobs and events over.
+
+In: the desk of the session. Out: what `RemoteConversation` makes of it. A lost connection is announced once,
+and tried again with growing waits. Runs an event loop in the engine thread; jobs wake it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from app.remote.address import ServerAddress
+from app.remote.conversation import RemoteConversation
+from app.remote.dialect import Json
+from app.remote.link import Link, LinkError
+from app.session.engine_jobs import Close, EngineNotice, Load, Loaded
+from app.session.engine_source import EngineSource, JobDesk
+from engine_runtime.timing import TimingBus
+
+WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5)
+"""Before the attempts to connect again; the last one repeats. So a server that is back is noticed within 1.5
+s."""
+GIVE_UP_S = 300.0
+"""After the connection was lost."""
+_STABLE_S = 5.0
+"""A connection that lasts this long is one; others count as attempts."""
+_log = logging.getLogger(__name__)
+
+
+class RemoteHost:
+    """An `EngineHost` for one server."""
+
+    def __init__(self, address: ServerAddress, *, give_up_s: float = GIVE_UP_S) -> None:
+        self._address = address
+        self._give_up_s = give_up_s
+
+    def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
+        """See `EngineHost`."""
+
+        async def hold() -> EngineSource | None:
+            line = _Line(self._address, desk, self._give_up_s)
+            return await line.hold(keeps_history=not has_history)
+
+        return asyncio.run(hold())
+
+
+class _Line:
+    """One conversation, over as many connections as it takes."""
+
+    def __init__(self, address: ServerAddress, desk: JobDesk, give_up_s: float) -> None:
+        self._address, self._desk, self._give_up_s = address, desk, give_up_s
+        self._loop = asyncio.get_running_loop()
+        self._timing = TimingBus()
+        self._conversation: RemoteConversation | None = None
+        self._link: Link | None = None
+        self._outgoing: asyncio.Queue[Json] = asyncio.Queue()
+        self._over: asyncio.Future[EngineSource | None] = self._loop.create_future()
+        """The source of the next engine, None to end."""
+        self._renewal = asyncio.Event()
+        """Another connection is wanted, for a new conversation."""
+        self._is_announced = False
+        """Whether the user was told that there is no connection."""
+
+    async def hold(self, *, keeps_history: bool) -> EngineSource | None:
+        """Hold the conversation. LinkError if there is no connection, or none any more."""
+        began_s = time.perf_counter()
+        link = await Link.open(self._address)
+        session = link.session
+        self._conversation = RemoteConversation(
+            session, self._desk, self._timing, self._renewal.set, self._round_trip_s
+        )
+        loaded = Loaded(
+            session.model or self._address.name,
+            time.perf_counter() - began_s,
+            session.input_format.sample_rate,
+            session.output_format.sample_rate,
+            samples_per_code=0,
+            keeps_history=keeps_history,
+            is_remote=True,
+        )
+        self._desk.ready(loaded, self._timing)
+        self._desk.on_job(self._wake)
+        try:
+            self._take_jobs()
+            await self._hold(link, self._conversation)
+        finally:
+            self._desk.on_job(None)
+            self._conversation.close()
+        return self._over.result()
+
+    async def _hold(self, first: Link, conversation: RemoteConversation) -> None:
+        link: Link | None = first
+        lost_s: float | None = None
+        while link is not None:
+            opened_s = self._loop.time()
+            problem = await self._use(link, conversation)
+            if self._over.done():
+                return
+            if self._loop.time() - opened_s >= _STABLE_S:
+                lost_s = None
+            lost_s = self._loop.time() if lost_s is None else lost_s
+            if problem is not None and not problem.is_expected:
+                self._announce(problem)
+            link = await self._reconnect(lost_s)
+            if link is not None and self._is_announced:
+                self._is_announced = False
+                self._desk.give(EngineNotice(f"The connection to {self._address.name} is back."))
+
+    async def _use(self, link: Link, conversation: RemoteConversation) -> LinkError | None:
+        """Converse over one connection; returns why it was lost, None if it is not wanted any more."""
+        self._link, self._outgoing = link, asyncio.Queue()
+        self._renewal.clear()
+        conversation.connect(link.session, self._outgoing.put_nowait)
+        tasks = [
+            asyncio.create_task(self._read(link, conversation)),
+            asyncio.create_task(self._write(link)),
+            asyncio.create_task(self._renewal.wait()),
+        ]
+        try:
+            await self._first_of(*tasks)
+            for task in tasks[:2]:
+                if task.done() and (error := task.exception()) is not None:
+                    if isinstance(error, LinkError) and not error.is_final:
+                        return error
+                    raise error
+            return None
+        finally:
+            self._link = None
+            conversation.lose()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await link.close()
+
+    async def _read(self, link: Link, conversation: RemoteConversation) -> None:
+        async for event in link.events():
+            conversation.on_event(event)
+
+    async def _write(self, link: Link) -> None:
+        while True:
+            await link.send(await self._outgoing.get())
+
+    async def _reconnect(self, lost_s: float) -> Link | None:
+        """Another connection; None if there is nothing to converse about any more. LinkError if there is none
+        in time."""
+        attempt = 0
+        while True:
+            wait_s = WAITS_S[min(attempt, len(WAITS_S) - 1)]
+            attempt += 1
+            await asyncio.wait({self._over}, timeout=wait_s)
+            if self._over.done():
+                return None
+            opening = asyncio.create_task(Link.open(self._address))
+            await self._first_of(opening)
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait({opening})
+                return None
+            try:
+                return opening.result()
+            except LinkError as error:
+                _log.info("attempt %d to reconnect: %s", attempt, error.what_is_wrong)
+                if error.is_final or self._loop.time() - lost_s > self._give_up_s:
+                    raise
+                self._announce(error)
+
+    def _announce(self, problem: LinkError) -> None:
+        """Tell the user, once, that there is no connection."""
+        if not self._is_announced:
+            self._is_announced = True
+            text = f"{problem.what_is_wrong} It is being restored, and the conversation goes on then."
+            self._desk.give(EngineNotice(text))
+
+    async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:
+        """Wait until one of them is done, or the conversation is over."""
+        await asyncio.wait([*tasks, self._over], return_when=asyncio.FIRST_COMPLETED)
+
+    # ---- jobs ----
+
+    def _wake(self) -> None:
+        """There is a job. Dialog thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._take_jobs)
+
+    def _take_jobs(self) -> None:
+        while not self._over.done() and (job := self._desk.take()) is not None:
+            try:
+                if isinstance(job, Close):
+                    self._over.set_result(None)
+                elif isinstance(job, Load):
+                    self._desk.begin()  # until it is loaded
+                    self._over.set_result(job.factory)
+                elif self._conversation is not None:
+                    self._conversation.carry_out(job)
+            finally:
+                self._desk.done()
+
+    def _round_trip_s(self) -> float | None:
+        return None if self._link is None else self._link.round_trip_s
+
+
+def remote_source(address: ServerAddress) -> Callable[[], RemoteHost]:
+    """The server as the engine of a session."""
+    return lambda: RemoteHost(address)

@@ -1,0 +1,201 @@
+"""One WebSocket to a Realtime server.
+
+In: an address. Out: a connection with the session that the server described, its events; every failure as a
+`LinkError` in words for the user. The only file that imports websockets. Event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from typing import Self
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, ProxyError
+
+from app.remote.address import ServerAddress
+from app.remote.dialect import Json, ServerSession, event_name, read_session
+from engine_runtime.errors import MossVoiceError
+
+OPEN_S = 10.0
+"""Limit for the handshake, and for the session of the server after it."""
+_PING_S = 5.0
+"""Between pings, and for their answers: what is lost without a word is noticed within twice that."""
+_CLOSE_S = 1.0
+_LARGEST_EVENT = 16 * 1024 * 1024
+_SHOWN = 300
+_GOING_AWAY = 1001
+_RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class LinkError(MossVoiceError):
+    """There is no connection, or none any more."""
+
+    def __init__(self, message: str, *, is_final: bool = False, is_expected: bool = False) -> None:
+        """`is_final`: another attempt would fail in the same way. `is_expected`: the server has ended a
+        session that was long or idle, and takes another one."""
+        super().__init__(message)
+        self.is_final, self.is_expected = is_final, is_expected
+
+
+class Link:
+    """A connection whose session has begun."""
+
+    def __init__(self, address: ServerAddress, socket: ClientConnection, session: ServerSession) -> None:
+        self.session = session
+        self._address, self._socket = address, socket
+
+    @classmethod
+    async def open(cls, address: ServerAddress) -> Self:
+        """Connect, and wait for the session of the server. LinkError says why there is none."""
+        quiet = logging.Logger("websockets")
+        quiet.disabled = True  # its debug records have the headers, and with them the key
+        headers = {"Authorization": f"Bearer {address.key}"} if address.key else {}
+        try:
+            connection = await connect(
+                address.url,
+                additional_headers=headers,
+                logger=quiet,
+                proxy=None if address.is_loopback else True,
+                open_timeout=OPEN_S,
+                ping_interval=_PING_S,
+                ping_timeout=_PING_S,
+                close_timeout=_CLOSE_S,
+                max_size=_LARGEST_EVENT,
+            )
+        except (OSError, EOFError, InvalidHandshake, InvalidURI) as error:
+            raise _refusal(address, error) from error
+        try:
+            async with asyncio.timeout(OPEN_S):
+                while True:
+                    event = _event_of(address, await connection.recv())
+                    if event_name(event) == "session.created":
+                        return cls(address, connection, read_session(event))
+                    if event_name(event) == "error":
+                        raise LinkError(f"{address.name} refused a session: {_message_of(event)}.")
+        except TimeoutError:
+            await connection.close()
+            raise LinkError(
+                f"{address.name} did not begin a session within {OPEN_S:g} s. Check that it is a Realtime "
+                "server, and its log.",
+            ) from None
+        except ConnectionClosed as error:
+            raise _loss(address, error) from error
+        except BaseException:
+            await connection.close()
+            raise
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """That of the latest ping, None before the first one was answered."""
+        return self._socket.latency or None
+
+    async def events(self) -> AsyncIterator[Json]:
+        """The events of the server until the connection is lost, which is a LinkError."""
+        try:
+            while True:
+                yield _event_of(self._address, await self._socket.recv())
+        except ConnectionClosed as error:
+            raise _loss(self._address, error) from error
+
+    async def send(self, event: Json) -> None:
+        """Send an event. LinkError if the connection is lost."""
+        try:
+            await self._socket.send(json.dumps(event))
+        except ConnectionClosed as error:
+            raise _loss(self._address, error) from error
+
+    async def close(self) -> None:
+        """Close the connection; waits a second at most."""
+        await self._socket.close()
+
+
+def _event_of(address: ServerAddress, data: str | bytes) -> Json:
+    try:
+        event = json.loads(data)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise LinkError(
+            f"{address.name} sent something that is no event of the Realtime protocol. Check the address.",
+            is_final=True,
+        )
+    return event
+
+
+def _message_of(event: Json) -> str:
+    error = event.get("error")
+    said = error.get("message") if isinstance(error, dict) else None
+    return str(said or "no reason given")[:_SHOWN].rstrip(".")
+
+
+def _loss(address: ServerAddress, error: ConnectionClosed) -> LinkError:
+    if error.rcvd is None:
+        return LinkError(f"The connection to {address.name} was lost.")
+    reason = error.rcvd.reason[:_SHOWN] or "no reason given"
+    what = f"{address.name} closed the connection ({error.rcvd.code}: {reason})."
+    return LinkError(what, is_expected=error.rcvd.code == _GOING_AWAY)
+
+
+def _refusal(address: ServerAddress, error: Exception) -> LinkError:
+    """Why there is no connection, and what to do about it."""
+    name = address.name
+    if isinstance(error, InvalidStatus):
+        return _of_status(name, error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return LinkError(
+            f"The certificate of {name} cannot be verified: {error.verify_message}. Use the name that it is "
+            "made out to; for a certificate of your own set SSL_CERT_FILE.",
+            is_final=True,
+        )
+    if isinstance(error, ssl.SSLError):
+        return LinkError(
+            f"{name} does not speak TLS as expected ({error.reason}). If it has no certificate, use ws://.",
+            is_final=True,
+        )
+    if isinstance(error, TimeoutError):
+        return LinkError(f"{name} did not answer within {OPEN_S:g} s. Check the address and the network.")
+    if isinstance(error, socket.gaierror):
+        return LinkError(f"The host of {name} was not found. Check the address and the network.")
+    if isinstance(error, ConnectionRefusedError):
+        return LinkError(f"{name} refused the connection. Check that the server runs, and its port.")
+    if isinstance(error, ProxyError):
+        return LinkError(
+            f"The proxy refused a connection to {name}: {error}. Check HTTPS_PROXY and NO_PROXY."
+        )
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        return LinkError(f"{name} cannot be reached: {error.strerror or error}. Check the network.")
+    if address.is_encrypted:
+        return LinkError(
+            f"{name} hung up before TLS was set up. Check the address; without a certificate it begins with "
+            "ws://.",
+        )
+    return LinkError(
+        f"{name} is no WebSocket server, or has TLS. Check the address; with a certificate it begins with "
+        "wss://.",
+    )
+
+
+def _of_status(name: str, error: InvalidStatus) -> LinkError:
+    status = error.response.status_code
+    try:
+        said = _message_of(json.loads(error.response.body or b"{}"))
+    except (ValueError, AttributeError):
+        said = "no reason given"
+    if status == 401:
+        return LinkError(
+            f"{name} does not accept the key: {said}. Check the key of the server.", is_final=True
+        )
+    if status == 403:
+        return LinkError(f"{name} does not let this client in: {said}. Ask who runs it.", is_final=True)
+    if status == 503:
+        return LinkError(f"{name} takes no conversation now: {said}. Try again later.")
+    is_final = status not in _RETRY_STATUS
+    return LinkError(
+        f"{name} answered with HTTP {status}: {said}. Check the address; its path is usually /v1/realtime.",
+        is_final=is_final,
+    )

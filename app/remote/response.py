@@ -1,0 +1,156 @@
+"""One response of a server: from its events to the events of a reply, and to durations.
+
+In: the events of the response. Out: reply events for the session; the timings commit, first_audio, server,
+network and reply. Pure apart from the clock of the timing bus; one thread.
+
+    network  Request to first audio, minus the server's own time to first audio where the server sends that
+             (moss_voice.response.timings), else the round trip of a ping.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+
+import numpy as np
+
+from app.audio.resample import Resampler
+from app.audio.wire_format import AudioFormat
+from app.remote.dialect import Json
+from app.remote.exchange import RemoteExchange
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import (
+    CancelScope,
+    FinishReason,
+    Modality,
+    Pcm,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+)
+
+TIMINGS = "moss_voice.response.timings"
+
+
+class RemoteResponse:
+    """The reply to one commit."""
+
+    def __init__(
+        self,
+        exchange: RemoteExchange,
+        modality: Modality,
+        scope: CancelScope,
+        out_rate: int,
+        timing: TimingBus,
+        give: Callable[[ReplyEvent], None],
+    ) -> None:
+        """`out_rate` is that of the reply audio for the session, in Hz."""
+        self.exchange = exchange
+        self.modality = modality
+        self.scope = scope
+        """Of the commit; cancelled when the reply is not wanted any more."""
+        self.response_id = ""
+        """As the server calls it; "" until it does."""
+        self.event_id = ""
+        """Of the request."""
+        self.is_over = False
+        self.is_reopened = False
+        """Whether the user continued the turn that it answers."""
+        self._out_rate, self._timing, self._give = out_rate, timing, give
+        self._asked_ns = timing.clock_ns()
+        self._first_ns: int | None = None
+        self._held: list[str] = []
+        """Text that came before the first audio: it counts as output with that."""
+        self._resampler: Resampler | None = None
+        self._chunks = 0
+        timing.emit("commit", exchange.turn_id, self._asked_ns, 0)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether a part of the reply was given to the session."""
+        return self._first_ns is not None
+
+    def add_text(self, text: str) -> None:
+        """More of the text, or of the transcript."""
+        if self.modality is Modality.SPEECH and self._first_ns is None:
+            self._held.append(text)
+            return
+        if self._first_ns is None:
+            self._first_ns = self._timing.clock_ns()
+        self._say(text)
+
+    def complete_text(self, text: str) -> None:
+        """The whole text, from a server that may not have sent it in parts."""
+        if text and not self.exchange.said and not self._held:
+            self.add_text(text)
+
+    def add_audio(self, data: object, known: AudioFormat) -> None:
+        """More of the speech, in base64. What is none is passed over."""
+        try:
+            sound = base64.b64decode(str(data), validate=True)
+        except (binascii.Error, ValueError):
+            return
+        whole = sound[: len(sound) // known.sample_bytes * known.sample_bytes]
+        if self._resampler is None or self._resampler.in_rate != known.sample_rate:
+            self._resampler = Resampler(known.sample_rate, self._out_rate)
+        if len(whole):
+            self._play(self._resampler.push(known.decode(whole)))
+
+    def end(self, reason: FinishReason) -> None:
+        """The reply is over."""
+        if self._resampler is not None and reason != "cancelled":
+            self._play(self._resampler.finish())
+        self._release()
+        self.is_over = self.exchange.is_answered = True
+        exchange = self.exchange
+        self._give(ReplyDone(exchange.turn_id, self.modality, reason, exchange.reply, (), exchange.samples))
+
+    def report(self, event: Json, round_trip_s: float | None) -> None:
+        """Publish where the time went: with the server's own timings, or without them."""
+        if self._first_ns is None:
+            return
+        own = event if event.get("type") == TIMINGS else {}
+        waited_ns = self._first_ns - self._asked_ns
+        own_ms = own.get("ttfa_ms")
+        network_ns = round((round_trip_s or 0.0) * 1e9)
+        if isinstance(own_ms, int | float):
+            network_ns = waited_ns - round(own_ms * 1e6)
+        network_ns = min(max(network_ns, 0), waited_ns)
+        turn_id = self.exchange.turn_id
+        server_ns = waited_ns - network_ns
+        self._timing.emit("server", turn_id, self._asked_ns, server_ns)
+        if own or round_trip_s is not None:
+            self._timing.emit("network", turn_id, self._asked_ns + server_ns, network_ns)
+        rtf = own.get("rtf_total")
+        attributes = {"rtf_total": float(rtf)} if isinstance(rtf, int | float) else {}
+        audio_s = self.exchange.samples / self._out_rate
+        elapsed_ns = self._timing.clock_ns() - self._asked_ns
+        self._timing.emit("reply", turn_id, self._asked_ns, elapsed_ns, audio_s=audio_s, **attributes)
+
+    def _say(self, text: str) -> None:
+        exchange = self.exchange
+        exchange.said.append((exchange.samples, text))
+        is_subtitle = self.modality is Modality.SPEECH
+        self._give(ReplyText(exchange.turn_id, text, is_subtitle, exchange.samples))
+
+    def _release(self) -> None:
+        """Give the text that waited for sound."""
+        held, self._held = self._held, []
+        for text in held:
+            self._say(text)
+
+    def _play(self, pcm: Pcm) -> None:
+        if not len(pcm):
+            return
+        exchange = self.exchange
+        if self._first_ns is None:
+            self._first_ns = self._timing.clock_ns()
+            self._timing.emit(
+                "first_audio", exchange.turn_id, self._asked_ns, self._first_ns - self._asked_ns
+            )
+        self._release()
+        self._give(ReplyAudio(exchange.turn_id, np.ascontiguousarray(pcm), self._out_rate, self._chunks))
+        exchange.samples += len(pcm)
+        self._chunks += 1

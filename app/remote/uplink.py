@@ -1,0 +1,140 @@
+"""What a conversation tells its server: speech, questions, requests, cancels, deleted and cut items.
+
+In: exchanges and responses of `RemoteConversation`. Out: client events, each with an id. While there is no
+connection nothing is sent: the next one begins with all of it. Event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from app.remote.dialect import Json, ServerSession, message, response_create, session_update
+from app.remote.exchange import RemoteExchange, new_item_id
+from app.remote.response import RemoteResponse
+from engine_runtime.types import Pcm
+
+_SILENCE_S = 2.0
+"""After a turn, for a server that ends turns itself."""
+
+
+class Uplink:
+    """See the module."""
+
+    def __init__(self, session: ServerSession, in_rate: int) -> None:
+        """`in_rate` is that of the user's speech, in Hz."""
+        self.session = session
+        self.ends_turns = False
+        """Whether the server ends the turns of the user itself."""
+        self.requested: deque[RemoteResponse] = deque()
+        """Responses that the server has not begun."""
+        self.committed: deque[RemoteExchange] = deque()
+        """Whose speech was committed, until the server names the item."""
+        self._in_rate = in_rate
+        self._emit: Callable[[Json], None] | None = None
+        self._count = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._emit is not None
+
+    def open(self, session: ServerSession, emit: Callable[[Json], None]) -> None:
+        """There is a connection, with a new session of the server."""
+        self.session, self._emit = session, emit
+        self.ends_turns = False
+        self.requested.clear()
+        self.committed.clear()
+        emit(session_update(session))
+
+    def close(self) -> None:
+        """There is no connection."""
+        self._emit = None
+
+    # ---- items ----
+
+    def say_again(self, exchange: RemoteExchange) -> None:
+        """Create the items of a complete exchange."""
+        for event in exchange.replay(self.session):
+            self._send(event)
+
+    def delete(self, exchange: RemoteExchange) -> None:
+        """Delete what the server knows of an exchange."""
+        self.delete_items(exchange.items)
+        exchange.user_items, exchange.reply_item = [], ""
+
+    def delete_items(self, item_ids: Iterable[str]) -> None:
+        """Delete items."""
+        for item_id in item_ids:
+            self._send({"type": "conversation.item.delete", "item_id": item_id})
+
+    def truncate(self, exchange: RemoteExchange, audio_end_ms: int) -> None:
+        """No more than this was heard of a spoken reply."""
+        if exchange.is_replayed:  # its item is a text; it is the last one
+            self.delete(exchange)
+            self.say_again(exchange)
+        elif exchange.reply_item:
+            cut: Json = {"type": "conversation.item.truncate", "item_id": exchange.reply_item}
+            self._send(cut | {"content_index": 0, "audio_end_ms": audio_end_ms})
+
+    # ---- speech ----
+
+    def append(self, pcm: Pcm) -> None:
+        """More of the user's speech."""
+        known = self.session.input_format
+        if known.sample_rate == self._in_rate:
+            self._append(known.encode(pcm))
+        # Else it goes with the request: a server that came back with another rate is the exception.
+
+    def append_all(self, exchange: RemoteExchange) -> None:
+        """The speech of an exchange, once more."""
+        for block in exchange.speech_blocks(self.session.input_format):
+            self._append(block)
+
+    def clear(self) -> None:
+        """The speech that was not committed is no question."""
+        self._send({"type": "input_audio_buffer.clear"})
+
+    def _append(self, data: bytes) -> None:
+        audio = base64.b64encode(data).decode("ascii")
+        self._send({"type": "input_audio_buffer.append", "audio": audio})
+
+    # ---- responses ----
+
+    def request(self, response: RemoteResponse) -> None:
+        """Ask for a reply. The speech of the question was sent."""
+        turn, session = response.exchange, self.session
+        self.requested.append(response)
+        if turn.is_spoken:
+            if session.input_format.sample_rate != self._in_rate:
+                self.clear()
+                self.append_all(turn)
+            self.committed.append(turn)
+            if self.ends_turns:
+                silence: Pcm = np.zeros(round(_SILENCE_S * session.input_format.sample_rate), np.float32)
+                self._append(session.input_format.encode(silence))
+                return
+            self._send({"type": "input_audio_buffer.commit"})
+        else:
+            turn.user_items = [new_item_id()]
+            question = turn.text or turn.transcript
+            self._send(message("user", question, turn.user_items[0], is_older=session.is_older))
+        response.event_id = self._send(response_create(session, response.modality))
+
+    def cancel(self, response: RemoteResponse) -> None:
+        """Nothing more is wanted of a response."""
+        cancel: Json = {"type": "response.cancel"}
+        if response.response_id:
+            cancel["response_id"] = response.response_id
+        self._send(cancel)
+
+    def _send(self, event: Json) -> str:
+        """Send an event, if there is a connection; returns its id."""
+        self._count += 1
+        event_id = f"event_{self._count}"
+        if self._emit is not None:
+            self._emit(event | {"event_id": event_id})
+        return event_id

@@ -1,0 +1,437 @@
+"""The client's side of a conversation; at the other end is the server's session, without a socket."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+
+import pytest
+
+from app.remote.conversation import RemoteConversation
+from app.remote.dialect import read_session
+from app.server.realtime_session import EngineRates, RealtimeSession
+from app.session.engine_jobs import (
+    Ask,
+    AskAgain,
+    Cancel,
+    Commit,
+    Forget,
+    Hear,
+    Interrupt,
+    OpenTurn,
+    Remember,
+    Remove,
+    Reopen,
+    ReplyResult,
+    Restore,
+    RestoreFailed,
+    Result,
+    RolledBack,
+    TurnFailed,
+)
+from engine_runtime.timing import TimingBus, TimingEvent
+from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from tests.doubles.inline_engine import InlineEngine
+from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.tools.session_driver import speech
+
+Event = dict[str, Any]
+IN_RATE = 24_000
+SPEECH, TEXT = Modality.SPEECH, Modality.TEXT
+
+
+class Server:
+    """One session of the server; what it sends waits for `deliver`."""
+
+    def __init__(self, script: Script) -> None:
+        self.received: list[Event] = []
+        self.outgoing: deque[Event] = deque()
+        self.engine = InlineEngine(ScriptedEngine(script))
+        self.session = RealtimeSession(
+            "scripted",
+            EngineRates(16_000, OUT_RATE),
+            self.engine,
+            LoudnessVad(),
+            self.outgoing.append,
+            lambda: 0.0,
+        )
+        self.engine.deliver = self.session.on_result
+        self.created = self.outgoing.popleft()
+
+    def take(self, event: Event) -> None:
+        self.received.append(event)
+        self.session.handle(json.dumps(event))
+
+
+class Rig:
+    """A client, its server, and what came of it. Attributes: waiting: requests that are not over."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script(chunks=3)
+        self.results: list[Result] = []
+        self.timings: list[TimingEvent] = []
+        self.waiting = 0
+        self.renewals = 0
+        bus = TimingBus()
+        bus.subscribe(self.timings.append)
+        self.server = Server(self.script)
+        session = read_session(self.server.created)
+        self.client = RemoteConversation(session, self, bus, self._renew, lambda: 0.01)
+        self.client.connect(session, self.server.take)
+        self.scopes: dict[int, CancelScope] = {}
+        self.commit_scopes: dict[int, CancelScope] = {}
+
+    # The desk.
+
+    def begin(self) -> None:
+        self.waiting += 1
+
+    def done(self) -> None:
+        self.waiting -= 1
+
+    def give(self, result: Any) -> None:
+        self.results.append(result)
+
+    def on_job(self, notify: Any) -> None: ...
+
+    def take(self) -> None: ...
+
+    def ready(self, loaded: Any, timing: TimingBus) -> None: ...
+
+    def _renew(self) -> None:
+        self.renewals += 1
+
+    # What the tests do.
+
+    def reconnect(self) -> None:
+        """The connection is lost, with all that was on its way, and another one found."""
+        self.client.lose()
+        self.server = Server(self.script)
+        self.client.connect(read_session(self.server.created), self.server.take)
+
+    def open(self, turn_id: int, reply: Modality = SPEECH) -> None:
+        self.scopes[turn_id] = CancelScope()
+        self.client.carry_out(OpenTurn(turn_id, reply, self.scopes[turn_id]))
+
+    def commit(self, turn_id: int, reply: Modality = SPEECH) -> None:
+        self.commit_scopes[turn_id] = CancelScope(self.scopes[turn_id])
+        self.client.carry_out(Commit(turn_id, reply, None, self.commit_scopes[turn_id]))
+
+    def ask(self, turn_id: int, text: str, reply: Modality = SPEECH) -> None:
+        self.open(turn_id, reply)
+        self.client.carry_out(Ask(turn_id, text))
+        self.commit(turn_id, reply)
+
+    def say(self, turn_id: int, seconds: float = 0.4) -> None:
+        self.client.carry_out(Hear(turn_id, speech(seconds, IN_RATE)))
+
+    def deliver(self, events: int = 1_000) -> None:
+        """Let the server work, and its events come."""
+        self.server.engine.work(events)
+        while self.server.outgoing:
+            self.client.on_event(self.server.outgoing.popleft())
+
+    def interrupt(self, turn_id: int, samples: int, characters: int = 0) -> None:
+        self.scopes[turn_id].cancel()
+        self.client.carry_out(Interrupt(turn_id, samples, characters))
+        self.deliver()
+
+    # What came of it.
+
+    def replies(self, kind: type[ReplyEvent]) -> list[Any]:
+        events = [result.event for result in self.results if isinstance(result, ReplyResult)]
+        return [event for event in events if isinstance(event, kind)]
+
+    def calls(self, name: str) -> list[tuple[object, ...]]:
+        return [call for call in self.server.engine.engine.calls if call[0] == name]
+
+    def sent(self, kind: str) -> list[Event]:
+        return [event for event in self.server.received if event["type"] == kind]
+
+    @property
+    def history(self) -> list[str]:
+        """What the server's model remembers of replies."""
+        return [str(exchange.text) for exchange in self.server.engine.engine.exchanges]
+
+    @property
+    def errors(self) -> list[Event]:
+        return [event for event in self.server.outgoing if event["type"] == "error"]
+
+
+def test_a_typed_question_is_answered() -> None:
+    rig = Rig()
+    rig.ask(1, "what is two plus three")
+    assert rig.waiting == 1
+    rig.deliver()
+    (done,) = rig.replies(ReplyDone)
+    assert (done.text, done.finish_reason, done.modality) == ("word0 word1 word2", "stop", SPEECH)
+    audio = rig.replies(ReplyAudio)
+    assert {event.sample_rate for event in audio} == {OUT_RATE}
+    assert [event.chunk_index for event in audio] == [0, 1, 2]
+    assert done.audio_samples == sum(len(event.pcm) for event in audio) == round(1.2 * OUT_RATE)
+    starts = [event.start_sample for event in rig.replies(ReplyText)]
+    assert starts == [0, round(0.4 * OUT_RATE), round(0.8 * OUT_RATE)]
+    assert rig.calls("push_text") == [("push_text", 1, "what is two plus three")]
+    assert rig.waiting == 0
+
+
+def test_a_text_reply() -> None:
+    rig = Rig()
+    rig.ask(1, "hello", TEXT)
+    rig.deliver()
+    assert "".join(event.text for event in rig.replies(ReplyText)) == "word0 word1 word2 "
+    assert not rig.replies(ReplyAudio)
+
+
+def test_speech_goes_to_the_server_while_it_is_spoken() -> None:
+    rig = Rig()
+    rig.open(1)
+    rig.say(1)
+    rig.say(1)
+    assert len(rig.sent("input_audio_buffer.append")) == 2
+    rig.commit(1)
+    rig.deliver()
+    assert len(rig.replies(ReplyDone)) == 1
+    pushed = sum(int(str(call[2])) for call in rig.calls("push"))
+    assert pushed == pytest.approx(0.8 * 16_000, rel=0.02)
+
+
+def test_an_interruption_is_cut_at_what_was_heard() -> None:
+    rig = Rig()
+    rig.ask(1, "count")
+    rig.deliver(4)  # a part of the reply
+    heard = round(0.5 * OUT_RATE)
+    rig.interrupt(1, heard)
+    assert rig.waiting == 0
+    assert rig.calls("truncate")[-1] == ("truncate", 1, heard, 0)
+    rig.ask(2, "and then")
+    rig.deliver()
+    assert rig.replies(ReplyDone)[-1].turn_id == 2
+    assert rig.replies(ReplyDone)[-1].finish_reason == "stop"
+
+
+def test_a_reply_of_which_nothing_was_heard_is_forgotten() -> None:
+    rig = Rig()
+    rig.ask(1, "count")
+    rig.interrupt(1, 0)
+    rig.ask(2, "hello")
+    rig.deliver()
+    assert rig.history == ["word0 word1 word2 "]
+    assert rig.calls("push_text")[-1] == ("push_text", 2, "hello"), "the question before is forgotten"
+    rig.reconnect()
+    assert len(rig.calls("remember") or rig.sent("conversation.item.create")) == 2
+
+
+def test_a_dropped_turn_is_none() -> None:
+    rig = Rig()
+    rig.open(1)
+    rig.say(1)
+    rig.scopes[1].cancel()
+    rig.client.carry_out(Cancel(1))
+    rig.open(2)
+    rig.say(2)
+    rig.commit(2)
+    rig.deliver()
+    assert len(rig.sent("input_audio_buffer.clear")) == 1
+    assert [event.turn_id for event in rig.replies(ReplyDone)] == [2]
+
+
+@pytest.mark.parametrize("made", [0, 3])
+def test_a_user_who_continues_is_answered_once_and_completely(made: int) -> None:
+    rig = Rig()
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1)
+    first = rig.commit_scopes[1]
+    if made:
+        rig.deliver(made)
+    first.cancel()
+    rig.client.carry_out(Reopen(1, first))
+    rig.deliver(0)
+    rig.say(1)
+    rig.commit(1)
+    rig.deliver()
+    rolled_back = [result for result in rig.results if isinstance(result, RolledBack)]
+    assert [result.scope for result in rolled_back] == [first]
+    done = [r.event for r in rig.results if isinstance(r, ReplyResult) and isinstance(r.event, ReplyDone)]
+    assert [event.finish_reason for event in done] == ["stop"]
+    last = max(int(str(call[1])) for call in rig.calls("commit"))
+    heard = sum(int(str(call[2])) for call in rig.calls("push") if call[1] == last)
+    assert heard == pytest.approx(0.8 * 16_000, rel=0.02), "the model heard both parts in one turn"
+    assert rig.waiting == 0
+    assert len(rig.history) == 1
+
+
+def test_another_connection_knows_what_was_said() -> None:
+    rig = Rig()
+    rig.ask(1, "what is three plus four")
+    rig.deliver()
+    rig.open(2)
+    rig.say(2)
+    rig.commit(2)
+    rig.deliver()
+    rig.reconnect()
+    rig.deliver()
+    typed, spoken = rig.calls("remember")
+    assert typed[2:] == ("what is three plus four", "word0 word1 word2")
+    assert spoken[3] == "word0 word1 word2"
+    assert int(str(spoken[2])) == pytest.approx(0.4 * 16_000, rel=0.02), "as speech: it has no transcript"
+    rig.ask(3, "and plus two")
+    rig.deliver()
+    assert rig.replies(ReplyDone)[-1].finish_reason == "stop"
+
+
+def test_a_question_that_got_no_answer_is_asked_again() -> None:
+    rig = Rig()
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1)
+    rig.reconnect()
+    assert rig.waiting == 1
+    rig.deliver()
+    (done,) = rig.replies(ReplyDone)
+    assert done.finish_reason == "stop"
+    assert rig.waiting == 0
+
+
+def test_speech_in_progress_is_sent_again() -> None:
+    rig = Rig()
+    rig.open(1)
+    rig.say(1)
+    rig.client.lose()
+    rig.say(1)  # while there is no connection
+    rig.reconnect()
+    rig.say(1)
+    rig.commit(1)
+    rig.deliver()
+    assert sum(int(str(call[2])) for call in rig.calls("push")) == pytest.approx(1.2 * 16_000, rel=0.02)
+    assert len(rig.replies(ReplyDone)) == 1
+
+
+def test_a_reply_that_broke_off_ends_with_what_came() -> None:
+    rig = Rig()
+    rig.ask(1, "count")
+    rig.deliver(2)
+    rig.reconnect()
+    (done,) = rig.replies(ReplyDone)
+    assert (done.finish_reason, done.text) == ("cancelled", "word0")
+    assert rig.waiting == 0
+    rig.deliver()
+    assert rig.calls("remember") == [("remember", 1, "count", "word0")], "what was heard of it is remembered"
+
+
+def test_what_is_cut_after_the_loss_is_cut_at_the_new_server_too() -> None:
+    rig = Rig()
+    rig.ask(1, "count")
+    rig.deliver(4)
+    rig.reconnect()
+    rig.interrupt(1, round(0.2 * OUT_RATE))
+    assert rig.calls("remember")[-1] == ("remember", 2, "count", "word0")
+    assert rig.history == ["word0"]
+
+
+def test_the_time_of_the_network_is_what_the_server_did_not_take() -> None:
+    rig = Rig()
+    rig.ask(1, "hello")
+    rig.deliver()
+    named = {event.name: event for event in rig.timings if event.turn_id == 1}
+    assert set(named) >= {"commit", "first_audio", "server", "network", "reply"}
+    parts = named["server"].duration_ns + named["network"].duration_ns
+    assert parts == named["first_audio"].duration_ns
+    assert "rtf_total" in named["reply"].attributes
+
+
+def test_a_question_is_asked_again_in_its_place() -> None:
+    rig = Rig()
+    rig.ask(1, "one")
+    rig.deliver()
+    rig.ask(2, "two")
+    rig.deliver()
+    rig.open(3)
+    rig.client.carry_out(AskAgain(3, 1))
+    rig.commit(3)
+    rig.deliver()
+    assert rig.calls("push_text")[-1] == ("push_text", 3, "one")
+    assert len(rig.history) == 1
+    rig.open(4)
+    rig.client.carry_out(AskAgain(4, 2))
+    failed = [result for result in rig.results if isinstance(result, TurnFailed)]
+    assert [(result.turn_id, "not remembered" in result.message) for result in failed] == [(4, True)]
+
+
+def test_a_turn_can_be_removed() -> None:
+    rig = Rig()
+    rig.ask(1, "one")
+    rig.deliver()
+    rig.client.carry_out(Remove(1))
+    rig.deliver()
+    assert rig.history == []
+
+
+def test_a_new_conversation_is_another_session() -> None:
+    rig = Rig()
+    rig.client.carry_out(Forget())
+    assert rig.renewals == 0, "there is nothing to forget"
+    rig.ask(1, "one")
+    rig.client.carry_out(Forget())
+    assert (rig.renewals, rig.waiting) == (1, 0)
+    rig.reconnect()
+    assert rig.sent("conversation.item.create") == []
+
+
+def test_a_kept_conversation_of_a_local_model_is_refused() -> None:
+    rig = Rig()
+    rig.client.carry_out(Restore({}))
+    assert isinstance(rig.results[-1], RestoreFailed)
+
+
+def test_an_exchange_that_was_held_elsewhere_is_told() -> None:
+    rig = Rig()
+    rig.client.carry_out(Remember(1, "one", "word"))
+    rig.deliver()
+    assert rig.calls("remember") == [("remember", 1, "one", "word")]
+
+
+def test_a_failure_of_the_server_fails_the_turn() -> None:
+    rig = Rig(Script(fail_on="reply"))
+    rig.ask(1, "hello")
+    rig.deliver()
+    (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
+    assert "The engine is out of order" in failed.message
+    assert rig.waiting == 0
+
+
+def test_a_refused_request_fails_the_turn() -> None:
+    rig = Rig()
+    rig.open(1)
+    rig.commit(1)  # neither speech nor text
+    rig.deliver()
+    (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
+    assert failed.turn_id == 1
+    assert rig.waiting == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"type": 7},
+        {"type": "response.created"},
+        {"type": "response.done", "response": 3},
+        {"type": "response.output_audio.delta", "delta": 7},
+        {"type": "response.output_item.added", "item": []},
+        {"type": "error"},
+        {"type": "error", "error": {"event_id": 3}},
+        {"type": "session.updated"},
+        {"type": "conversation.item.input_audio_transcription.completed", "item_id": None},
+        {"type": "moss_voice.response.timings", "ttfa_ms": "x"},
+    ],
+)
+def test_unexpected_events_do_no_harm(event: Event) -> None:
+    rig = Rig()
+    rig.client.on_event(event)
+    rig.ask(1, "hello")
+    rig.client.on_event(event)
+    rig.deliver()
+    assert rig.waiting == 0

@@ -1,0 +1,205 @@
+"""A session whose engine is a server on loopback: the conversation, lost connections, refusals."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty
+from typing import Any
+
+import pytest
+
+from app.remote import host as host_module
+from app.remote.address import ServerAddress
+from app.remote.host import RemoteHost
+from app.session.engine_jobs import (
+    Ask,
+    Close,
+    Commit,
+    EngineLost,
+    EngineNotice,
+    Hear,
+    Load,
+    Loaded,
+    LoadFailed,
+    OpenTurn,
+    ReplyResult,
+    Result,
+)
+from app.session.engine_worker import EngineWorker
+from app.session.pending_work import PendingWork
+from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
+from tests.doubles.realtime_server import RealtimeServer
+from tests.doubles.scripted_engine import ScriptedEngine
+from tests.tools.session_driver import speech
+
+SPEECH = Modality.SPEECH
+LIMIT_S = 30.0
+
+
+class Client:
+    """An engine worker in its thread, and its results."""
+
+    def __init__(self, address: ServerAddress, give_up_s: float = LIMIT_S) -> None:
+        self.results: list[Result] = []
+        self.pending = PendingWork()
+        host = RemoteHost(address, give_up_s=give_up_s)
+        self.worker = EngineWorker(lambda: host, lambda timing: None, self.pending)
+        self.thread = threading.Thread(target=self.worker.run, daemon=True)
+        self.thread.start()
+
+    def ask(self, turn_id: int, text: str) -> None:
+        scope = CancelScope()
+        self.worker.submit(OpenTurn(turn_id, SPEECH, scope))
+        self.worker.submit(Ask(turn_id, text))
+        self.worker.submit(Commit(turn_id, SPEECH, None, CancelScope(scope)))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while not condition():
+            try:
+                self.results.append(self.worker.results.get(timeout=0.05))
+            except Empty:
+                assert time.monotonic() < end_s, self.results
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [result for result in self.results if isinstance(result, kind)]
+
+    def done(self) -> list[ReplyDone]:
+        events = [result.event for result in self.of(ReplyResult)]
+        return [event for event in events if isinstance(event, ReplyDone)]
+
+
+@contextmanager
+def client(server: RealtimeServer, key: str = "", **options: Any) -> Iterator[Client]:
+    found = Client(ServerAddress(server.url, key), **options)
+    try:
+        yield found
+    finally:
+        found.worker.submit(Close())
+        found.thread.join(10)
+        assert not found.thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "WAITS_S", (0.0, 0.05))
+
+
+def test_a_conversation_over_loopback() -> None:
+    with RealtimeServer(key="0123456789abcdef") as server:
+        with client(server, "0123456789abcdef") as user:
+            user.until(lambda: user.of(Loaded))
+            (loaded,) = user.of(Loaded)
+            assert (loaded.bundle, loaded.is_remote, loaded.keeps_history) == ("scripted", True, True)
+            assert (loaded.input_sample_rate, loaded.output_sample_rate) == (24_000, 24_000)
+            user.ask(1, "hello")
+            user.until(user.done)
+            scope = CancelScope()
+            user.worker.submit(OpenTurn(2, SPEECH, scope))
+            user.worker.submit(Hear(2, speech(0.4, 24_000)))
+            user.worker.submit(Commit(2, SPEECH, None, CancelScope(scope)))
+            user.until(lambda: len(user.done()) == 2)
+        assert user.pending.idle.is_set()
+        assert [event.text for event in user.done()] == ["word0 word1 word2"] * 2
+        assert server.sent("session.update")[0]["session"]["audio"]["input"]["turn_detection"] is None
+
+
+def test_a_server_that_comes_back_goes_on_with_the_conversation() -> None:
+    with RealtimeServer() as server, client(server) as user:
+        user.ask(1, "one")
+        user.until(user.done)
+        server.stalls_after = 2  # the first text and the first audio
+        user.ask(2, "two")
+        user.until(
+            lambda: [
+                r for r in user.of(ReplyResult) if r.event.turn_id == 2 and isinstance(r.event, ReplyAudio)
+            ]
+        )
+        server.kill()
+        user.until(lambda: user.of(EngineNotice))
+        user.ask(3, "three")  # nobody is there
+        server.stalls_after = None
+        server.start()
+        user.until(lambda: len(user.done()) == 3)
+        user.until(lambda: len(user.of(EngineNotice)) == 2)
+        lost, back = (notice.message for notice in user.of(EngineNotice))
+        assert "was lost" in lost
+        assert "is back" in back
+        remembered = [call for call in server.engines[-1].calls if call[0] == "remember"]
+        assert [call[2:] for call in remembered] == [("one", "word0 word1 word2"), ("two", "word0")]
+        assert user.done()[-1].finish_reason == "stop"
+
+
+def test_a_server_that_stays_away_is_given_up() -> None:
+    with RealtimeServer() as server, client(server, give_up_s=0.2) as user:
+        user.until(lambda: user.of(Loaded))
+        server.kill()
+        user.until(lambda: user.of(EngineLost))
+        assert len(user.of(EngineNotice)) == 1, "it is announced once"
+        assert "refused the connection" in user.of(EngineLost)[0].message
+        user.worker.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
+        user.until(lambda: len(user.of(Loaded)) == 2)
+        assert not user.of(Loaded)[-1].is_remote
+
+
+def test_a_key_that_is_refused_after_a_loss_ends_the_attempts() -> None:
+    with RealtimeServer() as server, client(server) as user:
+        user.until(lambda: user.of(Loaded))
+        server.refusal = (401, "The API key is missing or wrong.")
+        server.kill()
+        server.start()
+        user.until(lambda: user.of(EngineLost))
+        assert "does not accept the key" in user.of(EngineLost)[0].message
+
+
+def test_another_engine_takes_the_place_of_a_server() -> None:
+    with RealtimeServer() as server, client(server) as user:
+        user.ask(1, "one")
+        user.until(user.done)
+        user.worker.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
+        user.until(lambda: len(user.of(Loaded)) == 2)
+        assert not user.of(Loaded)[-1].keeps_history, "the server held the conversation"
+        user.worker.submit(Load(lambda: RemoteHost(ServerAddress(server.url))))
+        user.until(lambda: len(user.of(Loaded)) == 3)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "message", "advice"),
+    [
+        ((401, "No key."), "does not accept the key: No key", "Check the key"),
+        ((403, "Not you."), "does not let this client in: Not you", "Ask who runs it"),
+        ((503, "All 3 seats are taken."), "takes no conversation now: All 3 seats are taken", "Try again"),
+        ((404, "Nothing here."), "answered with HTTP 404: Nothing here", "/v1/realtime"),
+    ],
+)
+def test_refusals_say_why_and_what_to_do(refusal: tuple[int, str], message: str, advice: str) -> None:
+    with RealtimeServer() as server:
+        server.refusal = refusal
+        with client(server, "a-key-nobody-may-see") as user:
+            user.until(lambda: user.of(LoadFailed))
+    (failed,) = user.of(LoadFailed)
+    assert message in failed.message
+    assert advice in failed.what_to_do
+    assert "a-key-nobody-may-see" not in failed.message + failed.what_to_do
+
+
+def test_an_address_where_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    user = Client(ServerAddress(f"ws://127.0.0.1:{port}/v1/realtime"))
+    user.until(lambda: user.of(LoadFailed))
+    user.worker.submit(Close())
+    user.thread.join(10)
+    (failed,) = user.of(LoadFailed)
+    assert "refused the connection" in failed.message
+    assert "Check that the server runs" in failed.what_to_do
+
+
+def test_a_server_that_speaks_something_else() -> None:
+    with RealtimeServer(change=lambda event: ["no event"]) as server, client(server) as user:  # type: ignore[arg-type, return-value]
+        user.until(lambda: user.of(LoadFailed))
+    assert "no event of the Realtime protocol" in user.of(LoadFailed)[0].message
