@@ -69,6 +69,12 @@ class EngineOptions:
     """Whether repeated work on a GPU is captured once as a CUDA graph."""
     gpu_memory_gb: float | None = None
     """Limit of torch's GPU memory in GB of 10^9 bytes; None for no limit."""
+    max_batch_size: int = 1
+    """Sequences that a GPU runs in one step of the language model, at most; buffers for them are allocated at
+    load. The CPU needs none and takes more. A TensorRT-LLM engine has its own limit."""
+    captures_batches: bool = False
+    """Whether steps of every batch size are captured as CUDA graphs at load, rather than each at its first
+    use."""
     random_weights: int | None = None
     """Seed of random weights for every network in place of the bundle's files, to measure speed and
     memory."""
@@ -102,6 +108,7 @@ class EngineOptions:
         for name, least, most in (
             ("flow_steps", 1, MOST_FLOW_STEPS),
             ("kv_blocks", 1, None),
+            ("max_batch_size", 1, None),
             ("gpu_memory_gb", 0.001, None),
             ("random_weights", 0, None),
         ):

@@ -23,6 +23,10 @@ from engine_runtime.quantization import bytes_of
 
 T = TypeVar("T")
 
+BATCH_SPLITS = 4
+"""Most parts that the inputs of a product are split into, in a step of several sequences."""
+BATCH_SPLIT_ROWS = 256
+"""Cached rows of a partition of their attention."""
 _RESERVE = 1_350_000_000
 """Bytes for memory not derived from shapes: the encoder's stream, activations, captured graphs,
 fragmentation. Measured for the released shape on an H200, by lowering the memory limit step by step."""
@@ -42,6 +46,9 @@ class Demand:
     """Whether fp8 weights are multiplied directly, without a buffer for dequantized weights."""
     reserve: int = _RESERVE
     """Bytes for what does not depend on shapes."""
+    max_batch_size: int = 1
+    max_seq_len: int = 0
+    """Rows of the longest sequence; counts where a step runs several."""
 
     def bytes(self, weight_format: WeightFormat) -> int:
         """Total bytes with the trunk in this format."""
@@ -59,7 +66,10 @@ class Demand:
         largest = max(rows * columns for rows, columns in layer_shapes(config)) * native
         is_kept = weight_format == "native" or (weight_format == "fp8" and self.multiplies_fp8)
         scratch = 0 if is_kept else largest
-        return trunk + tails + tables + kv + scratch + self.codec_bytes + self.reserve
+        batch = 0
+        if self.max_batch_size > 1:
+            batch = batch_bytes(config, batch_rows(self.max_batch_size), self.max_seq_len, native)
+        return trunk + tails + tables + kv + scratch + batch + self.codec_bytes + self.reserve
 
 
 def demand_of(
@@ -80,7 +90,29 @@ def demand_of(
         codec_bytes=codec_bytes,
         rounds_tails=options.rounds_tails,
         multiplies_fp8=multiplies_fp8,
+        max_batch_size=options.max_batch_size,
+        max_seq_len=section.context_rows,
     )
+
+
+def batch_rows(max_batch_size: int) -> int:
+    """Rows of the largest forward for steps of this many sequences, a power of two. Up to 16 rows a product
+    takes the same time, and for more than 64 the weights are no longer the larger part of it."""
+    return min(64, max(16, 1 << (max_batch_size - 1).bit_length()))
+
+
+def batch_bytes(config: MossLMConfig, rows: int, max_seq_len: int, native_bytes: int) -> int:
+    """Bytes of the buffers of steps of several sequences (executors/cuda/batched_backend.py,
+    batch_sampler.py), rounded up: logits and seen ids, partial sums of products and of attention,
+    activations."""
+    heads, dim = config.num_attention_heads, config.head_dim
+    qkv = (heads + 2 * config.num_key_value_heads) * dim
+    partitions = 1 << (-(-max_seq_len // BATCH_SPLIT_ROWS) - 1).bit_length()
+    attention = partitions * heads * (dim + 2) * 4
+    sums = BATCH_SPLITS * (qkv + config.hidden_size) * 4
+    activations = (4 * config.hidden_size + 3 * heads * dim + 2 * config.intermediate_size) * native_bytes
+    sampling = (config.text_vocab + config.audio_vocab) * (4 + 3) + 2048
+    return rows * (attention + sums + activations + sampling)
 
 
 def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:

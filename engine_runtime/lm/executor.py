@@ -1,9 +1,9 @@
 """The executor interface: one forward step over a KV pool, for every backend.
 
 In: a `ScheduledBatch` (lm/step.py). Out: a `StepOutput` per sequence; K/V of the new rows are in the pool.
-Three executors implement it: executors/torch (the reference, any batch), executors/cuda and executors/trtllm
-(one sequence per step). lm/generation.py decides which ids are allowed and which channel is active. Engine
-thread.
+Three executors implement it: executors/torch (the reference), executors/cuda and executors/trtllm. `limits`
+says how many sequences each runs per step. lm/generation.py decides which ids are allowed and which channel
+is active. Engine thread.
 """
 
 from __future__ import annotations

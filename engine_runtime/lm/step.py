@@ -7,10 +7,10 @@ would read or overwrite other rows is refused, and so is a result that cannot be
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -161,10 +161,11 @@ def _check_block_table(scheduled: ScheduledSequence, limits: ExecutorLimits) -> 
 
 def _check_written_blocks(batch: ScheduledBatch, limits: ExecutorLimits) -> None:
     """No block that a sequence writes belongs to another one."""
-    uses = Counter(block for scheduled in batch.sequences for block in scheduled.block_table)
-    for scheduled in batch.sequences:
+    tables = [np.array(scheduled.block_table) for scheduled in batch.sequences]
+    uses = np.bincount(np.concatenate(tables))
+    for scheduled, table in zip(batch.sequences, tables, strict=True):
         first = min(scheduled.text_rows, scheduled.audio_rows) // limits.tokens_per_block
-        if any(uses[block] > 1 for block in scheduled.block_table[first:]):
+        if uses[table[first:]].max() > 1:
             raise ExecutorError("block_table: a sequence would write to a block of another one")
 
 

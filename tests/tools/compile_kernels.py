@@ -21,6 +21,8 @@ except ModuleNotFoundError:
     sys.exit("Triton is not installed. Install it with pip install triton (Linux).")
 
 from engine_runtime.cuda.kernels.attention import attend_row, attend_small_batch, join_small_batch
+from engine_runtime.cuda.kernels.batched_attention import attend_groups, rope_and_write_rows
+from engine_runtime.cuda.kernels.batched_linear import add_and_norm, batch_linear
 from engine_runtime.cuda.kernels.flow_estimator import (
     attend_rows,
     conv_rows,
@@ -67,6 +69,7 @@ STAGES = {
     "small_batch_linear": 4,
     "small_batch_linear_int4": 4,
     "attend_small_batch": 1,
+    "batch_linear": 3,
 }
 """Of those kernels that are not run with the usual number."""
 SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
@@ -97,7 +100,7 @@ def cases() -> Iterator[Case]:
     between = {"best": FP32, "best_ids": "*i32", "tops": FP32, "top_ids": "*i32", "sums": FP32}
     integer, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
-    types |= dict.fromkeys(("seen_id", "forbidden_from", "eosp", "forbid_eosp"), integer)
+    types |= dict.fromkeys(("seen_set", "seen_id", "forbidden_from", "eosp", "forbid_eosp"), integer)
     sampled = {"top_k": integer, "last": FP32, "last_ids": "*i32"}
     sampled |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
     places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "NUM_TILES": 75, "TILES_BLOCK": 128}
@@ -141,11 +144,48 @@ def cases() -> Iterator[Case]:
         )
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
+    yield from batched_cases()
     # float32 where it is tightest: what keeps several tiles in shared memory
     for dtype in ("*fp16", FP32):
         for case in codec_cases(dtype):
             if dtype != FP32 or case[0].__name__ in STAGES:
                 yield case
+
+
+def batched_cases() -> Iterator[Case]:
+    """The kernels of a decode step of several sequences."""
+    for weight, x in ((BF16, BF16), (FP8, "*fp16"), ("*i8", BF16), ("*u8", "*fp16")):
+        for rows, splits, is_gated in ((16, 4, False), (64, 4, False), (16, 1, True), (64, 1, True)):
+            types = {"x": x, "weight": weight, "scale": FP32, "out": x if is_gated else FP32}
+            flags: dict[str, object] = {
+                "CAPACITY": 64,
+                "OUT": INNER if is_gated else HIDDEN,
+                "COLUMNS": HIDDEN if is_gated else INNER,
+                "SPLITS": splits,
+                "IS_GATED": is_gated,
+                "HAS_SCALE": weight != BF16,
+                "FP8_BITS": weight == "*u8",
+                "ROWS": rows,
+                "OUTPUTS": 64,
+                "BLOCK": 128,
+                "PREFETCH": 256,
+            }
+            yield batch_linear, types, flags, 4
+    types = {"source": BF16, "index": "*i64", "partial": FP32, "target": BF16, "kept": BF16}
+    types |= {"kept_row": "*i64", "norm": BF16, "out": BF16, "eps": "fp32"}
+    flags = {"CAPACITY": 64, "WIDTH": HIDDEN, "BLOCK": HIDDEN, "SPLITS": 4, "IS_INDEXED": False}
+    flags |= dict.fromkeys(("HAS_TARGET", "HAS_KEPT", "HAS_NORM"), True)
+    yield add_and_norm, types, flags, 8
+    yield add_and_norm, types, flags | {"IS_INDEXED": True, "SPLITS": 0}, 8
+    for pool in (BF16, FP8):
+        sizes = HEAD_SIZES | {"CAPACITY": 64, "MAX_BLOCKS": 512, "GROUP": 4, "GROUP_TILE": 4}
+        types = TABLES | OFFSETS | {"qkv": FP32, "pool": pool, "q_out": BF16}
+        types |= dict.fromkeys(("positions", "sequences", "group_rows", "group_counts"), "*i64")
+        yield rope_and_write_rows, types, sizes | {"SPLITS": 2}, 4
+        types |= {"q": BF16, "partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "out": BF16}
+        types |= {"softmax_scale": "fp32"}
+        splits = {"GROUP_ROWS": 4, "TILE": 64, "SPLIT_ROWS": 256, "MAX_SPLITS": 32, "STAGES": 2}
+        yield attend_groups, types, sizes | splits, 4
 
 
 def codec_cases(dtype: str) -> Iterator[Case]:
@@ -191,6 +231,8 @@ def compile_for(capability: int, case: Case) -> str:
     if "USES_PDL" in names:
         constants = constants | {"USES_PDL": capability >= 90}
         options["launch_pdl"] = capability >= 90
+    if "PREFETCH" in names and capability < 90:
+        constants = constants | {"PREFETCH": 0}
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
     aligned = {
         (index,): [["tt.divisibility", 16]]
@@ -203,7 +245,7 @@ def compile_for(capability: int, case: Case) -> str:
         options["num_stages"] = STAGES[kernel.__name__]
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
-    if kernel.__module__.endswith(("flow_estimator", "small_batch_linear")):
+    if kernel.__module__.endswith(("flow_estimator", "small_batch_linear", "batched_linear")):
         assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
     ptx = str(compiled.asm["ptx"])
     if constants.get("USES_PDL"):

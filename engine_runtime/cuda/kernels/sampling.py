@@ -1,8 +1,9 @@
 """Samples an id from logits in two launches: the top scores of each vocabulary tile, then one id of those.
 
-In: logits [vocab] float32 and the slots of executors/cuda/inputs.py. Out: one id, by the rules of
-lm/sampler.py, in the result of executors/cuda/sampler.py, whose plain torch is the reference implementation.
-No sort: a bisection finds the threshold of the top scores, and only those are compared with each other.
+In: logits [sequences, vocab] float32 and, for each sequence, the slots of executors/cuda/inputs.py or
+batch_inputs.py. Out: one id each, by the rules of lm/sampler.py, in the result of executors/cuda/sampler.py,
+whose plain torch is the reference implementation. No sort: a bisection finds the threshold of the top scores,
+and only those are compared with each other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import triton.language as tl
 
 MAX_CANDIDATES = tl.constexpr(64)
 """Number of top scores kept, per vocabulary tile and in the end: MAX_TOP_K of lm/sampling_metadata.py."""
+RESULTS = tl.constexpr(5)
+"""Numbers that a sequence has in the result."""
 
 
 @triton.jit
@@ -47,53 +50,66 @@ def _keep_highest(scores, ids, to_scores, to_ids):
 
 
 @triton.jit
-def _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB: tl.constexpr,
-               IS_AUDIO: tl.constexpr):  # fmt: skip
+def _penalized(logits, ids, seen, seen_set, seen_id, forbidden_from, eosp, forbid_eosp, penalty,
+               VOCAB: tl.constexpr, IS_AUDIO: tl.constexpr):  # fmt: skip
     """Logits of the ids (-inf beyond the vocabulary), and their scores; marks `seen_id` as seen."""
+    sequence = tl.program_id(1)
     inside = ids < VOCAB
-    plain = tl.load(logits + ids, mask=inside, other=float("-inf"))
-    new_id = tl.load(seen_id)
+    plain = tl.load(logits + sequence.to(tl.int64) * VOCAB + ids, mask=inside, other=float("-inf"))
+    new_id = tl.load(seen_id + sequence)
+    seen += tl.load(seen_set + sequence) * VOCAB
     is_new = inside & (ids == new_id)
     is_seen = is_new | (tl.load(seen + ids, mask=inside, other=0) != 0)
     tl.store(seen + ids, is_new.to(seen.dtype.element_ty), mask=is_new)
     scores = plain
     if IS_AUDIO:
-        is_held = (ids == tl.load(eosp)) & (tl.load(forbid_eosp) != 0)
-        scores = tl.where((ids >= tl.load(forbidden_from)) | is_held, float("-inf"), scores)
-    factor = tl.load(penalty).to(tl.float32)
+        is_held = (ids == tl.load(eosp + sequence)) & (tl.load(forbid_eosp + sequence) != 0)
+        scores = tl.where((ids >= tl.load(forbidden_from + sequence)) | is_held, float("-inf"), scores)
+    factor = tl.load(penalty + sequence).to(tl.float32)
     return plain, tl.where(is_seen, tl.where(scores < 0, scores * factor, scores / factor), scores)
 
 
 @triton.jit
-def best_of_tile(logits, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids, tops,
-                    top_ids, sums, VOCAB: tl.constexpr, VOCAB_TILE: tl.constexpr, IS_AUDIO: tl.constexpr,
-                    DO_SAMPLE: tl.constexpr):  # fmt: skip
-    """Grid (vocabulary tiles). best, best_ids [tiles, MAX_CANDIDATES]: the highest scores (if DO_SAMPLE;
-    otherwise the highest one, at index 0); tops, top_ids: the highest raw logit; sums: of absolute
-    logits."""
-    tile = tl.program_id(0)
-    ids = tile * VOCAB_TILE + tl.arange(0, VOCAB_TILE)
-    plain, scores = _penalized(logits, ids, seen, seen_id, forbidden_from, eosp, forbid_eosp, penalty, VOCAB,
-                               IS_AUDIO)  # fmt: skip
+def best_of_tile(logits, seen, seen_set, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids,
+                 tops, top_ids, sums, VOCAB: tl.constexpr, VOCAB_TILE: tl.constexpr, IS_AUDIO: tl.constexpr,
+                 DO_SAMPLE: tl.constexpr):  # fmt: skip
+    """Grid (vocabulary tiles, sequences). seen [sets, VOCAB]; a sequence has set seen_set[sequence]. best,
+    best_ids [sequences, tiles, MAX_CANDIDATES]: the highest scores (if DO_SAMPLE; otherwise the highest one,
+    at index 0); tops, top_ids [sequences, tiles]: the highest raw logit; sums: of absolute logits."""
+    first = tl.program_id(0) * VOCAB_TILE
+    tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    ids = first + tl.arange(0, VOCAB_TILE)
+    plain, scores = _penalized(logits, ids, seen, seen_set, seen_id, forbidden_from, eosp, forbid_eosp,
+                               penalty, VOCAB, IS_AUDIO)  # fmt: skip
     top, top_at = tl.max(plain, axis=0, return_indices=True)
     tl.store(tops + tile, top)
-    tl.store(top_ids + tile, tile * VOCAB_TILE + top_at)
+    tl.store(top_ids + tile, first + top_at)
     tl.store(sums + tile, tl.sum(tl.where(ids < VOCAB, tl.abs(plain), 0.0)))
     if DO_SAMPLE:
         _keep_highest(scores, ids, best + tile * MAX_CANDIDATES, best_ids + tile * MAX_CANDIDATES)
     else:
         top, top_at = tl.max(scores, axis=0, return_indices=True)
         tl.store(best + tile * MAX_CANDIDATES, top)
-        tl.store(best_ids + tile * MAX_CANDIDATES, tile * VOCAB_TILE + top_at)
+        tl.store(best_ids + tile * MAX_CANDIDATES, first + top_at)
 
 
 @triton.jit
 def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
              ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, NUM_TILES: tl.constexpr,
              TILES_BLOCK: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
-    """Grid (1). Writes the id, the id of the highest raw logit and the sum of absolute logits to `result`
-    float64 at the indices ID, TOP (none if negative) and MAGNITUDE. last, last_ids [MAX_CANDIDATES]: buffer
-    for the candidates. TILES_BLOCK: NUM_TILES up to a power of two."""
+    """Grid (sequences). Writes the id, the id of the highest raw logit and the sum of absolute logits to
+    `result` [sequences, RESULTS] float64 at the indices ID, TOP (none if negative) and MAGNITUDE. last,
+    last_ids [sequences, MAX_CANDIDATES]: buffer for the candidates. TILES_BLOCK: NUM_TILES up to a power of
+    two."""
+    sequence = tl.program_id(0)
+    best += sequence * (NUM_TILES * MAX_CANDIDATES)
+    best_ids += sequence * (NUM_TILES * MAX_CANDIDATES)
+    tops += sequence * NUM_TILES
+    top_ids += sequence * NUM_TILES
+    sums += sequence * NUM_TILES
+    last += sequence * MAX_CANDIDATES
+    last_ids += sequence * MAX_CANDIDATES
+    result += sequence * RESULTS
     tiles = tl.arange(0, TILES_BLOCK)
     is_tile = tiles < NUM_TILES
     # Sequential and in float64, so that the sum is deterministic and loses no value.
@@ -116,23 +132,23 @@ def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p
     tl.debug_barrier()
     some = tl.arange(0, MAX_CANDIDATES)
     values, ids = tl.load(last + some), tl.load(last_ids + some)
-    values = values / tl.load(temperature).to(tl.float32)
+    values = values / tl.load(temperature + sequence).to(tl.float32)
     # before[i, j]: candidate i comes before candidate j
     higher, level = values[:, None] > values[None, :], values[:, None] == values[None, :]
     before = higher | (level & (ids[:, None] < ids[None, :]))
     rank = tl.sum(before.to(tl.int32), axis=0)
-    wanted = tl.minimum(tl.maximum(tl.load(top_k), 1), MAX_CANDIDATES).to(tl.int32) - 1
+    wanted = tl.minimum(tl.maximum(tl.load(top_k + sequence), 1), MAX_CANDIDATES).to(tl.int32) - 1
     kth = tl.max(tl.where(rank == wanted, values, float("-inf")))
     values = tl.where(values < kth, float("-inf"), values)
     weights = tl.exp(values - tl.max(values))
     probabilities = weights / tl.sum(weights)
     mass_before = tl.sum(tl.where(before, probabilities[:, None], 0.0), axis=0)
-    is_kept = (mass_before < tl.load(top_p).to(tl.float32)) & (values > float("-inf"))
+    is_kept = (mass_before < tl.load(top_p + sequence).to(tl.float32)) & (values > float("-inf"))
     kept = tl.where(is_kept, weights, 0.0).to(tl.float64)
     kept = kept / tl.sum(kept)
     up_to = tl.sum(tl.where(ids[:, None] <= ids[None, :], kept[:, None], 0.0), axis=0)
     # NOTE: rounding may leave the last sum slightly below 1; a larger uniform sample selects the last kept
     # id.
     highest = tl.max(tl.where(is_kept, ids, -1))
-    passed = tl.min(tl.where(is_kept & (up_to > tl.load(draw)), ids, 0x7FFFFFFF))
+    passed = tl.min(tl.where(is_kept & (up_to > tl.load(draw + sequence)), ids, 0x7FFFFFFF))
     tl.store(result + ID, tl.minimum(passed, highest).to(tl.float64))

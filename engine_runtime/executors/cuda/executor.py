@@ -1,15 +1,15 @@
 """CudaExecutor: the forward step on a GPU, decode as captured graphs, prefill through cuBLAS and SDPA.
 
-In: a ScheduledBatch (lm/step.py) of one sequence; changed values go to the device in one copy. Out: logits
-in host memory or, where sampling is requested, the next ids, sampled on the device, so that each step returns
-one small copy. The reference implementation is executors/torch/executor.py, with which it shares the KV
-pool's layout, the checks, and deferred tails. Engine thread; inference only.
+In: a ScheduledBatch (lm/step.py); changed values go to the device in one copy. Out: logits in host memory or,
+where sampling is requested, the next ids, sampled on the device, so that each step returns one small copy.
+With kernels, several sequences run together (batched_steps.py); otherwise one after the other. The reference
+implementation is executors/torch/executor.py, with which it shares the KV pool's layout, the checks, and
+deferred tails. Engine thread; inference only.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engine_runtime.cuda.availability import first_line
 from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.executors.cuda.backends import (
+    batched_steps,
+    persistent_backends,
+    taking,
+    triton_backend,
+)
 from engine_runtime.executors.cuda.decode_backend import DecodeBackend, DecodeOutputs, StepShape, bucket_of
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.executors.cuda.persistent_backend import PersistentBackend, unsupported_reason
 from engine_runtime.executors.cuda.prefill import (
     GRAPHED_ROWS,
     Prefill,
@@ -53,10 +57,8 @@ from engine_runtime.lm.step import (
 )
 
 if TYPE_CHECKING:
+    from engine_runtime.executors.cuda.batched_steps import BatchedSteps
     from engine_runtime.executors.cuda.triton_linear import ConfigKey, KernelConfig
-
-
-_log = logging.getLogger(__name__)
 
 
 class CudaExecutor:
@@ -76,6 +78,7 @@ class CudaExecutor:
             support it.
         graphed_rows: whether small prefills are padded to a captured size; None = only with graphs and
             kernels.
+        max_batch_size: sequences of a step.
     """
 
     supports_deferred_tails = True
@@ -95,16 +98,17 @@ class CudaExecutor:
         multiplies_fp8: bool | None = None,
         uses_persistent_kernel: bool = False,
         graphed_rows: bool | None = None,
+        max_batch_size: int = 1,
     ) -> None:
         config, dtype = network.config, cache.trunk.dtype
         self._device = cache.pool.device
         self.device = torch.device("cpu")  # the device of the logits
         self.network, self.cache = network, cache
-        self.limits = cache.limits(config, max_seq_len, max_num_tokens)
+        self.limits = cache.limits(config, max_seq_len, max_num_tokens, max_batch_size)
         if multiplies_fp8 is None:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)
         with torch.inference_mode():
-            inputs = StepInputs(self.limits.max_blocks, self._device, _taking() if uses_triton else None)
+            inputs = StepInputs(self.limits.max_blocks, self._device, taking() if uses_triton else None)
             # The plain operations dequantize every quantized matrix.
             room = network.largest_dense(multiplies_fp8=uses_triton and multiplies_fp8)
             scratch = torch.empty(room, dtype=dtype, device=self._device)
@@ -112,7 +116,7 @@ class CudaExecutor:
             backend: DecodeBackend
             rows: RowOperations
             if uses_triton:
-                backend, rows = _triton(network, cache, inputs, self._outputs, kernel_configs)
+                backend, rows = triton_backend(network, cache, inputs, self._outputs, kernel_configs)
             else:
                 backend = TorchBackend(network, cache, inputs, self._outputs, scratch)
                 rows = TorchRowOperations(network, cache, inputs)
@@ -120,16 +124,20 @@ class CudaExecutor:
             self._backends = [backend]
             """In order of preference."""
             if uses_persistent_kernel:
-                self._backends[:0] = _persistent(network, cache, inputs, self._outputs, backend)
+                self._backends[:0] = persistent_backends(network, cache, inputs, self._outputs, backend)
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
+        self._batched: BatchedSteps | None = None
+        if uses_triton and max_batch_size > 1:
+            self._batched = batched_steps(network, cache, self.limits, self._graphs)
         # NOTE: only the kernels support padding rows.
         captures_rows = uses_triton and self._graphs.is_capturing if graphed_rows is None else graphed_rows
         self._graphed_rows = tuple(GRAPHED_ROWS) if captures_rows else ()
 
     @torch.inference_mode()
-    def capture(self, shapes: Iterable[StepShape]) -> None:
-        """Capture decode steps of these shapes in every length bucket, so that no reply waits for a capture.
+    def capture(self, shapes: Iterable[StepShape], *, with_batches: bool = False) -> None:
+        """Capture decode steps of these shapes in every length bucket, so that no reply waits for a capture;
+        with `with_batches` also those of several sequences, in every size.
 
         NOTE: only while no sequence holds a block: the steps write to the first block.
         """
@@ -149,6 +157,8 @@ class CudaExecutor:
             ids = torch.zeros(size, dtype=torch.int64)
             self._capture_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
         self._inputs.note_use()
+        if with_batches and self._batched is not None:
+            self._batched.capture(shapes, buckets)
 
     def _capture_or_run(self, backend: DecodeBackend, shape: StepShape) -> None:
         self._graphs.run((backend.name, shape), lambda: backend.run(shape))
@@ -164,14 +174,51 @@ class CudaExecutor:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
-        """See lm/executor.py. Refuses a batch of more than one sequence."""
+        """See lm/executor.py."""
         check_batch(batch, self.limits, can_sample=self.can_sample)
-        (scheduled,) = batch.sequences
+        sequences = batch.sequences
+        if self._batched is None or len(sequences) == 1:
+            return [self._execute(scheduled, batch.exclusive_gpu) for scheduled in sequences]
+        return self._execute_together(self._batched, sequences)
+
+    def _execute_together(
+        self, batched: BatchedSteps, sequences: tuple[ScheduledSequence, ...]
+    ) -> list[StepOutput]:
+        """Run the sequences in as few forwards as possible."""
+        outputs: dict[int, StepOutput] = {}
+        for indices in batched.plan(sequences):
+            if len(indices) == 1:
+                outputs[indices[0]] = self._execute(sequences[indices[0]], exclusive_gpu=False)
+                continue
+            together = [sequences[index] for index in indices]
+            for scheduled in together:
+                self._fill_tails(scheduled)
+                if scheduled.sampling is not None:
+                    self._sampler.forget(scheduled.sampling.reply)
+            outputs |= zip(indices, batched.run(together), strict=True)
+        return [outputs[index] for index in range(len(sequences))]
+
+    def _fill_tails(self, scheduled: ScheduledSequence) -> None:
+        """Fill the tails that a step is going to read."""
+        past = scheduled.first_position
+        late = [(tail, written) for tail, written in self._tails_to_run(scheduled) if written < past]
+        if not late:
+            return
+        self._inputs.wait()
+        is_new_table = self._inputs.set_table(scheduled.block_table, 2 * self.limits.num_layers)
+        self._inputs.send(with_table=is_new_table)
+        for tail, written in late:
+            self._fill(tail, written, past)
+
+    def _execute(self, scheduled: ScheduledSequence, exclusive_gpu: bool) -> StepOutput:
+        """Run one sequence alone."""
         tails, sampling = scheduled.tails, scheduled.sampling
         self._inputs.wait()
         shape = StepShape(0, tails.text, tails.audio)
         if sampling is not None:
             self._sampler.set(sampling)
+            if self._batched is not None:
+                self._batched.forget(sampling.reply)
             shape = replace(
                 shape,
                 samples=True,
@@ -187,12 +234,12 @@ class CudaExecutor:
             if written < past:
                 self._fill(tail, written, past)
         if not scheduled.is_prefill:
-            self._run_step(scheduled, shape, batch.exclusive_gpu)
+            self._run_step(scheduled, shape, exclusive_gpu)
         else:
             self._run_rows(scheduled, shape)
             if shape.samples:
                 self._graphs.run(("sample", shape), lambda: self._backends[0].sample(shape))
-        return [self._logits(tails) if sampling is None else self._sampled(shape)]
+        return self._logits(tails) if sampling is None else self._sampled(shape)
 
     def close(self) -> None:
         """Drop the captured graphs; the rest is freed with the executor."""
@@ -293,41 +340,3 @@ class CudaExecutor:
             stop = min(start + chunk, end)
             span = self._prefill.span(start, stop - start)
             self._prefill.tail(tail, self._prefill.kept(span), span, wants_logits=False)
-
-
-def _taking() -> Callable[[Tensor, Tensor], None]:
-    """The kernel that copies a step's inputs to the device. Imported here, because only this backend needs
-    Triton."""
-    from engine_runtime.executors.cuda.triton_backend import take_inputs
-
-    return take_inputs
-
-
-def _triton(
-    network: Network,
-    cache: KVCache,
-    inputs: StepInputs,
-    outputs: DecodeOutputs,
-    kernel_configs: Mapping[ConfigKey, KernelConfig] | None,
-) -> tuple[DecodeBackend, RowOperations]:
-    """Decode and prefill by Triton kernels. For the imports see `_taking`."""
-    from engine_runtime.executors.cuda.triton_backend import TritonBackend
-    from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
-
-    backend = TritonBackend(network, cache, inputs, outputs, kernel_configs)
-    return backend, TritonRowOperations(network, cache, inputs)
-
-
-def _persistent(
-    network: Network, cache: KVCache, inputs: StepInputs, outputs: DecodeOutputs, other: DecodeBackend
-) -> list[DecodeBackend]:
-    """The persistent kernel, which samples as `other` does; none, with the reason in the log, if it cannot
-    run."""
-    reason = unsupported_reason(network, cache)
-    if reason is None:
-        try:
-            return [PersistentBackend(network, cache, inputs, outputs, other.sampler)]
-        except (RuntimeError, ImportError, OSError, AttributeError) as error:
-            reason = f"it could not be compiled ({first_line(error)})"
-    _log.info("Decode steps run as separate kernels, not as the persistent one: %s", reason)
-    return []

@@ -109,9 +109,10 @@ def load_lm(
         kernel_configs=kernel_configs,
         uses_graphs=options.graphs,
         uses_persistent_kernel=options.kernels != "torch",
+        max_batch_size=options.max_batch_size,
     )
     if options.graphs and device.type == "cuda":
-        executor.capture(shapes_of_replies(section))
+        executor.capture(shapes_of_replies(section), with_batches=options.captures_batches)
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 

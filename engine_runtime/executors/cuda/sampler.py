@@ -45,6 +45,11 @@ class DeviceSampler:
             self._reply = reply
         self._inputs.set_sampling(sampling)
 
+    def forget(self, reply: ReplySampling) -> None:
+        """Read the state of a reply again at its next step here: some of its steps run elsewhere."""
+        if reply is self._reply:
+            self._reply = None
+
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
         """Fill `result` from logits [1, vocab] float32; None for a tail that did not run."""
         inputs = self._inputs

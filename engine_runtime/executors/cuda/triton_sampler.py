@@ -25,7 +25,7 @@ from engine_runtime.executors.cuda.sampler import (
 )
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K
 
-_VOCAB_TILE = 2048
+VOCAB_TILE = 2048
 """Ids per vocabulary tile, one program each."""
 
 
@@ -42,7 +42,7 @@ class _Buffers:
     @classmethod
     def of(cls, vocab: int, device: torch.device) -> _Buffers:
         """Buffers for every tile of a vocabulary."""
-        count = triton.cdiv(vocab, _VOCAB_TILE)
+        count = triton.cdiv(vocab, VOCAB_TILE)
         return cls(
             torch.full((count, MAX_TOP_K), -torch.inf, device=device),
             torch.zeros(count, MAX_TOP_K, dtype=torch.int32, device=device),
@@ -95,6 +95,7 @@ class TritonSampler(DeviceSampler):
         best_of_tile[(count,)](
             logits,
             (self._seen_audio if is_audio else self._seen_text).view(torch.uint8),
+            inputs.seen_set,
             inputs.seen_audio if is_audio else inputs.seen_text,
             self._banned_from,
             self._eosp,
@@ -102,7 +103,7 @@ class TritonSampler(DeviceSampler):
             inputs.penalty,
             *between,
             VOCAB=logits.numel(),
-            VOCAB_TILE=_VOCAB_TILE,
+            VOCAB_TILE=VOCAB_TILE,
             IS_AUDIO=is_audio,
             DO_SAMPLE=do_sample,
             num_warps=8,

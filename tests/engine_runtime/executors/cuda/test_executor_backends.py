@@ -55,7 +55,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakePersistent]:
         made.append(FakePersistent(inputs, outputs, other))
         return [made[-1]]
 
-    monkeypatch.setattr(cuda_executor, "_persistent", persistent)
+    monkeypatch.setattr(cuda_executor, "persistent_backends", persistent)
     return made
 
 

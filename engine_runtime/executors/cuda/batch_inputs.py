@@ -1,0 +1,153 @@
+"""The inputs of a decode step of several sequences, in buffers with fixed addresses.
+
+In: the rows of the scheduled sequences as plain numbers. Out: on the device, one array of `capacity` numbers
+for each name in `INTEGERS` and `FLOATS`, and a block table for each sequence, at the addresses that a
+captured graph reads. Counterpart for a single row: inputs.py. Engine thread.
+
+A step may be padded: a row at position -1, a group without rows and a sequence with the spare set of seen ids
+are computed by no one or read by no one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine_runtime.lm.step import ScheduledSequence
+
+ROW_FIELDS = ("token", "position", "text_position", "audio_position", "sequence", "kept_row")
+"""Of each row: the merged id; its position in the sequence, or -1 for padding, and for a tail that does not
+run there; the index of its sequence; and its row of the kept trunk outputs, or -1."""
+GROUP_FIELDS = ("group_row", "group_count")
+"""Of each group of consecutive rows of a sequence (kernels/batched_attention.py): the first, and how many."""
+INTEGERS = (
+    *ROW_FIELDS,
+    *GROUP_FIELDS,
+    "last_row",
+    "seen_set",
+    "seen_text",
+    "seen_audio",
+    "bans_eosp",
+    "banned_from",
+    "eosp",
+    "top_k",
+)
+FLOATS = ("draw_text", "draw_audio", "temperature", "top_p", "penalty")
+GROUP_ROWS = 4
+"""Rows of a group: with four query heads for each K/V head they fill the 16 rows of a matrix instruction."""
+_NUM_FIELDS = 32
+"""The fields, up to a power of two."""
+
+
+class BatchInputs:
+    """Static buffers on `device` for up to `capacity` rows (of as many sequences, at most).
+
+    `table` [capacity, max_blocks] int32 holds, for each sequence, the offsets of its K blocks for layer 0.
+    `take` copies the fields from pinned host memory within the step; without it, `send` copies them.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        max_blocks: int,
+        device: torch.device,
+        take: Callable[[Tensor, Tensor], None] | None = None,
+    ) -> None:
+        is_cuda = device.type == "cuda"
+        self.capacity, self._take = capacity, take
+        self._sent = torch.cuda.Event() if is_cuda else None
+        self._is_under_way = False
+        self._host = torch.zeros(_NUM_FIELDS, capacity, dtype=torch.int64, pin_memory=is_cuda)
+        self._device = torch.zeros(_NUM_FIELDS, capacity, dtype=torch.int64, device=device)
+        host, floats = self._host.numpy(), self._host.numpy().view("float64")
+        self._fields = {name: host[index] for index, name in enumerate(INTEGERS)}
+        self._fields |= {name: floats[len(INTEGERS) + index] for index, name in enumerate(FLOATS)}
+        self._on_device = {name: self._device[index] for index, name in enumerate(INTEGERS)}
+        on_device = self._device.view(torch.float64)
+        self._on_device |= {name: on_device[len(INTEGERS) + index] for index, name in enumerate(FLOATS)}
+        self._host_table = torch.zeros(capacity, max_blocks, dtype=torch.int32, pin_memory=is_cuda)
+        self._offsets = self._host_table.numpy()
+        self._tables: list[list[int]] = [[] for _ in range(capacity)]
+        """The block tables that `_host_table` was written from."""
+        self._is_new_table = True
+        self.table = torch.zeros(capacity, max_blocks, dtype=torch.int32, device=device)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The field on the device. [capacity] int64 or float64"""
+        return self._on_device[name]
+
+    def wait(self) -> None:
+        """Wait until the last step has read the host buffers, so that they may be written again."""
+        if self._sent is not None and self._is_under_way:
+            self._sent.synchronize()
+            self._is_under_way = False
+
+    def set_rows(self, sequences: Sequence[ScheduledSequence], tokens_per_block: int, stride: int) -> None:
+        """Set the rows of these sequences, one sequence after the other; pads the rest. `stride` is the
+        distance of two blocks' offsets."""
+        rows: list[tuple[int, ...]] = []
+        groups: list[tuple[int, int]] = []
+        last: list[int] = []
+        for index, scheduled in enumerate(sequences):
+            tails, table = scheduled.tails, scheduled.block_table
+            first, count = len(rows), len(scheduled.token_ids)
+            keeps = not (tails.text and tails.audio)
+            for place, token in enumerate(scheduled.token_ids, scheduled.first_position):
+                block, slot = divmod(place, tokens_per_block)
+                kept = table[block] * tokens_per_block + slot if keeps else -1
+                text, audio = place if tails.text else -1, place if tails.audio else -1
+                rows.append((token, place, text, audio, index, kept))
+            groups += [(first + at, min(GROUP_ROWS, count - at)) for at in range(0, count, GROUP_ROWS)]
+            last.append(first + count - 1)
+            self._set_table(index, table, stride)
+        for name, values in zip(ROW_FIELDS, zip(*rows, strict=True), strict=True):
+            self.set(name, values, padding=_padding(name))
+        for name, values in zip(GROUP_FIELDS, zip(*groups, strict=True), strict=True):
+            self.set(name, values)
+        self.set("last_row", last)
+
+    def pad_all(self) -> None:
+        """Set padding rows only: a step that reads and writes no sequence."""
+        for name in ROW_FIELDS:
+            self.set(name, (), padding=_padding(name))
+        for name in (*GROUP_FIELDS, "last_row"):
+            self.set(name, ())
+
+    def set(self, name: str, values: Iterable[float], padding: int = 0) -> None:
+        """Set the first values of a field; the others are `padding`."""
+        field, given = self._fields[name], list(values)
+        field[: len(given)] = given
+        field[len(given) :] = padding
+
+    def _set_table(self, index: int, block_table: Sequence[int], stride: int) -> None:
+        if self._tables[index] != block_table:
+            self._tables[index] = list(block_table)
+            # Offsets beyond the last block stay: no row refers to them.
+            self._offsets[index, : len(block_table)] = block_table
+            self._offsets[index, : len(block_table)] *= stride
+            self._is_new_table = True
+
+    def send(self) -> None:
+        """Copy what the step does not fetch itself to the device; the step follows on the same stream."""
+        if self._is_new_table:
+            self.table.copy_(self._host_table, non_blocking=True)
+            self._is_new_table = False
+        if self._take is None:
+            self._device.copy_(self._host, non_blocking=True)
+
+    def take(self) -> None:
+        """At the beginning of a step: fetch the fields."""
+        if self._take is not None:
+            self._take(self._host, self._device)
+
+    def note_use(self) -> None:
+        """Make the next `wait` cover all work enqueued on the stream so far."""
+        if self._sent is not None:
+            self._sent.record()
+            self._is_under_way = True
+
+
+def _padding(name: str) -> int:
+    return -1 if name.endswith("position") or name == "kept_row" else 0

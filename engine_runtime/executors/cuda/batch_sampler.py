@@ -1,0 +1,178 @@
+"""Sampling of the next ids of several sequences on the device: two launches per channel.
+
+In: logits [capacity, vocab] of both heads and the fields of BatchInputs. Out: `result` [capacity, 5] as
+sampler.py defines it, one row for each sequence; the ids are those of DeviceSampler. The sets of seen ids
+stay on the device as long as a reply runs. Imported only if Triton is available. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
+from engine_runtime.executors.cuda.batch_inputs import FLOATS, BatchInputs
+from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
+from engine_runtime.executors.cuda.triton_sampler import VOCAB_TILE
+from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
+
+SETS_PER_ROW = 2
+"""Sets of seen ids for each row of a step, so that replies which take turns keep theirs."""
+_GREEDY_TOP_P = 1e-9
+"""With it, one candidate is left: the first of the highest ones, as argmax returns it."""
+_RESULTS = 5
+
+
+class _Channel:
+    """Seen ids of every set, and the buffers between the two launches."""
+
+    def __init__(self, vocab: int, capacity: int, sets: int, device: torch.device) -> None:
+        self.num_tiles = count = triton.cdiv(vocab, VOCAB_TILE)
+        self.seen = torch.zeros(sets, vocab, dtype=torch.uint8, device=device)
+        self.best = torch.full((capacity, count, MAX_TOP_K), -torch.inf, device=device)
+        self.best_ids = torch.zeros(capacity, count, MAX_TOP_K, dtype=torch.int32, device=device)
+        self.tops, self.sums = torch.zeros(2, capacity, count, device=device)
+        self.top_ids = torch.zeros(capacity, count, dtype=torch.int32, device=device)
+        self.one = torch.ones((), dtype=torch.uint8, device=device)
+
+
+class BatchSampler:
+    """See the module."""
+
+    def __init__(self, text_vocab: int, audio_vocab: int, inputs: BatchInputs, device: torch.device) -> None:
+        self._inputs, self._device = inputs, device
+        capacity = inputs.capacity
+        self._num_sets = SETS_PER_ROW * capacity
+        # The last set belongs to rows that are not sampled here.
+        self._text = _Channel(text_vocab, capacity, self._num_sets + 1, device)
+        self._audio = _Channel(audio_vocab, capacity, self._num_sets + 1, device)
+        self._set_of: OrderedDict[ReplySampling, int] = OrderedDict()
+        """Least recently used first."""
+        self._last = torch.zeros(capacity, MAX_TOP_K, device=device)
+        self._last_ids = torch.zeros(capacity, MAX_TOP_K, dtype=torch.int32, device=device)
+        # The kernels write to pinned host memory directly.
+        self.result = torch.zeros(capacity, _RESULTS, dtype=torch.float64, pin_memory=device.type == "cuda")
+
+    def set(self, samplings: Sequence[SamplingMetadata | None]) -> None:
+        """Write the fields of a step's sequences, in order; None for one that is not sampled here."""
+        spare = self._num_sets
+        integers: list[tuple[int, ...]] = []
+        floats: list[tuple[float, ...]] = []
+        for sampling in samplings:
+            if sampling is None:
+                integers.append((spare, 0, 0, False, 0, 0, 1))
+                floats.append((0.0, 0.0, 1.0, _GREEDY_TOP_P, 1.0))
+                continue
+            reply, params = sampling.reply, sampling.reply.params
+            samples = params.do_sample
+            integers.append(
+                (
+                    self._set(reply),
+                    sampling.last_text,
+                    sampling.last_audio,
+                    sampling.bans_eosp,
+                    reply.audio_banned_from,
+                    reply.eosp,
+                    params.top_k if samples else 1,
+                )
+            )
+            floats.append(
+                (
+                    sampling.draw_text,
+                    sampling.draw_audio,
+                    params.temperature if samples else 1.0,
+                    params.top_p if samples else _GREEDY_TOP_P,
+                    params.repetition_penalty,
+                )
+            )
+        names = ("seen_set", "seen_text", "seen_audio", "bans_eosp", "banned_from", "eosp", "top_k")
+        for name, numbers in zip(names, zip(*integers, strict=True), strict=True):
+            self._inputs.set(name, numbers, padding={"seen_set": spare, "top_k": 1}.get(name, 0))
+        for name, values in zip(FLOATS, zip(*floats, strict=True), strict=True):
+            self._inputs.set(name, values, padding=0 if name.startswith("draw") else 1)
+
+    def forget(self, reply: ReplySampling) -> None:
+        """Read the state of a reply again at its next step here: some of its steps run elsewhere."""
+        self._set_of.pop(reply, None)
+
+    def run(self, rows: int, text: Tensor | None, audio: Tensor | None) -> None:
+        """Fill the first rows of `result` from logits; None for a tail that did not run."""
+        inputs = self._inputs
+        self._run(rows, self._text, text, inputs["seen_text"], inputs["draw_text"], is_audio=False)
+        self._run(rows, self._audio, audio, inputs["seen_audio"], inputs["draw_audio"], is_audio=True)
+
+    def read(self, count: int) -> list[list[float]]:
+        """Synchronize with the current stream and return the result of the first sequences."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        found: list[list[float]] = self.result[:count].tolist()
+        return found
+
+    def _set(self, reply: ReplySampling) -> int:
+        """The set of a reply's seen ids, written now if it is not there. There is one more than the sequences
+        of a step, so that the least recently used one is of no sequence of this step."""
+        if reply in self._set_of:
+            self._set_of.move_to_end(reply)
+            return self._set_of[reply]
+        used = len(self._set_of)
+        if used < self._num_sets:
+            free = next(index for index in range(self._num_sets) if index not in set(self._set_of.values()))
+        else:
+            _, free = self._set_of.popitem(last=False)
+        self._text.seen[free].copy_(reply.seen_text)
+        self._audio.seen[free].copy_(reply.seen_audio)
+        self._set_of[reply] = free
+        return free
+
+    def _run(
+        self,
+        rows: int,
+        channel: _Channel,
+        logits: Tensor | None,
+        seen_ids: Tensor,
+        draws: Tensor,
+        *,
+        is_audio: bool,
+    ) -> None:
+        inputs = self._inputs
+        if logits is None:
+            channel.seen.index_put_((inputs["seen_set"][:rows], seen_ids[:rows]), channel.one)
+            return
+        between = (channel.best, channel.best_ids, channel.tops, channel.top_ids, channel.sums)
+        best_of_tile[(channel.num_tiles, rows)](
+            logits,
+            channel.seen,
+            inputs["seen_set"],
+            seen_ids,
+            inputs["banned_from"],
+            inputs["eosp"],
+            inputs["bans_eosp"],
+            inputs["penalty"],
+            *between,
+            VOCAB=logits.shape[1],
+            VOCAB_TILE=VOCAB_TILE,
+            IS_AUDIO=is_audio,
+            DO_SAMPLE=True,
+            num_warps=8,
+        )
+        sample_one[(rows,)](
+            *between,
+            self._last,
+            self._last_ids,
+            inputs["top_k"],
+            inputs["top_p"],
+            inputs["temperature"],
+            draws,
+            self.result,
+            ID=AUDIO if is_audio else TEXT,
+            TOP=-1 if is_audio else SUBTITLE,
+            MAGNITUDE=AUDIO_MAGNITUDE if is_audio else TEXT_MAGNITUDE,
+            NUM_TILES=channel.num_tiles,
+            TILES_BLOCK=max(2, triton.next_power_of_2(channel.num_tiles)),
+            DO_SAMPLE=True,
+            num_warps=8,
+        )

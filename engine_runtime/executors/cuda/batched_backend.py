@@ -1,0 +1,221 @@
+"""A decode step of several sequences as Triton kernels: seven launches per layer, captured as a CUDA graph.
+
+In: the values in BatchInputs. Out: logits in `text_logits` and `audio_logits`, one row for each sequence; K
+and V in the pool. The reference implementation is a single step of each sequence (layerwise_backend.py). Rows
+of a short prefill may run beside decode rows. A tail runs if a sequence needs it, and is skipped for the rows
+of the others. Sizes depend on `BatchShape` alone. Imported only if Triton is available. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from engine_runtime.cuda.gpu_memory import BATCH_SPLIT_ROWS
+from engine_runtime.cuda.kernels.batched_attention import attend_groups, rope_and_write_rows
+from engine_runtime.cuda.kernels.batched_linear import add_and_norm
+from engine_runtime.cuda.kernels.pdl import pdl_launch_args
+from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
+from engine_runtime.executors.cuda.batched_linear import BatchedLinear, num_splits
+from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.quantization import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What fixes the sizes of a step: rows (padded), KV bucket of the longest sequence, tails, and whether it
+    samples."""
+
+    rows: int
+    bucket: int
+    text: bool
+    audio: bool
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiling:
+    """Cached rows per tile, pipeline stages and warps of an attention program."""
+
+    tile: int = 64
+    stages: int = 2
+    warps: int = 4
+
+
+class BatchedBackend:
+    """See the module. `longest` is the number of rows of the longest sequence."""
+
+    def __init__(self, network: Network, cache: KVCache, inputs: BatchInputs, longest: int) -> None:
+        config, device, dtype = network.config, cache.pool.device, cache.trunk.dtype
+        self._network, self._cache, self._inputs = network, cache, inputs
+        self._capacity = capacity = inputs.capacity
+        self.attention_tiling = AttentionTiling()
+        self._pdl = pdl_launch_args(device)
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.linear = BatchedLinear(capacity, device)
+
+        def rows(width: int, kind: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(capacity, width, dtype=kind, device=device)
+
+        def sums(matrices: list[Matrix]) -> Tensor:
+            wide = max(num_splits(matrix) * matrix.shape[0] for matrix in matrices)
+            return torch.zeros(capacity * wide, device=device)
+
+        layers = network.layers
+        self._x, self._y = rows(config.hidden_size), rows(config.hidden_size)
+        # The input of a product has the dtype that its weight is multiplied in.
+        kinds = {self.linear.input_dtype(matrix, dtype) for matrix in network.matrices}
+        self._normed = {kind: rows(config.hidden_size, kind) for kind in kinds}
+        self._attended = {kind: rows(heads * dim, kind) for kind in kinds}
+        self._gated = {kind: rows(config.intermediate_size, kind) for kind in kinds}
+        self._qkv = sums([layer.qkv for layer in layers])
+        self._sums = sums([matrix for layer in layers for matrix in (layer.o, layer.down)])
+        self._q = rows(heads * dim)
+        splits = triton.next_power_of_2(triton.cdiv(longest, BATCH_SPLIT_ROWS))
+        self._partial = torch.zeros(splits, capacity, heads, dim, device=device)
+        self._tops, self._totals = torch.zeros(2, splits, capacity, heads, device=device)
+        self._arrived = torch.zeros(capacity, kv_heads, dtype=torch.int32, device=device)
+        self._kept = cache.trunk.view(-1, config.hidden_size)
+        self.text_logits = torch.zeros(capacity, config.text_vocab, device=device)
+        self.audio_logits = torch.zeros(capacity, config.audio_vocab, device=device)
+
+    def forward(self, shape: BatchShape) -> None:
+        """Embedding to logits; writes K/V, and keeps the trunk's output for a skipped tail."""
+        inputs, x = self._inputs, self._x
+        source = self._network.embedding
+        index: Tensor | None = inputs["token"]
+        pending: Matrix | None = None
+        for layer in self._network.trunk:
+            self._add(shape, source, pending, x, layer.input_norm, layer.qkv, index=index)
+            pending = self._layer(shape, layer, x, inputs["position"])
+            source, index = x, None
+        self._add(shape, source, pending, x, index=index, keeps=True)
+        if shape.text:
+            self._tail(shape, self._network.text, inputs["text_position"], self.text_logits)
+        if shape.audio:
+            self._tail(shape, self._network.audio, inputs["audio_position"], self.audio_logits)
+
+    def _tail(self, shape: BatchShape, tail: Tail, positions: Tensor, logits: Tensor) -> None:
+        source, pending = self._x, None  # not modified: it is the input of the other tail, too
+        for layer in tail.layers:
+            self._add(shape, source, pending, self._y, layer.input_norm, layer.qkv)
+            pending = self._layer(shape, layer, self._y, positions)
+            source = self._y
+        last = self._inputs["last_row"]
+        self._add(shape, source, pending, None, tail.norm, tail.head, index=last)
+        self.linear.run(shape.rows, self._input(self._normed, tail.head), tail.head, logits)
+
+    def _layer(self, shape: BatchShape, layer: LayerWeights, x: Tensor, positions: Tensor) -> Matrix:
+        """Run a layer whose input is normed already. Returns the matrix whose sums must still be added to
+        x."""
+        self.linear.run(shape.rows, self._input(self._normed, layer.qkv), layer.qkv, self._qkv)
+        attended = self._input(self._attended, layer.o)
+        self._attend(shape, layer, positions, attended)
+        self.linear.run(shape.rows, attended, layer.o, self._sums)
+        self._add(shape, x, layer.o, x, layer.post_norm, layer.gate_up)
+        gated = self._input(self._gated, layer.down)
+        self.linear.run_gated(shape.rows, self._input(self._normed, layer.gate_up), layer.gate_up, gated)
+        self.linear.run(shape.rows, gated, layer.down, self._sums)
+        return layer.down
+
+    def _input(self, buffers: dict[torch.dtype, Tensor], matrix: Matrix) -> Tensor:
+        return buffers[self.linear.input_dtype(matrix, self._x.dtype)]
+
+    def _add(
+        self,
+        shape: BatchShape,
+        source: Tensor,
+        pending: Matrix | None,
+        target: Tensor | None,
+        norm: Tensor | None = None,
+        matrix: Matrix | None = None,
+        *,
+        index: Tensor | None = None,
+        keeps: bool = False,
+    ) -> None:
+        """target = source + the sums of `pending`; the input of `matrix` = its norm."""
+        width = self._network.config.hidden_size
+        out = source if matrix is None else self._input(self._normed, matrix)
+        # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
+        add_and_norm[(shape.rows,)](
+            source,
+            self._inputs["token"] if index is None else index,
+            self._sums,
+            source if target is None else target,
+            self._kept,
+            self._inputs["kept_row"],
+            source if norm is None else norm,
+            out,
+            self._network.config.rms_norm_eps,
+            CAPACITY=self._capacity,
+            WIDTH=width,
+            BLOCK=triton.next_power_of_2(width),
+            SPLITS=0 if pending is None else num_splits(pending),
+            IS_INDEXED=index is not None,
+            HAS_TARGET=target is not None and (target is not source or pending is not None),
+            HAS_KEPT=keeps,
+            HAS_NORM=norm is not None,
+            num_warps=8,
+            **self._pdl,
+        )
+
+    def _attend(self, shape: BatchShape, layer: LayerWeights, positions: Tensor, out: Tensor) -> None:
+        config, cache, inputs = self._network.config, self._cache, self._inputs
+        group = config.num_attention_heads // config.num_key_value_heads
+        sizes = {
+            "CAPACITY": self._capacity,
+            "MAX_BLOCKS": inputs.table.shape[1],
+            "HEADS": config.num_attention_heads,
+            "KV_HEADS": config.num_key_value_heads,
+            "DIM": config.head_dim,
+            "GROUP": group,
+            "GROUP_TILE": triton.next_power_of_2(group),
+            "TOKENS": cache.tokens_per_block,
+        }
+        rope_and_write_rows[(shape.rows, config.num_key_value_heads)](
+            self._qkv,
+            layer.q_norm,
+            layer.k_norm,
+            self._network.cos,
+            self._network.sin,
+            cache.pool,
+            inputs.table,
+            self._q,
+            positions,
+            inputs["sequence"],
+            2 * layer.index,
+            config.rms_norm_eps,
+            SPLITS=num_splits(layer.qkv),
+            num_warps=4,
+            **sizes,
+            **self._pdl,
+        )
+        splits, tiling = triton.cdiv(shape.bucket, BATCH_SPLIT_ROWS), self.attention_tiling
+        attend_groups[(config.num_key_value_heads, shape.rows, splits)](
+            self._q,
+            cache.pool,
+            inputs.table,
+            positions,
+            inputs["sequence"],
+            inputs["group_row"],
+            inputs["group_count"],
+            self._partial,
+            self._tops,
+            self._totals,
+            self._arrived,
+            out,
+            2 * layer.index,
+            config.head_dim**-0.5,
+            GROUP_ROWS=max(GROUP_ROWS, 16 // triton.next_power_of_2(group)),
+            TILE=tiling.tile,
+            SPLIT_ROWS=BATCH_SPLIT_ROWS,
+            MAX_SPLITS=triton.next_power_of_2(splits),
+            STAGES=tiling.stages,
+            num_warps=tiling.warps,
+            **sizes,
+            **self._pdl,
+        )

@@ -1,0 +1,165 @@
+"""Runs the sequences of a step together: plans forwards of at most `capacity` rows, and reads their results.
+
+In: ScheduledSequences whose skipped tails were filled. Out: a StepOutput each. Decode rows share a forward,
+and so do short prefills beside them; each forward is captured as a CUDA graph for the next larger power of
+two of its rows. Imported only if Triton is available. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from torch import Tensor
+
+from engine_runtime.cuda.gpu_memory import batch_rows
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.kernels.prefill_elementwise import take_slots
+from engine_runtime.executors.cuda.batch_inputs import BatchInputs
+from engine_runtime.executors.cuda.batch_sampler import BatchSampler
+from engine_runtime.executors.cuda.batched_backend import BatchedBackend, BatchShape
+from engine_runtime.executors.cuda.decode_backend import StepShape, bucket_of
+from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
+from engine_runtime.executors.cuda.weights import Network
+from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
+from engine_runtime.lm.step import (
+    ExecutorLimits,
+    ScheduledSequence,
+    StepOutput,
+    check_logits,
+    check_magnitude,
+)
+
+MAX_PREFILL_ROWS = 16
+"""New rows of a sequence that is prefilled beside others; longer prefills run alone."""
+
+
+def plan_forwards(sequences: Sequence[ScheduledSequence], capacity: int) -> list[list[int]]:
+    """Indices of the sequences of each forward, decode rows first; a forward of one sequence runs alone."""
+    short = [i for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) <= MAX_PREFILL_ROWS]
+    forwards: list[list[int]] = []
+    room = 0
+    for index in sorted(short, key=lambda index: len(sequences[index].token_ids)):
+        rows = len(sequences[index].token_ids)
+        if rows > room:
+            forwards.append([])
+            room = capacity
+        forwards[-1].append(index)
+        room -= rows
+    forwards += [[i] for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) > MAX_PREFILL_ROWS]
+    return forwards
+
+
+class BatchedSteps:
+    """See the module. `graphs` captures the forwards."""
+
+    def __init__(
+        self, network: Network, cache: KVCache, limits: ExecutorLimits, graphs: GraphedCalls
+    ) -> None:
+        device = cache.pool.device
+        self._limits, self._graphs = limits, graphs
+        self.capacity = batch_rows(limits.max_batch_size)
+        self._inputs = BatchInputs(self.capacity, limits.max_blocks, device, _take)
+        self.backend = BatchedBackend(network, cache, self._inputs, limits.max_seq_len)
+        config = network.config
+        self._sampler = BatchSampler(config.text_vocab, config.audio_vocab, self._inputs, device)
+
+    def plan(self, sequences: Sequence[ScheduledSequence]) -> list[list[int]]:
+        """The forwards of a step: see `plan_forwards`."""
+        return plan_forwards(sequences, self.capacity)
+
+    def run(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput]:
+        """One forward; a StepOutput for each sequence."""
+        samplings = [scheduled.sampling for scheduled in sequences]
+        shape = BatchShape(
+            rows=_power_of_2(sum(len(scheduled.token_ids) for scheduled in sequences)),
+            bucket=bucket_of(max(scheduled.num_rows for scheduled in sequences), self._limits.max_seq_len),
+            text=any(scheduled.tails.text for scheduled in sequences),
+            audio=any(scheduled.tails.audio for scheduled in sequences),
+            samples=any(sampling is not None for sampling in samplings),
+        )
+        self._inputs.wait()
+        self._inputs.set_rows(sequences, self._limits.tokens_per_block, 2 * self._limits.num_layers)
+        if shape.samples:
+            self._sampler.set(samplings)
+        self._inputs.send()
+        self._run(shape)
+        self._inputs.note_use()
+        found = self._sampler.read(len(sequences)) if shape.samples else [[]] * len(sequences)
+        return [
+            self._logits(index, scheduled) if scheduled.sampling is None else self._sampled(scheduled, ids)
+            for index, (scheduled, ids) in enumerate(zip(sequences, found, strict=True))
+        ]
+
+    def capture(self, shapes: Iterable[StepShape], buckets: Iterable[int]) -> None:
+        """Capture the forwards of decode steps of these shapes, in every size and these length buckets."""
+        self._inputs.wait()
+        self._inputs.pad_all()
+        self._sampler.set([None])
+        self._inputs.send()
+        sizes, size = [], 2
+        while size // 2 < min(self.capacity, self._limits.max_batch_size):
+            sizes.append(size)
+            size *= 2
+        wanted = {
+            BatchShape(size, bucket, shape.text, shape.audio, shape.samples)
+            for shape, size, bucket in product(shapes, sizes, buckets)
+        }
+        for one in sorted(wanted, key=lambda shape: (-shape.rows, shape.bucket)):
+            self._run(one)
+        self._inputs.note_use()
+
+    def forget(self, reply: ReplySampling) -> None:
+        """A step of this reply runs elsewhere."""
+        self._sampler.forget(reply)
+
+    def _run(self, shape: BatchShape) -> None:
+        def forward() -> None:
+            self._inputs.take()
+            self.backend.forward(shape)
+            if shape.samples:
+                self._sampler.run(
+                    shape.rows,
+                    self.backend.text_logits if shape.text else None,
+                    self.backend.audio_logits if shape.audio else None,
+                )
+
+        self._graphs.run(shape, forward)
+
+    def _logits(self, index: int, scheduled: ScheduledSequence) -> StepOutput:
+        """Copies of a sequence's logits in host memory."""
+        text: Tensor | None = None
+        audio: Tensor | None = None
+        if scheduled.tails.text:
+            text = self.backend.text_logits[index].to("cpu", copy=True)
+            check_logits("logits", text, self._limits.text_vocab)
+        if scheduled.tails.audio:
+            audio = self.backend.audio_logits[index].to("cpu", copy=True)
+            check_logits("audio_logits", audio, self._limits.audio_vocab)
+        return StepOutput(text, audio)
+
+    @staticmethod
+    def _sampled(scheduled: ScheduledSequence, found: list[float]) -> StepOutput:
+        """The ids that were sampled for a sequence."""
+        tails, sampling = scheduled.tails, scheduled.sampling
+        assert sampling is not None
+        if tails.text:
+            check_magnitude("logits", found[TEXT_MAGNITUDE])
+        if tails.audio:
+            check_magnitude("audio_logits", found[AUDIO_MAGNITUDE])
+        ids = SampledIds(
+            int(found[TEXT]) if tails.text else None,
+            int(found[AUDIO]) if tails.audio else None,
+            int(found[SUBTITLE]) if tails.text and sampling.wants_subtitle else None,
+        )
+        return StepOutput(None, None, ids)
+
+
+def _take(host: Tensor, device: Tensor) -> None:
+    """Copy the fields of BatchInputs; the kernel reads pinned host memory directly."""
+    take_slots[(1,)](host, device, SLOTS=host.numel(), num_warps=8)
+
+
+def _power_of_2(count: int) -> int:
+    return 1 << (count - 1).bit_length()

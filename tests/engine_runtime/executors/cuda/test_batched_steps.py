@@ -1,0 +1,218 @@
+"""Steps of several sequences by the kernels, run by Triton's interpreter, against single steps of plain
+torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine_runtime.cuda.gpu_memory import batch_bytes, batch_rows
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.cuda.executor import CudaExecutor
+from engine_runtime.executors.cuda.prefill import TorchRowOperations
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.step import ScheduledSequence, Tails
+from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.options import BlockFormats, WeightFormat
+from engine_runtime.quantization import quantize
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
+from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_paged
+from tests.tools.lm_scenarios import SAMPLINGS, assert_same, replies_together, reply
+
+pytestmark = needs_triton
+patch_interpreter()
+if HAS_TRITON:
+    from engine_runtime.executors.cuda import batched_linear, triton_linear
+    from engine_runtime.executors.cuda.batched_linear import BatchedLinear, num_splits
+    from engine_runtime.executors.cuda.batched_steps import BatchedSteps, plan_forwards
+    from engine_runtime.executors.cuda.triton_linear import KernelConfig
+
+
+@pytest.fixture(scope="module")
+def model() -> MossLM:
+    """The tiny model with one layer in each part: the interpreter is slow."""
+    config = replace(load_tiny()[0].config, shared_layers=1, text_layers=1, audio_layers=1)
+    torch.manual_seed(0)
+    model = MossLM(config)
+    model.reset_parameters(std=0.2)
+    return model.eval()
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the interpreter, which runs one after the other."""
+    monkeypatch.setattr(triton_linear, "default_config", lambda key: KernelConfig(32, 4, 1, 2))
+
+
+class FirstFunctions(GraphedCalls):
+    """Runs the first function of each key again, as a captured graph would."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.kept: dict[Any, Callable[..., Any]] = {}
+
+    def run(self, key: Any, function: Callable[..., Any], *inputs: torch.Tensor, changes: Any = ()) -> Any:
+        return self.kept.setdefault(key, function)(*inputs)
+
+
+def make_batched(model: MossLM, max_batch_size: int = 8, **choices: BlockFormats) -> PagedLM:
+    """The model on the executor for GPUs with its kernels for decode, and plain torch for prefill."""
+    paged = make_cuda_paged(
+        model, num_blocks=96, max_seq_len=320, uses_triton=True, max_batch_size=max_batch_size, **choices
+    )
+    executor = paged.executor
+    assert isinstance(executor, CudaExecutor)
+    executor._prefill._operations = TorchRowOperations(executor.network, executor.cache, executor._inputs)
+    return paged
+
+
+@pytest.mark.slow
+def test_mixed_steps_equal_single_steps(model: MossLM) -> None:
+    """Decode rows and short prefills, lengths on both sides of a partition, tails that are filled later."""
+    choose = random.Random(3)
+    vocab = model.config.text_vocab + model.config.audio_vocab
+    batched, plain = make_batched(model), make_paged(model, num_blocks=96)
+    pairs = [(Sequence(), Sequence()) for _ in range(4)]
+    for (mine, other), length in zip(pairs, (3, 40, 253, 270), strict=True):
+        ids = [choose.randrange(vocab) for _ in range(length)]
+        batched.prefill(mine, ids)
+        plain.prefill(other, ids)
+    for _ in range(5):
+        requests, wanted = [], []
+        for mine, other in choose.sample(pairs, choose.randrange(2, 5)):
+            is_prefill = choose.random() < 0.3
+            ids = [choose.randrange(vocab) for _ in range(choose.randrange(2, 8) if is_prefill else 1)]
+            tails = Tails(text=choose.random() < 0.6, audio=choose.random() < 0.8)
+            requests.append(StepRequest(mine, ids, tails, is_prefill=is_prefill))
+            wanted += plain.step([StepRequest(other, ids, tails, is_prefill=is_prefill)])
+        for got, alone in zip(batched.step(requests), wanted, strict=True):
+            assert_same(got, alone)
+    batched.blocks.check_integrity([mine for mine, _ in pairs])
+
+
+@pytest.mark.slow
+def test_replies_in_shared_steps_are_those_of_single_replies(model: MossLM) -> None:
+    """Parameters, draws and seen ids of a reply are its own, also when it goes on alone at the end."""
+    prompts = [load_tiny()[1]["a.rows"][index : 20 - index] for index in range(3)]
+    samplings = [replace(SAMPLINGS[index], max_new=length) for index, length in ((1, 4), (2, 7), (5, 5))]
+    together = replies_together(model, make_batched(model), prompts, samplings)
+    alone = [
+        reply(model, make_paged(model), prompt, params)
+        for prompt, params in zip(prompts, samplings, strict=True)
+    ]
+    assert together == alone
+
+
+@pytest.mark.slow
+def test_a_captured_step_serves_other_sequences(model: MossLM) -> None:
+    batched, plain = make_batched(model), make_paged(model, num_blocks=96)
+    steps = batched.executor._batched
+    assert isinstance(steps, BatchedSteps)
+    steps._graphs = calls = FirstFunctions("cpu")
+    pairs = [(Sequence(), Sequence()) for _ in range(4)]
+    for index, (mine, other) in enumerate(pairs):
+        batched.prefill(mine, [7 + index] * (5 + 20 * index))
+        plain.prefill(other, [7 + index] * (5 + 20 * index))
+    for chosen in ((0, 1, 2), (3, 1, 2), (2, 3, 0, 1)):
+        requests = [StepRequest(pairs[index][0], [30 + index], Tails(text=False)) for index in chosen]
+        wanted = [plain.decode(pairs[index][1], 30 + index, Tails(text=False)) for index in chosen]
+        for got, alone in zip(batched.step(requests), wanted, strict=True):
+            assert_same(got, alone)
+    assert [(key.rows, key.text, key.audio) for key in calls.kept] == [(4, False, True)]
+
+
+def test_a_batch_with_one_bad_sequence_changes_none(model: MossLM) -> None:
+    batched = make_batched(model)
+    first, second = Sequence(), Sequence()
+    for sequence in (first, second):
+        batched.prefill(sequence, [5, 6, 7])
+    with pytest.raises(ExecutorError, match=r"^token_ids: "):
+        batched.step([StepRequest(first, [8]), StepRequest(second, [512 + 160])])
+    assert (first.num_rows, second.num_rows) == (3, 3)
+    batched.blocks.check_integrity([first, second])
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_more_sequences_than_the_limit_are_refused(model: MossLM, kernels: bool) -> None:
+    paged = make_cuda_paged(model, uses_triton=kernels, max_batch_size=2)
+    requests = [StepRequest(Sequence(), [token]) for token in (5, 6, 7)]
+    with pytest.raises(ExecutorError, match="runs 1 to 2 sequences per step, got 3"):
+        paged.step(requests)
+
+
+def test_without_kernels_sequences_run_one_after_the_other(model: MossLM) -> None:
+    paged, plain = make_cuda_paged(model, max_batch_size=4), make_paged(model)
+    requests = [StepRequest(Sequence(), ids, is_prefill=True) for ids in ([5, 6], [7, 8, 9], [4])]
+    wanted = [plain.prefill(Sequence(), request.token_ids) for request in requests]
+    for got, alone in zip(paged.step(requests), wanted, strict=True):
+        assert_same(got, alone)
+
+
+def scheduled(rows: int) -> ScheduledSequence:
+    return ScheduledSequence([1] * rows, 0, [0], 0, 0, 0, is_prefill=rows > 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "planned"),
+    [
+        ((1, 1, 1), [[0, 1, 2]]),
+        ((5, 1, 40, 1), [[1, 3, 0], [2]]),
+        ((16, 1, 1), [[1, 2], [0]]),
+        ((1,) * 17, [list(range(16)), [16]]),
+        ((40, 50), [[0], [1]]),
+    ],
+)
+def test_decode_rows_come_first_and_long_prefills_alone(
+    rows: tuple[int, ...], planned: list[list[int]]
+) -> None:
+    assert plan_forwards([scheduled(count) for count in rows], capacity=16) == planned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
+@pytest.mark.parametrize("shape", [(72, 256), (40, 200)])
+def test_a_few_rows_times_a_matrix(
+    weight_format: WeightFormat, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched_linear, "_MIN_COLUMNS", 64)
+    torch.manual_seed(1)
+    matrix, linear = quantize(torch.randn(shape), weight_format), BatchedLinear(16, torch.device("cpu"))
+    splits = num_splits(matrix)
+    assert (splits > 1) == (shape[1] == 256 and weight_format != "int4")
+    x = torch.randn(16, shape[1])
+    product = x @ matrix.dense(torch.float32).t()
+    sums = torch.full((splits * 16 * shape[0],), torch.nan)
+    linear.run(5, x, matrix, sums)
+    found = sums.view(splits, 16, shape[0])[:, :5].sum(0)
+    torch.testing.assert_close(found, product[:5], atol=1e-4, rtol=1e-4)
+    gated = torch.full((16, shape[0] // 2), torch.nan)
+    linear.run_gated(5, x, matrix, gated)
+    gate, up = product[:5].chunk(2, dim=1)
+    wanted = torch.nn.functional.silu(gate) * up
+    torch.testing.assert_close(gated[:5], wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("max_batch_size", [2, 20, 64])
+def test_the_memory_plan_knows_the_buffers(model: MossLM, max_batch_size: int) -> None:
+    executor = make_batched(model, max_batch_size).executor
+    assert isinstance(executor, CudaExecutor)
+    steps = executor._batched
+    assert steps is not None
+    tensors: dict[int, torch.Tensor] = {}
+    for owner in (steps.backend, steps._sampler, steps._sampler._text, steps._sampler._audio, steps._inputs):
+        for value in vars(owner).values():
+            for tensor in value.values() if isinstance(value, dict) else [value]:
+                if isinstance(tensor, torch.Tensor):
+                    tensors[tensor.untyped_storage().data_ptr()] = tensor
+    shared = {executor.cache.trunk.data_ptr()}
+    taken = sum(t.untyped_storage().nbytes() for address, t in tensors.items() if address not in shared)
+    planned = batch_bytes(model.config, batch_rows(max_batch_size), executor.limits.max_seq_len, 4)
+    assert steps.capacity == batch_rows(max_batch_size)
+    assert planned / 4 < taken <= planned
