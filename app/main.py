@@ -107,8 +107,8 @@ def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
     from app.session.session import Session
     from app.session.session_settings import SessionSettings
 
-    def load(chosen: StartSettings) -> Callable[[], Engine]:
-        return engine_factory(chosen, progress=lambda share: session.note_loading(share))
+    def load(chosen: StartSettings) -> EngineSource:
+        return engine_source(chosen, progress=lambda share: session.note_loading(share))
 
     session_settings = SessionSettings.of(settings)
     first = load(stored_start_settings(settings))

@@ -24,7 +24,7 @@ _USERINFO = re.compile(r"(?<=://)[^\s/?#]*@")
 _QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 _BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{8,}")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
 class MossVoiceError(Exception):
@@ -33,12 +33,12 @@ class MossVoiceError(Exception):
     @property
     def what_is_wrong(self) -> str:
         """The first sentence of the message."""
-        return _SENTENCE_END.split(str(self), maxsplit=1)[0]
+        return SENTENCE_END.split(str(self), maxsplit=1)[0]
 
     @property
     def what_to_do(self) -> str:
         """The sentences after the first, "" if there is only one."""
-        return "".join(_SENTENCE_END.split(str(self), maxsplit=1)[1:])
+        return "".join(SENTENCE_END.split(str(self), maxsplit=1)[1:])
 
 
 class BundleError(MossVoiceError):

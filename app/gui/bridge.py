@@ -61,6 +61,7 @@ class SessionBridge(QObject):
         state: the latest state, None before the first one.
 
     Signals:
+        noticed: a device or the engine needs no action: DeviceNoticed, EngineNotice.
         timings: a list of timing events, once per tick that had any.
         lost: the session could not be polled; a text. Polling has stopped.
     """
@@ -88,8 +89,7 @@ class SessionBridge(QObject):
     error_raised = Signal(object)
     recording_stopped = Signal(object)
     devices_changed = Signal(object)
-    device_noticed = Signal(object)
-    engine_noticed = Signal(object)
+    noticed = Signal(object)
     sample_started = Signal(object)
     sample_progress = Signal(object)
     sample_finished = Signal(object)
@@ -124,8 +124,8 @@ class SessionBridge(QObject):
             ErrorRaised: self.error_raised,
             RecordingStopped: self.recording_stopped,
             DevicesChanged: self.devices_changed,
-            DeviceNoticed: self.device_noticed,
-            EngineNotice: self.engine_noticed,
+            DeviceNoticed: self.noticed,
+            EngineNotice: self.noticed,
             SampleStarted: self.sample_started,
             SampleProgress: self.sample_progress,
             SampleFinished: self.sample_finished,

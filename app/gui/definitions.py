@@ -43,6 +43,8 @@ def stage_name(stage: LatencyStage) -> str:
         LatencyStage.STEP: translate("Definitions", "Decode steps"),
         LatencyStage.TOKEN2MEL: translate("Definitions", "token2mel"),
         LatencyStage.VOCODER: translate("Definitions", "Vocoder"),
+        LatencyStage.SERVER: translate("Definitions", "Server"),
+        LatencyStage.NETWORK: translate("Definitions", "Network"),
         LatencyStage.HOLD: translate("Definitions", "Playback hold"),
         LatencyStage.DEVICE: translate("Definitions", "Device"),
     }
@@ -63,6 +65,14 @@ def stage_text(stage: LatencyStage) -> str:
             "Definitions", "Flow matching: speech codes of the first packet to mel frames."
         ),
         LatencyStage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
+        LatencyStage.SERVER: translate(
+            "Definitions", "Request → first audio, without the network: what the server took."
+        ),
+        LatencyStage.NETWORK: translate(
+            "Definitions",
+            "Request → first audio, minus the server's own time to first audio; of a server that does not "
+            "report it, the round trip of a ping.",
+        ),
         LatencyStage.HOLD: translate(
             "Definitions",
             "First sample ready → start of playback: deliberate buffering, so that the reply does not "

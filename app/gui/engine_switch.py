@@ -81,7 +81,7 @@ class EngineSwitch(QObject):
     def _load(self, start: StartSettings) -> None:
         if self._loader is not None:
             self.wanted, self.is_loading = start, True
-            self.loading.emit(start.bundle.name)
+            self.loading.emit(start.server or start.bundle.name)
             self._bridge.send(LoadEngine(self._loader(start)))
 
     def _settle(self, event: EngineReady) -> None:
@@ -117,5 +117,11 @@ def _released(given: StartSettings) -> StartSettings:
         engine=None,
     )
     return dataclasses.replace(
-        given, bundle=StartSettings().bundle, voice=None, engine=engine, left_open=PREFERRED
+        given,
+        server="",
+        server_key="",
+        bundle=StartSettings().bundle,
+        voice=None,
+        engine=engine,
+        left_open=PREFERRED,
     )

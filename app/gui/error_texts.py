@@ -13,6 +13,8 @@ from typing import Any
 
 from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication
 
+from engine_runtime.errors import SENTENCE_END
+
 _CONTEXT = "Errors"
 
 _LISTED: tuple[Any, ...] = (
@@ -136,6 +138,30 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "%1 arrived damaged (%2 of %3 bytes, or a wrong hash) and was removed."),
     QT_TRANSLATE_NOOP("Errors", "Run the same fetch again, the other files stay."),
     QT_TRANSLATE_NOOP("Errors", "weights without a licence file (the code of MOSS-Speech is Apache-2.0)"),
+    QT_TRANSLATE_NOOP("Errors", "The connection to %1 was lost."),
+    QT_TRANSLATE_NOOP("Errors", "%1 closed the connection (%2)."),
+    QT_TRANSLATE_NOOP("Errors", "It is being restored, and the conversation goes on then."),
+    QT_TRANSLATE_NOOP("Errors", "The connection to %1 is back."),
+    QT_TRANSLATE_NOOP("Errors", "%1 refused the connection."),
+    QT_TRANSLATE_NOOP("Errors", "Check that the server runs, and its port."),
+    QT_TRANSLATE_NOOP("Errors", "%1 did not answer within %2 s."),
+    QT_TRANSLATE_NOOP("Errors", "The host of %1 was not found."),
+    QT_TRANSLATE_NOOP("Errors", "Check the address and the network."),
+    QT_TRANSLATE_NOOP("Errors", "%1 does not accept the key: %2."),
+    QT_TRANSLATE_NOOP("Errors", "Check the key of the server."),
+    QT_TRANSLATE_NOOP("Errors", "%1 takes no conversation now: %2."),
+    QT_TRANSLATE_NOOP("Errors", "Try again later."),
+    QT_TRANSLATE_NOOP("Errors", "The certificate of %1 cannot be verified: %2."),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "Use the name that it is made out to; for a certificate of your own set SSL_CERT_FILE.",
+    ),
+    QT_TRANSLATE_NOOP("Errors", "The server could not answer: %1."),
+    QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, look at the log of the server."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "A server cannot continue a conversation that was held with a model on this computer."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "Choose that model in the settings, or begin a new conversation."),
     QT_TRANSLATE_NOOP("Errors", "See the log file for details."),
     QT_TRANSLATE_NOOP("Errors", "The engine failed with an unexpected %1: %2."),
     QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, see the log file for details."),
@@ -144,14 +170,22 @@ TEMPLATES: tuple[str, ...] = tuple(map(str, _LISTED))
 
 
 def in_words(text: str) -> str:
-    """The text in the language of the window; unchanged if no template matches."""
+    """The text in the language of the window; unchanged where no template matches it, or its sentences."""
+    if (whole := _translated(text)) is not None:
+        return whole
+    first, *rest = SENTENCE_END.split(text, maxsplit=1)
+    parts = [_translated(part) for part in (first, *rest)]
+    return " ".join(part or own for part, own in zip(parts, (first, *rest), strict=True)) if rest else text
+
+
+def _translated(text: str) -> str | None:
     for template, pattern in _patterns():
         if (match := pattern.fullmatch(text)) is not None:
             translated = QCoreApplication.translate(_CONTEXT, template)
             for index, value in enumerate(match.groups(), start=1):
                 translated = translated.replace(f"%{index}", value)
             return translated
-    return text
+    return None
 
 
 @cache

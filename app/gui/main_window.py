@@ -216,7 +216,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.sample_started.connect(self._announce_sample)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
-        bridge.device_noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
+        bridge.noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
         bridge.error_raised.connect(self._show_present_state)
         self.errors.settings_wanted.connect(self.settings.open_settings)
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))

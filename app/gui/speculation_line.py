@@ -37,6 +37,7 @@ class SpeculationLine(QLabel):
         for place, value in enumerate(values, 1):
             text = text.replace(f"%{place}", str(value))
         reasons = {
+            "server": self.tr("Off: discarded replies would take the server's time from others."),
             "slow_engine": self.tr("Off: the engine is slower than real time."),
             "slow_roll_back": self.tr("Off: the engine takes too long to be ready again."),
         }

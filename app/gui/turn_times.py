@@ -24,6 +24,8 @@ class LatencyStage(str, Enum):
     STEP = "step"
     TOKEN2MEL = "token2mel"
     VOCODER = "vocoder"
+    SERVER = "server"
+    NETWORK = "network"
     HOLD = "hold"
     DEVICE = "device"
 
@@ -33,7 +35,21 @@ _SPANS = {
     "step": LatencyStage.STEP,
     "token2mel": LatencyStage.TOKEN2MEL,
     "vocoder": LatencyStage.VOCODER,
+    "server": LatencyStage.SERVER,
+    "network": LatencyStage.NETWORK,
 }
+REMOTE_STAGES = (
+    LatencyStage.ENDPOINTING,
+    LatencyStage.SERVER,
+    LatencyStage.NETWORK,
+    LatencyStage.HOLD,
+    LatencyStage.DEVICE,
+)
+"""Those of a turn that a server answered."""
+LOCAL_STAGES = tuple(
+    stage for stage in LatencyStage if stage not in (LatencyStage.SERVER, LatencyStage.NETWORK)
+)
+"""Those of a turn that an engine of this process answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,11 @@ class Waterfall:
     def total_ms(self, stage: LatencyStage) -> float:
         """Sum of the spans of one stage."""
         return sum(bar.duration_ms for bar in self.bars if bar.stage is stage)
+
+    @property
+    def stages(self) -> tuple[LatencyStage, ...]:
+        """The stages that the reply went through."""
+        return REMOTE_STAGES if self.total_ms(LatencyStage.SERVER) else LOCAL_STAGES
 
     @property
     def is_speculative(self) -> bool:

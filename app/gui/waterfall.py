@@ -19,7 +19,7 @@ from app.gui.definitions import (
     stage_text,
 )
 from app.gui.themes import Theme, mix
-from app.gui.turn_times import LatencyStage, Waterfall
+from app.gui.turn_times import LOCAL_STAGES, LatencyStage, Waterfall
 
 _ROW = 21
 _AXIS = 20
@@ -39,7 +39,7 @@ class WaterfallView(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._waterfall: Waterfall | None = None
-        self.setMinimumHeight(_AXIS + _ROW * len(LatencyStage) + 4)
+        self.setMinimumHeight(_AXIS + _ROW * len(LOCAL_STAGES) + 4)
 
     def sizeHint(self) -> QSize:
         """Height of all rows."""
@@ -67,11 +67,16 @@ class WaterfallView(QWidget):
         """Show the definition of the stage under the pointer."""
         if event.type() is QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             row = int((event.pos().y() - _AXIS) // _ROW)
-            stages = list(LatencyStage)
+            stages = self.stages
             if 0 <= row < len(stages):
                 QToolTip.showText(event.globalPos(), self.row_text(stages[row]), self)
                 return True
         return super().event(event)
+
+    @property
+    def stages(self) -> tuple[LatencyStage, ...]:
+        """Those that have a row: of a server's reply its own, else those of an engine of this process."""
+        return LOCAL_STAGES if self._waterfall is None else self._waterfall.stages
 
     def row_text(self, stage: LatencyStage) -> str:
         """The definition of a stage and of the marks on it, as rich text."""
@@ -92,13 +97,13 @@ class WaterfallView(QWidget):
         small.setPointSizeF(9.0)
         painter.setFont(small)
         metrics = QFontMetricsF(small)
-        names = max(metrics.horizontalAdvance(stage_name(stage)) for stage in LatencyStage) + 26
+        names = max(metrics.horizontalAdvance(stage_name(stage)) for stage in self.stages) + 26
         sums = metrics.horizontalAdvance("0 000 ms ") + 8
-        track = QRectF(names, _AXIS, max(40.0, self.width() - names - sums), _ROW * len(LatencyStage))
+        track = QRectF(names, _AXIS, max(40.0, self.width() - names - sums), _ROW * len(self.stages))
         end = self._waterfall.end_ms if self._waterfall is not None else 0.0
         upper = max(end, 1.0) * 1.02 if self._waterfall is not None else 1000.0
         self._draw_axis(painter, track, upper)
-        for row, stage in enumerate(LatencyStage):
+        for row, stage in enumerate(self.stages):
             self._draw_row(painter, track, row, stage, upper)
         if self._waterfall is not None:
             x = track.left() + track.width() * end / upper
@@ -174,8 +179,7 @@ class WaterfallView(QWidget):
             self.setAccessibleDescription("")
             return
         parts = [
-            f"{stage_name(stage)} {number(self._waterfall.total_ms(stage), 'ms')} ms"
-            for stage in LatencyStage
+            f"{stage_name(stage)} {number(self._waterfall.total_ms(stage), 'ms')} ms" for stage in self.stages
         ]
         parts += [f"{rating_name()}: {rating_text(rating)}" for rating in self._waterfall.ratings]
         parts += [speculation_text()] if self._waterfall.is_speculative else []

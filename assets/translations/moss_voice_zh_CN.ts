@@ -355,6 +355,22 @@
         <source>Lighter bars: done before the end of your turn was confirmed.</source>
         <translation>浅色条：在确定您说完之前完成的工作。</translation>
     </message>
+    <message>
+        <source>Server</source>
+        <translation>服务器</translation>
+    </message>
+    <message>
+        <source>Network</source>
+        <translation>网络</translation>
+    </message>
+    <message>
+        <source>Request → first audio, without the network: what the server took.</source>
+        <translation>请求 → 首个音频，不含网络：服务器所用时间。</translation>
+    </message>
+    <message>
+        <source>Request → first audio, minus the server&apos;s own time to first audio; of a server that does not report it, the round trip of a ping.</source>
+        <translation>请求 → 首个音频，减去服务器自身的首音频时间；若服务器不报告，则为一次 ping 的往返时间。</translation>
+    </message>
 </context>
 <context>
     <name>ErrorBanner</name>
@@ -808,6 +824,82 @@
     <message>
         <source>weights without a licence file (the code of MOSS-Speech is Apache-2.0)</source>
         <translation>权重没有许可证文件（MOSS-Speech 的代码为 Apache-2.0）</translation>
+    </message>
+    <message>
+        <source>The connection to %1 was lost.</source>
+        <translation>与 %1 的连接已断开。</translation>
+    </message>
+    <message>
+        <source>%1 closed the connection (%2).</source>
+        <translation>%1 关闭了连接（%2）。</translation>
+    </message>
+    <message>
+        <source>It is being restored, and the conversation goes on then.</source>
+        <translation>正在重新连接，之后对话继续。</translation>
+    </message>
+    <message>
+        <source>The connection to %1 is back.</source>
+        <translation>与 %1 的连接已恢复。</translation>
+    </message>
+    <message>
+        <source>%1 refused the connection.</source>
+        <translation>%1 拒绝了连接。</translation>
+    </message>
+    <message>
+        <source>Check that the server runs, and its port.</source>
+        <translation>请检查服务器是否在运行，以及端口是否正确。</translation>
+    </message>
+    <message>
+        <source>%1 did not answer within %2 s.</source>
+        <translation>%1 在 %2 秒内没有应答。</translation>
+    </message>
+    <message>
+        <source>The host of %1 was not found.</source>
+        <translation>找不到主机 %1。</translation>
+    </message>
+    <message>
+        <source>Check the address and the network.</source>
+        <translation>请检查地址和网络。</translation>
+    </message>
+    <message>
+        <source>%1 does not accept the key: %2.</source>
+        <translation>%1 不接受该密钥：%2。</translation>
+    </message>
+    <message>
+        <source>Check the key of the server.</source>
+        <translation>请检查服务器的密钥。</translation>
+    </message>
+    <message>
+        <source>%1 takes no conversation now: %2.</source>
+        <translation>%1 目前不接受新对话：%2。</translation>
+    </message>
+    <message>
+        <source>Try again later.</source>
+        <translation>请稍后再试。</translation>
+    </message>
+    <message>
+        <source>The certificate of %1 cannot be verified: %2.</source>
+        <translation>无法验证 %1 的证书：%2。</translation>
+    </message>
+    <message>
+        <source>Use the name that it is made out to; for a certificate of your own set SSL_CERT_FILE.</source>
+        <translation>请使用证书所签发的名称；自签证书请设置 SSL_CERT_FILE。</translation>
+    </message>
+    <message>
+        <source>The server could not answer: %1.</source>
+        <translation>服务器无法回答：%1。</translation>
+    </message>
+    <message>
+        <source>Ask again; if it happens again, look at the log of the server.</source>
+        <translation>请再问一次；若再次发生，请查看服务器的日志。</translation>
+    </message>
+    <message>
+        <source>A server cannot continue a conversation that was held with a model on this computer.</source>
+        <translation>服务器无法继续与本机模型进行的对话。</translation>
+    </message>
+    <message>
+        <source>Choose that model in the settings, or begin a new conversation.</source>
+        <translation>请在设置中选择该模型，或开始新对话。</translation>
     </message>
 </context>
 <context>
@@ -2003,6 +2095,10 @@
     <message>
         <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
         <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
+    </message>
+    <message>
+        <source>Off: discarded replies would take the server&apos;s time from others.</source>
+        <translation>已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
     </message>
 </context>
 <context>

@@ -36,9 +36,17 @@ class RealtimeServer:
     """
 
     def __init__(
-        self, script: Script | None = None, *, key: str = "", change: Callable[[Event], Event] = unchanged
+        self,
+        script: Script | None = None,
+        *,
+        key: str = "",
+        change: Callable[[Event], Event] = unchanged,
+        make_session: Callable[[Callable[[Event], None]], Any] | None = None,
     ) -> None:
-        """`change` makes what is sent of an event of `RealtimeSession`."""
+        """`change` makes what is sent of an event of `RealtimeSession`, in whose place `make_session` puts
+        another one."""
+        self.sessions: list[Any] = []
+        self._make_session = make_session or self._own_session
         self.clients: list[list[Event]] = []
         self.engines: list[ScriptedEngine] = []
         self.stalls_after: int | None = None
@@ -110,22 +118,12 @@ class RealtimeServer:
         return Response(refusal[0], "refused", headers, body)
 
     async def _converse(self, connection: ServerConnection) -> None:
-        engine = ScriptedEngine(self._script)
-        seat = InlineEngine(engine)
         received: list[Event] = []
-        self.clients.append(received)
-        self.engines.append(engine)
-        self._connections.add(connection)
         outgoing: list[Event] = []
-        session = RealtimeSession(
-            "scripted",
-            EngineRates(16_000, OUT_RATE),
-            seat,
-            LoudnessVad(),
-            outgoing.append,
-            self._loop.time,
-        )
-        seat.deliver = session.on_result
+        self.clients.append(received)
+        self._connections.add(connection)
+        session = self._make_session(outgoing.append)
+        self.sessions.append(session)
         try:
             while True:
                 for event in outgoing:
@@ -134,8 +132,32 @@ class RealtimeServer:
                 text = str(await connection.recv())
                 received.append(json.loads(text))
                 session.handle(text)
-                seat.work(1_000 if self.stalls_after is None else self.stalls_after)
         except ConnectionClosed:
             pass
         finally:
             self._connections.discard(connection)
+
+    def _own_session(self, emit: Callable[[Event], None]) -> _OwnSession:
+        self.engines.append(ScriptedEngine(self._script))
+        return _OwnSession(self, self.engines[-1], emit, self._loop.time)
+
+
+class _OwnSession:
+    """A session of app.server, whose engine works after each message."""
+
+    def __init__(
+        self,
+        server: RealtimeServer,
+        engine: ScriptedEngine,
+        emit: Callable[[Event], None],
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._server, self._seat = server, InlineEngine(engine)
+        rates = EngineRates(16_000, OUT_RATE)
+        self._session = RealtimeSession("scripted", rates, self._seat, LoudnessVad(), emit, clock_s)
+        self._seat.deliver = self._session.on_result
+
+    def handle(self, text: str) -> None:
+        self._session.handle(text)
+        stalls_after = self._server.stalls_after
+        self._seat.work(1_000 if stalls_after is None else stalls_after)

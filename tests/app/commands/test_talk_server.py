@@ -13,6 +13,7 @@ from app import main as composition
 from app.audio.wav import read_wav
 from app.cli import main
 from tests.doubles.realtime_server import Event, RealtimeServer
+from tests.doubles.speech_to_speech import REPLY_S, SpeechToSpeechSession
 
 KEY = "0123456789abcdef"
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
@@ -63,6 +64,19 @@ def test_an_older_server_is_understood(capsys: pytest.CaptureFixture[str]) -> No
     assert document["bundle"] == "older"
     (turn,) = document["turns"]
     assert (turn["reply"]["text"], turn["reply"]["audio_s"]) == ("word0 word1 word2", 1.2)
+
+
+@pytest.mark.slow
+def test_a_server_of_speech_to_speech_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    with RealtimeServer(make_session=SpeechToSpeechSession) as server:
+        document = _talk(capsys, server.url, "--in", QUESTION)
+        (turn,) = document["turns"]
+        assert turn["reply"]["text"] == f"You said: turn {len(server.sessions[0].heard_s)}."
+        assert turn["reply"]["audio_s"] == pytest.approx(REPLY_S)
+        spoken_s = turn["user"]["end_s"] - turn["user"]["start_s"]
+        assert sum(server.sessions[0].heard_s) == pytest.approx(spoken_s, abs=0.6)
+        document = _talk(capsys, server.url, "--text", "hello")
+        assert document["turns"][0]["reply"]["text"] == "You said: hello."
 
 
 def test_errors_are_sentences(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

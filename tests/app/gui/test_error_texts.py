@@ -53,6 +53,15 @@ def test_values_are_put_into_the_translation() -> None:
 
 
 @pytest.mark.usefixtures("_chinese")
+def test_sentences_are_translated_one_by_one() -> None:
+    text = in_words(
+        "The connection to a:1 was lost. It is being restored, and the conversation goes on then."
+    )
+    assert "a:1" in text
+    assert not re.search("lost|restored", text)
+
+
+@pytest.mark.usefixtures("_chinese")
 def test_unknown_texts_are_shown_as_they_are() -> None:
     assert in_words("Something else (%1) failed.") == "Something else (%1) failed."
 

@@ -276,7 +276,7 @@ def test_a_loudspeaker_that_is_away_is_said_and_noticed(ready: MainWindow) -> No
     bridge.devices_changed.emit(DevicesChanged(("usb",), (), "usb", ""))
     assert badge_word(ready) == "No loudspeaker"
     bridge.devices_changed.emit(DevicesChanged(("usb",), ("pci",), "usb", "pci", {"pci": "Built-in"}))
-    bridge.device_noticed.emit(DeviceNoticed("The loudspeaker Built-in is back."))
+    bridge.noticed.emit(DeviceNoticed("The loudspeaker Built-in is back."))
     assert badge_word(ready) == "Listening"
     assert ready.notice.text() == "The loudspeaker Built-in is back."
     assert ready.controls.output_box.itemText(0) == "Default loudspeaker: Built-in"

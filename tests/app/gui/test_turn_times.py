@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.gui.metrics import LatencyMetrics, Metric
-from app.gui.turn_times import LatencyStage, Rating
+from app.gui.turn_times import LOCAL_STAGES, REMOTE_STAGES, LatencyStage, Rating
 from engine_runtime.timing import TimingEvent
 from tests.doubles.timed_turns import event, spoken_turn, typed_turn
 
@@ -18,7 +18,7 @@ def test_waterfall_of_a_spoken_turn() -> None:
     assert waterfall.is_spoken
     assert waterfall.reaches_device
     assert waterfall.end_ms == pytest.approx(840.0)
-    totals = {stage: waterfall.total_ms(stage) for stage in LatencyStage}
+    totals = {stage: waterfall.total_ms(stage) for stage in LOCAL_STAGES}
     assert totals == pytest.approx(
         {
             LatencyStage.ENDPOINTING: 600.0,
@@ -173,3 +173,20 @@ def test_a_hold_that_was_over_early_does_not_move_the_device() -> None:
     assert waterfall is not None
     device = waterfall.bars[-1]
     assert (device.stage, device.start_ms, device.is_speculative) == (LatencyStage.DEVICE, 900.0, False)
+
+
+def test_a_server_and_the_network_have_bars_of_their_own() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("commit", 1_000, 0))
+    metrics.add(event("first_audio", 1_000, 200))
+    local = metrics.waterfall()
+    assert local is not None
+    assert local.stages == LOCAL_STAGES
+    metrics.add(event("server", 1_000, 180))
+    metrics.add(event("network", 1_180, 20))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.stages == REMOTE_STAGES
+    totals = [waterfall.total_ms(stage) for stage in (LatencyStage.SERVER, LatencyStage.NETWORK)]
+    assert totals == pytest.approx([180.0, 20.0])
+    assert waterfall.other_ms == pytest.approx(0.0)
