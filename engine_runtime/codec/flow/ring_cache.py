@@ -40,6 +40,14 @@ class RingCache:
         """Copy the voice prompt from another cache of the same size."""
         self._buffer[:, :, :, :, : self._fixed] = other._buffer[:, :, :, :, : other._fixed]
 
+    def kept(self, start: int, end: int) -> Tensor:
+        """A copy of the slots [start, end) of all layers."""
+        return self._buffer[:, :, :, :, start:end].clone()
+
+    def put_back(self, start: int, kept: Tensor) -> None:
+        """Write what `kept` returned."""
+        self._buffer[:, :, :, :, start : start + kept.shape[4]] = kept
+
     @property
     def slots(self) -> Tensor:
         """Slots of the packet's positions in a layer: int64 [count]."""

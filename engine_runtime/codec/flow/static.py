@@ -8,12 +8,15 @@ within rounding until the cache is full (flow/ring_cache.py describes what is ke
 
 A stream holds a slot (a set of buffers) of a pool with one budget for all streams, until it is collected. If
 the budget allows two ample slots, two are created and warmed up at the start, so that the second of two
-concurrent replies is as fast as the first; further slots are created on demand within the budget. Runs in the
-thread of its caller; on CUDA all streams must be used from one CUDA stream at a time.
+concurrent replies is as fast as the first; further slots are created on demand within the budget. Beyond it,
+streams share slots, whose graphs are captured already: what a stream has in its slot is copied aside before
+the packet of another one, and back before its next packet. Runs in the thread of its caller; on CUDA all
+streams must be used from one CUDA stream at a time.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -27,7 +30,7 @@ from engine_runtime.codec.flow.parts import FlowParts
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.codec.flow.slot_pool import SlotPool
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.errors import BundleError
+from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import FlowConfig
 from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
@@ -54,9 +57,23 @@ class Slot:
     estimator: EstimatorState
     rows: list[Tensor]
     behind_prompt: list[Tensor] = field(default_factory=list)
+    resident: weakref.ref[StaticState] | None = None
+    """The stream whose values the buffers hold."""
+    streams: weakref.WeakSet[StaticState] = field(default_factory=weakref.WeakSet)
+    """Those that use the slot."""
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
+class Parked:
+    """What a stream had in its slot: the rows, and for each cache its slots after the prompt in parts, each
+    with its start. `end` is the number of codes in them."""
+
+    rows: list[Tensor]
+    parts: list[list[tuple[int, Tensor]]]
+    end: int
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class StaticState:
     """State of a stream besides its slot."""
 
@@ -64,6 +81,8 @@ class StaticState:
     position: int
     waiting: list[int] = field(default_factory=list)
     """Codes from `position` on."""
+    parked: Parked | None = None
+    """Its values while another stream has the slot, up to a position."""
 
 
 class StaticFlow:
@@ -124,6 +143,7 @@ class StaticFlow:
             block.reach(self.cache_codes)
         for block in parts.encoder.up_blocks:
             block.reach(self.cache_codes * config.upsample)
+        self._slots: list[Slot] = []
         self._model: dict[int, Slot] = {}
         """A slot for a number of steps, from which further slots copy the prompt."""
         self.pool: SlotPool[Slot] = SlotPool(
@@ -136,13 +156,60 @@ class StaticFlow:
 
     @torch.inference_mode()
     def start(self, steps: int) -> StaticState:
-        """See `FlowBackend`. Raises FlowCacheError if active streams leave too little memory for another."""
-        slot = self.pool.take(steps)
-        state = StaticState(slot, self.prompt_done * self._parts.config.upsample)
+        """See `FlowBackend`. Raises FlowCacheError if active streams with other numbers of steps leave too
+        little memory for a slot."""
+        slot = self._idle_slot(steps)
+        shared = slot or self._shared_slot(steps)
+        state = StaticState(shared, self.prompt_done * self._parts.config.upsample)
         state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
-        torch._foreach_copy_(slot.rows, slot.behind_prompt)
-        self.pool.lend(steps, slot, state)
+        shared.streams.add(state)
+        if slot is not None:
+            self.pool.lend(steps, slot, state)
         return state
+
+    def _idle_slot(self, steps: int) -> Slot | None:
+        """A slot that nobody holds; None if others can only share theirs."""
+        try:
+            return self.pool.take(steps)
+        except FlowCacheError:
+            if not any(slot.steps == steps for slot in self._slots):
+                raise
+            return None
+
+    def _shared_slot(self, steps: int) -> Slot:
+        slots = [slot for slot in self._slots if slot.steps == steps]
+        return min(slots, key=lambda slot: len(slot.streams))
+
+    def _enter(self, state: StaticState) -> None:
+        """Make the buffers of the slot hold the values of this stream."""
+        slot = state.slot
+        resident = None if slot.resident is None else slot.resident()
+        if resident is state:
+            return
+        if resident is not None:
+            self._park(resident)
+        if state.parked is None:
+            torch._foreach_copy_(slot.rows, slot.behind_prompt)
+        else:
+            torch._foreach_copy_(slot.rows, state.parked.rows)
+            for ring, parts in zip(_rings(slot), state.parked.parts, strict=True):
+                for start, kept in parts:
+                    ring.put_back(start, kept)
+        slot.resident = weakref.ref(state)
+
+    def _park(self, state: StaticState) -> None:
+        """Copy aside what the stream has computed since it was parked last."""
+        rings, rate = _rings(state.slot), self._parts.config.upsample
+        before = state.parked or Parked([], [[] for _ in rings], self.prompt_done)
+        end = state.position // rate
+        parts = []
+        for ring, kept, per_code in zip(rings, before.parts, (1, rate, rate), strict=True):
+            if end > self.cache_codes:  # the ring has wrapped: any slot may have changed
+                start, stop, kept = self.prompt_done * per_code, ring.capacity, []
+            else:
+                start, stop = before.end * per_code, end * per_code
+            parts.append([*kept, (start, ring.kept(start, stop))] if stop > start else kept)
+        state.parked = Parked([row.clone() for row in state.slot.rows], parts, end)
 
     def push(self, state: StaticState, codes: Codes) -> None:
         """See `FlowBackend`."""
@@ -161,6 +228,7 @@ class StaticFlow:
     @torch.inference_mode()
     def advance(self, state: StaticState, count: int) -> Tensor:
         """See `FlowBackend`. A count without a capture is padded, and must be the last of the stream."""
+        self._enter(state)
         config = self._parts.config
         shape = min(size for size in self.shapes if size >= count)
         start = state.position // config.upsample
@@ -258,6 +326,7 @@ class StaticFlow:
         rows = [row.clone() for row in _rows(encoder, estimator)]
         slot = Slot(self._count, steps, encoder, estimator, rows)
         self._count += 1
+        self._slots.append(slot)
         _put_rows(encoder, estimator, slot.rows)
         if (model := self._model.setdefault(steps, slot)) is not slot:
             for own, other in zip(_rings(slot), _rings(model), strict=True):
@@ -265,6 +334,7 @@ class StaticFlow:
             slot.behind_prompt = model.behind_prompt
             return slot
         state = StaticState(slot, 0, parts.prompt_codes.tolist())
+        slot.resident = weakref.ref(state)
         while missing := self.prompt_done - state.position // config.upsample:
             self.advance(state, max(size for size in self.shapes if size <= missing))
         slot.behind_prompt = [row.clone() for row in slot.rows]
@@ -272,6 +342,7 @@ class StaticFlow:
 
     def _drop_slot(self, slot: Slot) -> None:
         """Free a slot: its captured graphs, and with them its buffers."""
+        self._slots = [known for known in self._slots if known is not slot]
         self._calls.forget(lambda key: isinstance(key, tuple) and key[:2] == (self, slot.index))
         if self._model.get(slot.steps) is slot:
             del self._model[slot.steps]

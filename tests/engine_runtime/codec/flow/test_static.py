@@ -98,9 +98,35 @@ def test_streams_side_by_side_have_their_own_buffers(
     } <= slots  # they were released
 
 
+@pytest.mark.parametrize("counts", [(23, 40, 31, 17, 60), (64, 330, 300)])
+def test_streams_that_share_slots_are_not_disturbed(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]], counts: tuple[int, ...]
+) -> None:
+    """More streams than slots, packets in turns, also of replies that are longer than the caches."""
+    flow, cases = stored
+    fixed = static(
+        flow, prompt=prompt_of(cases, 10), packet_codes=(5, 5, 10), static_bytes=100 * _bytes_per_code(flow)
+    )
+    path = fixed._path
+    assert isinstance(path, StaticFlow)
+    spoken = [codes_of(min(count, 280), seed) for seed, count in enumerate(counts)]
+    alone = [fixed.convert(codes) for codes in spoken]
+    streams = [fixed.stream() for _ in spoken]
+    assert len({stream._state.slot.index for stream in streams}) == path.prepared_slots == 1
+    parts: list[list[np.ndarray]] = [[] for _ in spoken]
+    for start in range(0, max(map(len, spoken)), 7):
+        for stream, codes, found in zip(streams, spoken, parts, strict=True):
+            found += stream.push(codes[start : start + 7])
+    for stream, found, expected in zip(streams, parts, alone, strict=True):
+        mel = np.concatenate([*found, *stream.finish()], axis=1)
+        np.testing.assert_allclose(mel, expected, atol=1e-4)
+    del stream, streams
+    np.testing.assert_allclose(fixed.convert(spoken[0]), alone[0], atol=1e-4)
+
+
 def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
-    """Of a budget for two streams and a half, the third is refused before it begins; the others are not
-    disturbed, and their buffers serve again."""
+    """Of a budget for two streams and a half, the third shares a slot; one with other steps is refused
+    before it begins; the others are not disturbed, and their buffers serve again."""
     flow, cases = stored
     voice, codes, size = prompt_of(cases, 10), codes_of(23), _bytes_per_code(flow)
     fixed = static(flow, prompt=voice, static_bytes=800 * size)
@@ -111,7 +137,7 @@ def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.
     streams = [fixed.stream(), fixed.stream()]
     packets = [stream.push(codes) for stream in streams]
     with pytest.raises(FlowCacheError, match=r"active replies \(2\) leave"):
-        fixed.stream()
+        fixed.stream(3)
     held = {
         id(cache): cache.nbytes
         for stream in streams
@@ -325,7 +351,7 @@ def test_a_second_reply_takes_no_memory_and_no_capture(
     streams = [fixed.stream(), fixed.stream()]
     assert torch.cuda.memory_allocated() - held < 1 << 20
     with pytest.raises(FlowCacheError):
-        fixed.stream()
+        fixed.stream(3)
     parts = [stream.push(codes) for stream in streams]
     for done, stream in zip(parts, streams, strict=True):
         np.testing.assert_allclose(np.concatenate([*done, *stream.finish()], axis=1), want, atol=2e-3)
