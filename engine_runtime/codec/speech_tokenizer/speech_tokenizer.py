@@ -23,21 +23,26 @@ from the complete signal. `moss-voice verify` reports how many agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel, WhisperLogMelStream
 from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import AudioInputError, ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
-from engine_runtime.work import SingleWork, Task, run_alone
+from engine_runtime.work import Stage, Task, run_alone
 
+MOST_STREAMS = 64
+"""Streams of one call."""
+MOST_BATCHED_CODES = 4
+"""Codes per stream of such a call; more keep the device busy alone."""
 PEAK_LIMIT = 100.0
 """Louder samples (40 dB over full scale) are unscaled integers or invalid."""
 
@@ -73,6 +78,7 @@ class SpeechTokenizer:
         )
         """Encodes the next frames of a segment; may be replaced by a TensorRT engine or an onnxruntime
         session."""
+        self._own_step = self.step
         self.backend = "torch"
         """Name of the backend of `step`, for reports."""
 
@@ -146,10 +152,58 @@ class SpeechTokenizer:
             return _to_codes(self.model.quantize(hidden)), state
         return _to_codes(self.calls.run_copied("codes", self.model.quantize, hidden)), state
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether several streams can be encoded in one call: not by an engine or onnxruntime."""
+        return self.step is self._own_step
+
+    @torch.inference_mode()
+    def encode_batch(
+        self, mels: Sequence[Tensor], states: Sequence[EncoderState]
+    ) -> list[tuple[Codes, EncoderState]]:
+        """As `encode_step`, for the next frames of several segments, equally many."""
+        hidden, following = step_batch(self.model, torch.stack(list(mels)).to(self.dtype), states)
+        codes = self.model.quantize(hidden).cpu()
+        return [(_checked(one), state) for one, state in zip(codes.numpy(), following, strict=True)]
+
     def stream(self) -> SpeechTokenizerStream:
         """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` it to reuse
         it."""
         return SpeechTokenizerStream(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeWork:
+    """The next frames of a segment [n_mels, T]; its result is their codes and the new caches. See `Work`."""
+
+    tokenizer: SpeechTokenizer
+    mel: Tensor
+    state: EncoderState
+    is_ready: bool = True
+
+    @property
+    def stage(self) -> Stage:
+        """See `Work`."""
+        return "encode"
+
+    @property
+    def batch_key(self) -> Hashable:
+        """See `Work`."""
+        is_short = self.mel.shape[1] <= MOST_BATCHED_CODES * self.tokenizer.model.config.frames_per_code
+        can_join = is_short and self.tokenizer.takes_batches
+        return ("encode", id(self.tokenizer), self.mel.shape[1]) if can_join else None
+
+    def fits(self, batch: Sequence[EncodeWork]) -> bool:
+        """See `Work`."""
+        return len(batch) < MOST_STREAMS
+
+    def run(self) -> tuple[Codes, EncoderState]:
+        """See `Work`."""
+        return self.tokenizer.encode_step(self.mel, self.state)
+
+    def run_together(self, batch: Sequence[EncodeWork]) -> list[tuple[Codes, EncoderState]]:
+        """See `Work`."""
+        return self.tokenizer.encode_batch([work.mel for work in batch], [work.state for work in batch])
 
 
 class SpeechTokenizerStream:
@@ -235,8 +289,7 @@ class SpeechTokenizerStream:
     def _advance(self, mel: Tensor) -> Task[tuple[Codes, EncoderState]]:
         if mel.shape[1] == 0:
             return _no_codes(), self._state
-        work = SingleWork("encode", partial(self._tokenizer.encode_step, mel, self._state))
-        return (yield work)  # type: ignore[no-any-return]
+        return (yield EncodeWork(self._tokenizer, mel, self._state))  # type: ignore[no-any-return]
 
 
 def check_pcm(pcm: Pcm) -> Pcm:
@@ -266,7 +319,10 @@ def _no_codes() -> Codes:
 
 
 def _to_codes(codes: Tensor) -> Codes:
-    found: Codes = codes[0].cpu().numpy()
+    return _checked(codes[0].cpu().numpy())
+
+
+def _checked(found: Codes) -> Codes:
     if found.min(initial=0) < 0:
         raise ExecutorError(
             "The speech encoder returned values that are not finite. "
