@@ -8,6 +8,7 @@ select another code. Called once, on the thread that will use the engine.
 from __future__ import annotations
 
 import logging
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStr
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.loading import codec_bytes, load_speech_tokenizer, load_token2mel, load_vocoder
 from engine_runtime.codec.runtime import codec_runtime
+from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.speech_tokenizer.stream_pool import StreamPool
 from engine_runtime.codec.vocoder.vocoder import Vocoder
@@ -66,12 +68,15 @@ class Stages:
     """Remarks on loading for the user, one line each."""
     sequences: SequenceRunner = field(init=False)
     streams: StreamPool = field(init=False)
+    speaking: weakref.WeakSet[ReplyVoice] = field(init=False)
+    """Replies whose codec has begun: a step does not have a GPU to itself then."""
 
     def __post_init__(self) -> None:
         special = self.bundle.lm.special_ids
         # the dataclass is frozen
         object.__setattr__(self, "sequences", SequenceRunner(self.lm, special, self.lm_config.text_vocab))
         object.__setattr__(self, "streams", StreamPool(self.speech_tokenizer))
+        object.__setattr__(self, "speaking", weakref.WeakSet())
 
     @property
     def max_codes(self) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import psutil
 
 from app import paths
+from app.commands.bench_conversations import add_conversation_options, run_conversations
 from app.commands.bench_duplex import add_duplex_options, run_duplex
 from app.commands.bench_variants import StageMeasurements, list_variants
 from app.commands.engine_options import add_engine_options, add_turn_options, start_settings
@@ -117,6 +118,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="measure while N processes keep the CPU busy (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+    add_conversation_options(parser)
     add_duplex_options(parser)
     parser.set_defaults(run=run)
 
@@ -125,6 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, warm up, measure, print. Replies are those of the first variant; stages those of all."""
     if arguments.duplex:
         return run_duplex(arguments)
+    if arguments.conversations:
+        return run_conversations(arguments)
     settings = start_settings(arguments)
     variants = list_variants(settings.engine, arguments.formats)
     settings = replace(settings, engine=next(iter(variants.values())))

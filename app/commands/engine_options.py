@@ -6,7 +6,7 @@ import argparse
 from typing import Any, get_args
 
 from app import paths
-from app.commands.option_types import LARGEST_SEED, integer, number
+from app.commands.option_types import LARGEST_COUNT, LARGEST_SEED, integer, number
 from app.remote.address import read_key
 from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
@@ -21,6 +21,8 @@ from engine_runtime.options import (
 )
 from engine_runtime.types import Modality
 
+MOST_BATCHED = 64
+"""Conversations of one step of the language model on a GPU, at most."""
 _DEVICE_HELP = "cpu, cuda or cuda:N (default: cpu)"
 
 
@@ -154,6 +156,16 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         metavar="SEED",
         default=default(None),
         help="random values in every network instead of the bundle's files, to measure speed and memory",
+    )
+
+
+def add_kv_option(parser: argparse._ActionsContainer) -> None:
+    """Add the size of the KV cache to a command with several conversations."""
+    parser.add_argument(
+        "--kv-blocks",
+        type=integer(1, LARGEST_COUNT),
+        metavar="N",
+        help="blocks of the KV cache, for all conversations together (default: the bundle's)",
     )
 
 

@@ -28,6 +28,12 @@ def integer(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def integers(least: int, most: int) -> Callable[[str], list[int]]:
+    """The type of an option that takes integers from `least` to `most`, separated by commas."""
+    read_one = integer(least, most)
+    return lambda text: [read_one(part) for part in text.split(",")]
+
+
 def number(least: float, most: float) -> Callable[[str], float]:
     """The type of an option that takes any number from `least` to `most`."""
 

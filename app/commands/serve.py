@@ -10,11 +10,12 @@ import json
 import logging
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from app import paths
-from app.commands.engine_options import add_engine_options, start_settings
+from app.commands.engine_options import MOST_BATCHED, add_engine_options, add_kv_option, start_settings
 from app.commands.option_types import integer, number
 from app.progress import note
 from engine_runtime.errors import MossVoiceError
@@ -42,6 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="conversations at once (default: as many as can speak at once at the speed measured at the "
         "start, and fit into the KV cache)",
     )
+    add_kv_option(parser)
     parser.add_argument(
         "--api-key-file",
         type=paths.user_path,
@@ -87,6 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
     from app.server.run import ServeSettings, serve
 
     start = start_settings(arguments)
+    batch = min(arguments.conversations or MOST_BATCHED, MOST_BATCHED)
+    start = replace(start, engine=replace(start.engine, max_batch_size=batch, captures_batches=True))
+    if arguments.kv_blocks is not None:
+        start = replace(start, engine=replace(start.engine, kv_blocks=arguments.kv_blocks))
     settings = ServeSettings(
         host=arguments.host,
         port=arguments.port,

@@ -200,7 +200,7 @@ class Reply:
                 )
             )
         # NOTE: not "while the codec is idle": the result of a step must not depend on timing.
-        has_gpu = not self._has_begun
+        has_gpu = not (self._has_begun or self.stages.speaking)
         with timing.span("step", self.turn_id, index=len(rows), mode=generation.mode.value):
             return (
                 yield from self.stages.sequences.decode(
@@ -230,7 +230,9 @@ class Reply:
                         yield from self._await_arrivals(start_ns, events)
                     self._voice = self._new_voice()
                 ready = yield from self._voice.push(row.row.audio)
-                self._has_begun = self._has_begun or self._voice.has_begun
+                if self._voice.has_begun:
+                    self._has_begun = True
+                    self.stages.speaking.add(self._voice)
                 events += self._play(ready, start_ns)
         else:
             yield from self._end_speech(start_ns, events)

@@ -1,0 +1,101 @@
+"""moss-voice bench --conversations: simulated users talk to one engine at the same time.
+
+Times are printed with the number of replies that a conversation alone repeated, and how many of them were
+equal: with larger batches a GPU may round differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.commands.engine_options import MOST_BATCHED, add_kv_option, start_settings
+from app.commands.option_types import integers, number
+from app.commands.questions import read_question, sample_paths
+from app.progress import progress_bar
+
+if TYPE_CHECKING:
+    from engine_runtime.table import Section
+
+_MOST_USERS = 4096
+_MOST_SECONDS = 24 * 3600
+
+
+def add_conversation_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group("simultaneous conversations")
+    group.add_argument(
+        "--conversations",
+        type=integers(1, _MOST_USERS),
+        default=[],
+        metavar="N[,N...]",
+        help="instead of all this, let N simulated users talk at once, at real-time pace, each of them half "
+        "of the time",
+    )
+    group.add_argument(
+        "--conversation-seconds",
+        type=number(1, _MOST_SECONDS),
+        default=60.0,
+        metavar="S",
+        help="how long the users of each N talk (default: 60)",
+    )
+    add_kv_option(group)
+    group.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count the processor time of the engine thread in place of wall time, for a machine that is "
+        "shared; set OMP_NUM_THREADS, so that the number of threads does not follow its load",
+    )
+
+
+def run_conversations(arguments: argparse.Namespace) -> int:
+    """Load, measure, print."""
+    from app.main import engine_factory
+    from engine_runtime import hardware
+    from engine_runtime.bench.bench_user import ProcessorClock, WallClock
+    from engine_runtime.bench.ceilings import measure_ceilings
+    from engine_runtime.bench.simultaneous import measure_simultaneous
+
+    settings = start_settings(arguments)
+    options = replace(
+        settings.engine, max_batch_size=min(max(arguments.conversations), MOST_BATCHED), captures_batches=True
+    )
+    if arguments.kv_blocks is not None:
+        options = replace(options, kv_blocks=arguments.kv_blocks)
+    settings = replace(settings, engine=options)
+    ceilings = measure_ceilings(hardware.usable_device(options.device))
+    with engine_factory(settings)() as engine:
+        engine.warm_up()
+        environment = {
+            "bundle": engine.bundle.name,
+            **hardware.environment(options.device, options.lm_dtype),
+            "backend": options.backend,
+            "weights": options.weight_format,
+            "max_batch_size": engine.stages.lm.executor.limits.max_batch_size,
+            "clock": "processor time of the engine thread" if arguments.processor_time else "wall clock",
+        }
+        recording = read_question(arguments.question or sample_paths()[0], engine.input_sample_rate)
+        clock = ProcessorClock() if arguments.processor_time else WallClock()
+        with progress_bar("conversations", len(arguments.conversations)) as progress:
+            sections = measure_simultaneous(
+                engine,
+                recording,
+                arguments.conversations,
+                arguments.conversation_seconds,
+                clock,
+                ceilings,
+                progress,
+            )
+    _print([ceilings.section(), *sections], environment)
+    if arguments.json:
+        document = {section.title: section.document() for section in sections}
+        print(json.dumps({"environment": environment} | document))
+    return 0
+
+
+def _print(sections: list[Section], environment: Mapping[str, object]) -> None:
+    print("\n".join(f"# {name}: {value}" for name, value in environment.items()))
+    print("\n".join(line for section in sections for line in section.lines()), flush=True)
