@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.commands.engine_options import MOST_BATCHED, add_kv_option, start_settings
+from app.commands.engine_options import MOST_BATCHED, add_sharing_options, start_settings
 from app.commands.option_types import integers, number
 from app.commands.questions import read_question, sample_paths
 from app.progress import progress_bar
@@ -42,7 +42,7 @@ def add_conversation_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long the users of each N talk (default: 60)",
     )
-    add_kv_option(group)
+    add_sharing_options(group)
     group.add_argument(
         "--processor-time",
         action="store_true",
@@ -88,6 +88,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
                 clock,
                 ceilings,
                 progress,
+                batch_invariant=arguments.batch_invariant,
             )
     _print([ceilings.section(), *sections], environment)
     if arguments.json:

@@ -159,8 +159,14 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
 
 
-def add_kv_option(parser: argparse._ActionsContainer) -> None:
-    """Add the size of the KV cache to a command with several conversations."""
+def add_sharing_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of several conversations in one engine."""
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="run each sequence in a step of its own, so that no reply depends on what else runs, not even "
+        "by rounding (on a CPU that is always so)",
+    )
     parser.add_argument(
         "--kv-blocks",
         type=integer(1, LARGEST_COUNT),

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from app import paths
-from app.commands.engine_options import MOST_BATCHED, add_engine_options, add_kv_option, start_settings
+from app.commands.engine_options import MOST_BATCHED, add_engine_options, add_sharing_options, start_settings
 from app.commands.option_types import integer, number
 from app.progress import note
 from engine_runtime.errors import MossVoiceError
@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="conversations at once (default: as many as can speak at once at the speed measured at the "
         "start, and fit into the KV cache)",
     )
-    add_kv_option(parser)
+    add_sharing_options(parser)
     parser.add_argument(
         "--api-key-file",
         type=paths.user_path,
@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
         conversations=arguments.conversations,
+        batch_invariant=arguments.batch_invariant,
         seed=start.seed,
         access=Access(read_keys(arguments.api_key_file), tuple(arguments.allow_origin)),
         tls_certificate=arguments.tls_cert,

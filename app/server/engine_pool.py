@@ -160,11 +160,11 @@ class EnginePool:
         most: int | None = None,
         on_engine: Callable[[Engine], None] = lambda engine: None,
         *,
-        is_batching: bool = True,
+        batch_invariant: bool = False,
     ) -> None:
         """`factory` is called once, in the engine thread, and then `on_engine`. `most` is the number of
-        conversations, None for as many as the engine is measured to serve. `is_batching` as in
-        `Scheduler`."""
+        conversations, None for as many as the engine is measured to serve. With `batch_invariant` no reply
+        depends on what else runs, not even by rounding."""
         self._factory = factory
         self._on_engine = on_engine
         self._most = most
@@ -179,7 +179,7 @@ class EnginePool:
         """Conversations at once."""
         self._limit = ""
         """What limits them, in words."""
-        self.scheduler = Scheduler(is_batching=is_batching, clock_ns=time.monotonic_ns)
+        self.scheduler = Scheduler(is_batching=not batch_invariant, clock_ns=time.monotonic_ns)
         """Engine thread, but for its times."""
         self._engine: Engine | None = None
 
@@ -296,6 +296,7 @@ class EnginePool:
     def _load(self, stack: ExitStack) -> Engine:
         engine = stack.enter_context(self._factory())
         engine.warm_up()
+        self.scheduler.is_batching = self.scheduler.is_batching and engine.gains_from_batches
         rtf = self._set_capacity(engine)
         self.scheduler.times.clear()
         self._on_engine(engine)

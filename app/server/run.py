@@ -46,6 +46,8 @@ class ServeSettings:
     """0 for any free one."""
     conversations: int | None = None
     """At once; None for as many as the engine is measured to serve."""
+    batch_invariant: bool = False
+    """Whether no reply depends on what else runs, not even by rounding."""
     seed: int | None = None
     """Of the sampling in every conversation; None for the bundle's, or else one for each."""
     access: Access = field(default_factory=Access)
@@ -71,7 +73,12 @@ def serve(
     new_vad = SileroVad
     new_vad()  # fails here and not at the first connection
     detector = EndOfTurnWorker(detector_factory, PendingWork())
-    pool = EnginePool(factory, settings.conversations, lambda engine: metrics.watch(engine.timing))
+    pool = EnginePool(
+        factory,
+        settings.conversations,
+        lambda engine: metrics.watch(engine.timing),
+        batch_invariant=settings.batch_invariant,
+    )
     metrics = Metrics(pool)
     threads = [
         threading.Thread(target=pool.run, name="engine", daemon=True),

@@ -110,10 +110,18 @@ class SimultaneousRun:
 
 
 def hold_conversations(
-    engine: Engine, recording: Pcm, users: int, seconds: float, clock: Clock, *, seed: int = 0
+    engine: Engine,
+    recording: Pcm,
+    users: int,
+    seconds: float,
+    clock: Clock,
+    *,
+    seed: int = 0,
+    batch_invariant: bool = False,
 ) -> SimultaneousRun:
     """Let `users` talk for some seconds; turns that have begun are held to their end."""
-    scheduler = Scheduler(clock_ns=clock.now_ns)
+    is_batching = engine.gains_from_batches and not batch_invariant
+    scheduler = Scheduler(is_batching=is_batching, clock_ns=clock.now_ns)
     talking = [BenchUser(engine, recording, number, seed, clock) for number in range(users)]
     start_ns, busy_ns = clock.now_ns(), 0
     end_ns = start_ns + round(seconds * 1e9)
@@ -144,11 +152,15 @@ def measure_simultaneous(
     clock: Clock,
     ceilings: Ceilings,
     progress: Callable[[float], None] = lambda done: None,
+    *,
+    batch_invariant: bool = False,
 ) -> list[Section]:
     """Both tables. Raises BenchError if no reply was made."""
     runs = []
     for number in users:
-        runs.append(hold_conversations(engine, recording, number, seconds, clock))
+        runs.append(
+            hold_conversations(engine, recording, number, seconds, clock, batch_invariant=batch_invariant)
+        )
         progress(len(runs))
     if not any(reply.codes for run in runs for reply in run.replies):
         errors = [reply.error for run in runs for reply in run.replies if reply.error]

@@ -144,6 +144,16 @@ def test_a_failure_concerns_one_conversation() -> None:
         assert not any(isinstance(result, TurnFailed) for result in second.results)
 
 
+@pytest.mark.parametrize(("gains", "invariant"), [(True, False), (True, True), (False, False)])
+def test_steps_are_shared_where_that_is_faster_and_not_refused(gains: bool, invariant: bool) -> None:
+    engine = ScriptedEngine()
+    engine.gains_from_batches = gains
+    pool = EnginePool(lambda: engine, 1, batch_invariant=invariant)  # type: ignore[arg-type, return-value]
+    pool.close()
+    pool.run()
+    assert pool.scheduler.is_batching is (gains and not invariant)
+
+
 def test_speech_that_has_waited_is_taken_at_once() -> None:
     gate = threading.Event()
     engine = ScriptedEngine(Script(chunks=1))

@@ -78,6 +78,6 @@ def test_the_tables_define_their_columns(engine: Engine) -> None:
 
 def test_no_reply_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = run_of(replace(HEARD, codes=(), error="OutOfBlocksError: the pool is full"))
-    monkeypatch.setattr(simultaneous, "hold_conversations", lambda *words: nobody)
+    monkeypatch.setattr(simultaneous, "hold_conversations", lambda *words, **options: nobody)
     with pytest.raises(BenchError, match="the pool is full"):
         measure_simultaneous(engine, speech(1.0), [1], 1.0, ProcessorClock(), CEILINGS)
