@@ -38,12 +38,12 @@ USER_WEIGHT, REPLY_WEIGHT = 4, 100  # of the labels, in percent
 # How often each skill is asked: hard and large ones more.
 SHARES = {
     "repeat": 20, "follow_up": 15, "unknown": 12, "plus": 9, "minus": 9, "times": 9, "count": 8, "spell": 6,
-    "compare": 5, "opposite": 5, "number": 5, "confirm": 4, "capital": 4, "month": 4, "again": 3, "colour": 3,
-    "day": 3, "greeting": 3, "cannot": 2,
+    "compare": 5, "opposite": 5, "number": 5, "confirm": 7, "capital": 4, "month": 4, "again": 6, "colour": 3,
+    "day": 3, "greeting": 3, "cannot": 2, "remark": 9, "beyond": 5,
 }  # fmt: skip
 # How often each ends a conversation that ends with an empty reply. Its few labels ask for many of them.
-EMPTY_SHARES = {"unfinished": 6, "backchannel": 1}
-EMPTY_ENDS = 0.4  # share of conversations
+EMPTY_SHARES = {"unfinished": 6, "cut_off": 6, "backchannel": 1}
+EMPTY_ENDS = 0.45  # share of conversations
 CUT_REPLIES = 0.08  # share of the replies that something follows
 SPEECH_REPLIES = 0.62  # share of conversations
 
@@ -169,7 +169,7 @@ class _Worker:
     def __init__(self, tokenizer_path: str, speech: Speech) -> None:
         self.rows = Rows(Tokenizer.from_file(tokenizer_path), speech)
         self.by_skill: dict[str, list[domain.Dialogue]] = {}
-        for dialogue in domain.all_dialogues():
+        for dialogue in domain.training_dialogues():
             if not dialogue.held_out and all(turn.question in speech.renditions for turn in dialogue.turns):
                 self.by_skill.setdefault(dialogue.skill, []).append(dialogue)
 

@@ -2,7 +2,8 @@
 
 Out: `all_dialogues()` -> Dialogue objects. A dialogue is one or two turns; a turn is the question as text and
 the answer as a list of units (`topics.py`), empty where no reply is wanted: an unfinished question and a
-backchannel. `training_questions` samples what is worth synthesizing.
+backchannel. `training_dialogues` adds those of `outside.py`, `training_questions` samples what is worth
+synthesizing.
 
 Held out, never trained in any voice or modality:
 - a third of the *forms* (a wording whose slots are empty) of each skill, but none of the plain ones, which
@@ -24,6 +25,7 @@ from itertools import accumulate, chain
 
 import declined
 import follow_ups
+import outside
 import topics
 import unfinished
 import wordings
@@ -41,6 +43,7 @@ QUESTION_SHARES = {
     "repeat": 22, "unknown": 10, "unfinished": 10, "plus": 7, "minus": 7, "times": 6, "follow_up": 6,
     "count": 5, "spell": 5, "compare": 5, "opposite": 5, "capital": 4, "number": 4, "month": 4, "day": 3,
     "colour": 3, "confirm": 3, "again": 2, "greeting": 2, "cannot": 2, "backchannel": 1,
+    "cut_off": 24, "remark": 14, "beyond": 7,
 }  # fmt: skip
 PLAIN_CHANCE = 4  # how much likelier a plain form is drawn than another
 
@@ -210,6 +213,24 @@ def all_dialogues(seed: int = 0, repeats: int = 13_000) -> list[Dialogue]:
     return _without_leaks(list({dialogue.key: dialogue for dialogue in found}.values()))
 
 
+def outside_dialogues(known: list[Dialogue]) -> list[Dialogue]:
+    """Dialogues of `outside.py`, beside those of `all_dialogues`: of no question of theirs there are two."""
+    questions = {turn.question for dialogue in known for turn in dialogue.turns}
+    plain = {d.form for d in known if d.plain and d.skill in ("plus", "minus")}
+    found = []
+    for skill, form, words in outside.items({turn.question for d in known for turn in d.turns if turn.units}):
+        if words not in questions:
+            answer = () if skill == "cut_off" else topics.UNKNOWN_ANSWER
+            found.append(Dialogue(skill, (Turn(words, answer),), form, skill == "beyond" and form in plain))
+    return found
+
+
+def training_dialogues() -> list[Dialogue]:
+    """All that training draws from, held-out ones included."""
+    known = all_dialogues()
+    return known + outside_dialogues(known)
+
+
 def _without_leaks(dialogues: list[Dialogue]) -> list[Dialogue]:
     """Drop training dialogues that ask a held-out question, be it as the opening of a follow-up."""
     unasked = {d.turns[0].question for d in dialogues if d.held_out and len(d.turns) == 1}
@@ -223,7 +244,7 @@ def training_questions(count: int, rng: random.Random, dialogues: list[Dialogue]
     plain forms are likeliest.
     """
     piles: dict[str, list[Dialogue]] = defaultdict(list)
-    for dialogue in dialogues or all_dialogues():
+    for dialogue in dialogues or training_dialogues():
         if not dialogue.held_out:
             piles[dialogue.skill].append(dialogue)
     chosen: dict[str, None] = {}
@@ -269,7 +290,7 @@ def vocabulary(dialogues: list[Dialogue]) -> list[str]:
 
 
 def _print_counts() -> None:
-    everything = all_dialogues()
+    everything = training_dialogues()
     print(len(everything), "dialogues;", len({t.question for d in everything for t in d.turns}), "questions")
     print(len(all_units(everything)), "units;", len(vocabulary(everything)), "words")
     for skill in QUESTION_SHARES:

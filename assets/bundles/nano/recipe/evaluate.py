@@ -1,7 +1,7 @@
 """Judge of the recipe: held-out questions through the chain of `moss-voice talk`, heard by another ear.
 
     python evaluate.py BUNDLE REPORT.json [--questions 200] [--unseen 100] [--follow-ups 40] [--declined 60]
-        [--conditions 0] [--person 0] [--copies 60]
+        [--conditions 0] [--person 0] [--outside 0] [--copies 60]
 
 Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
 text must be the answer word for word; speech must be recognized word for word by pocketsphinx with the
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--declined", type=int, default=60, help="questions out of domain")
     parser.add_argument("--conditions", type=int, default=0, help="questions under each disturbance")
     parser.add_argument("--person", type=int, default=0, help="questions in the recorded voice of a person")
+    parser.add_argument("--outside", type=int, default=0, help="sentences and sums of outside.py")
     parser.add_argument("--copies", type=int, default=60)
     args = parser.parse_args()
     rng, start = random.Random(11), time.time()
@@ -234,7 +235,9 @@ def main() -> None:
     names = voices.usable_held_out_voices()
     person = _said_by_a_person(dialogues, args.person, rng)
     disturbed = balanced([d for d in single if d.skill not in NO_REPLY], args.conditions, rng)
-    for index in range(max(map(len, (seen, unseen, follow_ups, declined, person, disturbed)))):
+    held_out = [d for d in domain.outside_dialogues(dialogues) if d.held_out]
+    outside = balanced(held_out, args.outside, random.Random(12))
+    for index in range(max(map(len, (seen, unseen, follow_ups, declined, person, disturbed, outside)))):
         voice = voices.seen_voice(rng)
         if index < len(seen):
             for mode in ("s2t", "t2s", "s2s"):
@@ -254,6 +257,8 @@ def main() -> None:
                 judge.ask("s2t", f"seen, {condition}", disturbed[index], voice, condition)
         if index < len(declined):
             judge.ask("s2t", "seen", declined[index], voice)
+        if index < len(outside):
+            judge.ask("s2t", "seen, outside", outside[index], voice)
         if index % 10 == 9:
             right = {group: shares["right"] for group, shares in summary(judge.judged).items()}
             print(f"[{time.time() - start:.0f} s] {index + 1}: {right}", flush=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import domain
 import topics
 
-NO_REPLY = ("unfinished", "backchannel")
+NO_REPLY = ("unfinished", "cut_off", "backchannel")
+OUT_OF_DOMAIN = ("unknown", "remark", "beyond")
 DECLINED = domain.normalize(domain.sentence(topics.UNKNOWN_ANSWER))
 
 
@@ -53,7 +54,7 @@ def _shares(part: list[Judgement]) -> dict[str, str]:
     """Complete questions as a whole, by what is held out and by skill; empty replies; declining."""
     complete = [j for j in part if j.dialogue.skill not in NO_REPLY]
     single = [j for j in complete if len(j.dialogue.turns) == 1]
-    unknown = [j for j in complete if j.dialogue.skill == "unknown"]
+    unknown = [j for j in complete if j.dialogue.skill in OUT_OF_DOMAIN]
     declined = [j for j in single if j.said == DECLINED]
     found = {
         "right": [j.is_right for j in single],
@@ -61,7 +62,7 @@ def _shares(part: list[Judgement]) -> dict[str, str]:
         "held-out combinations": [j.is_right for j in single if not j.dialogue.held_out_form],
         "two turns": [j.is_right for j in complete if len(j.dialogue.turns) > 1],
         "complete questions without a reply": [j.said == "" for j in complete],
-        "of the declined, out of domain": [j.dialogue.skill == "unknown" for j in declined],
+        "of the declined, out of domain": [j.dialogue.skill in OUT_OF_DOMAIN for j in declined],
         "of what is out of domain, declined": [j.said == DECLINED for j in unknown],
     }
     for skill in sorted({j.dialogue.skill for j in part}):

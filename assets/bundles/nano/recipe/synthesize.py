@@ -5,7 +5,7 @@ held-out voices), `units.npz` (the assistant's units at 16 and 24 kHz). Waveform
 With `--neural MINUTES` instead: `neural.npz`, questions in Kokoro's voices, as many as that time allows; with
 `--device cuda` in several processes on the GPU.
 
-    python synthesize.py WORK [--questions 14000] [--renditions 3] [--tests FILE]
+    python synthesize.py WORK [--questions 19400] [--renditions 3] [--tests FILE]
     python synthesize.py WORK --neural 4 [--device cuda]
     python synthesize.py WORK --make-tests FILE
 
@@ -20,7 +20,7 @@ import multiprocessing
 import os
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import domain
@@ -73,11 +73,28 @@ def flat(waves: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {"samples": np.concatenate(waves), "offsets": offsets.astype(np.int64)}
 
 
-def user_jobs(questions: list[str], renditions: int, rng: random.Random) -> list[Job]:
+def user_jobs(
+    questions: list[str], renditions: int, rng: random.Random, unfinished: set[str] | None = None
+) -> list[Job]:
     """The training questions in random voices of flite and espeak-ng, shuffled."""
     jobs = [(question, voices.random_user(rng)) for question in questions for _ in range(renditions)]
     rng.shuffle(jobs)
-    return jobs
+    return [_said(job, unfinished or set(), rng) for job in jobs]
+
+
+def neural_jobs(questions: list[str], unfinished: set[str]) -> list[Job]:
+    """More than there is time for, in Kokoro's voices."""
+    rng = random.Random(2)
+    jobs = [(rng.choice(questions), voices.neural_user(rng)) for _ in range(100_000)]
+    return [_said(job, unfinished, rng) for job in jobs]
+
+
+def _said(job: Job, unfinished: set[str], rng: random.Random) -> Job:
+    """Half of what is unfinished sounds as if it went on, half as if the speaker had lost the thread."""
+    question, rendition = job
+    if question not in unfinished or rng.random() < 0.5:
+        return job
+    return question, replace(rendition, continues=True)
 
 
 def dev_jobs(
@@ -162,10 +179,9 @@ def _start_neural(device: str | None) -> None:
         neural_voices.use_device(device)
 
 
-def make_neural(path: Path, questions: list[str], minutes: float, device: str | None) -> int:
+def make_neural(path: Path, jobs: list[Job], minutes: float, device: str | None) -> int:
     """Questions in Kokoro's voices until the time is over; how many there are."""
-    rng, end = random.Random(2), time.monotonic() + 60 * minutes
-    jobs = [(rng.choice(questions), voices.neural_user(rng)) for _ in range(100_000)]
+    end = time.monotonic() + 60 * minutes
     batches = [jobs[i : i + NEURAL_BATCH] for i in range(0, len(jobs), NEURAL_BATCH)]
     said: list[Job] = []
     waves: list[np.ndarray] = []
@@ -189,7 +205,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("work", type=Path)
-    parser.add_argument("--questions", type=int, default=14_000, help="distinct training questions")
+    parser.add_argument("--questions", type=int, default=19_400, help="distinct training questions")
     parser.add_argument("--renditions", type=int, default=3, help="of each question, by flite and espeak-ng")
     parser.add_argument("--neural", type=float, metavar="MINUTES", help="make neural.npz alone")
     parser.add_argument("--device", help="torch device of Kokoro instead of the CPU's onnxruntime")
@@ -199,17 +215,19 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     start = time.time()
     rng = random.Random(1)
-    dialogues = domain.all_dialogues()
+    dialogues = domain.training_dialogues()
     if args.make_tests:
         make_tests(args.make_tests, dialogues)
         return
-    questions = domain.training_questions(args.questions, rng)
+    questions = domain.training_questions(args.questions, rng, dialogues)
+    unfinished = {d.turns[0].question for d in dialogues if d.skill in ("unfinished", "cut_off")}
     if args.neural:
-        count = make_neural(args.work / "neural.npz", questions, args.neural, args.device)
+        jobs = neural_jobs(questions, unfinished)
+        count = make_neural(args.work / "neural.npz", jobs, args.neural, args.device)
         print(f"{count} questions in Kokoro's voices; {time.time() - start:.0f} s")
         return
     units = domain.all_units(dialogues)
-    users = user_jobs(questions, args.renditions, rng)
+    users = user_jobs(questions, args.renditions, rng, unfinished)
     dev = dev_jobs(dialogues, DEV_DIALOGUES, voices.usable_held_out_voices(), rng)
     with multiprocessing.Pool(os.cpu_count()) as pool:
         # In one call, because the loudness is set over all units together.

@@ -1,23 +1,27 @@
 """All stages of the recipe in the order of their needs, side by side where there are several GPUs.
 
-    python train_all.py WORK OUT [--gpus 1] [--questions 14000] [--tests FILE] [--init FILE] [--neural 4]
+    python train_all.py WORK OUT [--gpus 1] [--questions 19400] [--tests FILE] [--init FILE] [--neural 4]
         [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12] [--refine 5] [--start FILE]
+    python train_all.py WORK OUT --bundle BUNDLE [--lm 7.5] [--neural 1.9] [--tests FILE] [--gpus N]
 
 Minutes for each stage. With one GPU all but the tokenizer share it; with more, vocoder and flow have their
 own. The neural voices are made while the tokenizer is trained, which takes them up when they are there.
-`--tests` and `--init`: see synthesize.py and train_tokenizer.py.
+`--tests` and `--init`: see synthesize.py and train_tokenizer.py. With `--bundle` only the language model is
+trained, from that of the bundle, and the mean of both is taken; all else is taken over as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+KEPT = ("speech_encoder.safetensors", "flow.safetensors", "vocoder.safetensors")
 BEGIN = time.time()
 
 
@@ -51,7 +55,7 @@ def main() -> None:
     )
     parser.add_argument("work", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--questions", default="14000", help="distinct training questions")
+    parser.add_argument("--questions", default="19400", help="distinct training questions")
     parser.add_argument("--tests", type=Path, help="questions that are taken over into dev.npz")
     parser.add_argument("--init", type=Path, help="weights the speech encoder starts from")
     parser.add_argument("--gpus", type=int, default=1)
@@ -65,6 +69,11 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=float, default=minutes, metavar="MINUTES")
     parser.add_argument("--start", type=Path, help="weights of a larger vocoder whose layers are taken over")
+    parser.add_argument("--bundle", type=Path, help="a bundle whose language model is trained on")
+    parser.add_argument("--peak", default="8e-4", help="its learning rate then")
+    parser.add_argument(
+        "--blend", default="0.5", help="share of its trained weights then, rest of the bundle's"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     paths = [str(args.work.resolve()), str(args.out.resolve())]
@@ -77,10 +86,22 @@ def main() -> None:
     tests = ["--tests", str(args.tests.resolve())] if args.tests else []
     init = ["--init", str(args.init.resolve())] if args.init else []
     classic = ["synthesize.py", paths[0], "--questions", args.questions, *tests]
-    Stage("synthesize", classic, args.out, first).wait()
+    synthesis = Stage("synthesize", classic, args.out, first)
+    if not args.bundle:
+        synthesis.wait()  # its processes have the cores for themselves
     more_voices = ["synthesize.py", paths[0], "--questions", args.questions]
     more_voices += ["--neural", str(args.neural), "--device", "cuda"]
     neural = Stage("neural", more_voices, args.out, second) if args.neural else None
+    if args.bundle:
+        synthesis.wait()
+        if neural:
+            neural.wait()
+        for name in KEPT:
+            shutil.copyfile(args.bundle / name, args.out / name)
+        init = ["--init", str(args.bundle.resolve() / "lm.safetensors"), "--peak", args.peak]
+        init += ["--blend", args.blend]
+        stage("lm", "train_lm.py", first, *init).wait()
+        return
     # On one GPU the vocoder waits: the others need the tokenizer, and it needs nobody.
     start = ("--start", str(args.start.resolve())) if args.start else ()
     vocoder = stage("vocoder", "train_vocoder.py", second, *start) if args.gpus > 1 else None

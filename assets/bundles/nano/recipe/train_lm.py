@@ -5,7 +5,7 @@ head; at speech positions the text head learns the word that is being said (the 
 on what the user says. Input codes are disturbed now and then, mostly to one of the codes next to them in the
 codebook, so that a voice that is heard a little differently does not throw a reply off.
 
-    python train_lm.py WORK OUT --minutes 12 [--init lm.safetensors]
+    python train_lm.py WORK OUT --minutes 12 [--init BUNDLE/lm.safetensors [--blend 0.5]]
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def held_out_dialogues(path: Path, coder: SpeechCoder, device: str) -> list[Held
     """The dialogues of `dev.npz`, each in several voices."""
     dev = np.load(path)
     encoded = UserEncoder(path, coder, device).encode(1, clean=True)
-    by_key = {dialogue.key: dialogue for dialogue in domain.all_dialogues()}
+    by_key = {dialogue.key: dialogue for dialogue in domain.training_dialogues()}
     grouped: dict[tuple[str, str], list[np.ndarray]] = {}
     for key, turn, voice, codes in zip(
         dev["key"].tolist(), dev["turn"], dev["voice"].tolist(), encoded, strict=True
@@ -187,6 +187,25 @@ def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor) -> T
     return (each * weight.flatten()).sum() / weight.sum().clamp_min(1)
 
 
+def prepare_tokenizer(init: Path | None, path: Path) -> Tokenizer:
+    """Write the text tokenizer: a new one, or the one that the weights to start from were trained with."""
+    if init is None:
+        return text.build_tokenizer(path)
+    tokenizer: Tokenizer = Tokenizer.from_file(str(init.with_name("tokenizer.json")))
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def blend(model: MossLM, start: dict[str, Tensor], share: float) -> None:
+    """Interpolate the weights: this share of the model's, the rest of those that its training started from.
+
+    Training on new data alone made the model sure about sentences that neither training had; the mean keeps
+    the judgement of the start there.
+    """
+    trained = model.state_dict()
+    model.load_state_dict({name: start[name].to(value).lerp(value, share) for name, value in trained.items()})
+
+
 def train(
     training: Training,
     factory: Factory,
@@ -228,13 +247,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=max(2, (os.cpu_count() or 2) - 4))
     parser.add_argument("--peak", type=float, default=2e-3, help="learning rate")
     parser.add_argument("--chunk", type=int, default=96, help="steps for which one set of sequences is kept")
-    parser.add_argument("--init", type=Path, help="lm.safetensors of an earlier call, to go on from")
+    parser.add_argument("--init", type=Path, help="lm.safetensors to go on from, its tokenizer beside it")
+    parser.add_argument(
+        "--blend", type=float, default=1.0, help="share of the trained weights, rest of --init"
+    )
     parser.add_argument("--augmentations", type=int, default=AUGMENTATIONS, help="codes of each rendition")
     args = parser.parse_args()
     stage.prepare()
     args.out.mkdir(parents=True, exist_ok=True)
     begin = time.time()
-    tokenizer = text.build_tokenizer(args.out / "tokenizer.json")
+    tokenizer = prepare_tokenizer(args.init, args.out / "tokenizer.json")
     coder = SpeechCoder(args.out / "speech_encoder.safetensors", args.device)
     speech = encode_speech(args.work, coder, args.device, args.augmentations)
     spoken = f"{len(speech.renditions)} questions and {len(speech.answers)} answers"
@@ -247,10 +269,13 @@ def main() -> None:
     training = Training(config(tokenizer), coder.model.encoder.codebook.weight.detach(), args.device)
     if args.init:
         training.model.load_state_dict(stage.read_weights(args.init))
+        print("before:", evaluation.run(training.model), flush=True)
     parameters, vocabulary = stage.count_parameters(training.model), tokenizer.get_vocab_size()
     print("lm:", parameters, "parameters; text vocabulary", vocabulary, flush=True)
     steps, log = train(training, factory, evaluation, sizes, args)
     factory.close()
+    if args.init:
+        blend(training.model, stage.read_weights(args.init), args.blend)
     training.model.eval()
     report = evaluation.run(training.model)
     for group, value in report.items():

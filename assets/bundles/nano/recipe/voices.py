@@ -61,7 +61,7 @@ class Rendition:
     """One way to say something.
 
     `stretch` > 1 is slower, `warp` > 1 a smaller speaker (pitch and formants go up together), `pitch` is
-    espeak-ng's 0..99.
+    espeak-ng's 0..99; `continues` has the intonation of a speaker who goes on.
     """
 
     engine: str
@@ -69,6 +69,7 @@ class Rendition:
     stretch: float = 1.0
     warp: float = 1.0
     pitch: int = 50
+    continues: bool = False
 
     @property
     def label(self) -> str:
@@ -170,6 +171,7 @@ def _fit(samples: Samples, length: int, pause: int, fade: int) -> Samples:
 
 
 def _raw_many(jobs: list[tuple[str, Rendition]]) -> list[tuple[Samples, int]]:
+    jobs = [(f"{text}," if rendition.continues else text, rendition) for text, rendition in jobs]
     results: list[tuple[Samples, int] | None] = [None] * len(jobs)
     festival = [i for i, (_, rendition) in enumerate(jobs) if rendition.engine == "festival"]
     for i, (text, rendition) in enumerate(jobs):

@@ -17,9 +17,10 @@ def worker(recipe, tokenizer, speech, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def speech(recipe, dialogues):
+def speech(recipe, domain, dialogues):
     """Codes that say where they come from: 3 for a question, 6 for each word of a unit."""
-    questions = {turn.question for dialogue in dialogues for turn in dialogue.turns}
+    added = domain.outside_dialogues(dialogues)
+    questions = {turn.question for dialogue in [*dialogues, *added] for turn in dialogue.turns}
     unit_codes = {unit: 6 * len(unit.split()) for d in dialogues for t in d.turns for unit in t.units}
     answers = {
         turn.units: np.arange(sum(unit_codes[unit] for unit in turn.units)) % 2048

@@ -81,3 +81,28 @@ def test_only_the_first_training_of_the_vocoder_starts_from_a_larger_one(stages,
     started = {event[0]: event[2] for event in events if not isinstance(event, str) and "--start" in event[2]}
     assert list(started) == ["vocoder"]
     assert started["vocoder"][-1] == str(tmp_path / "large.safetensors")
+
+
+def test_with_a_bundle_only_its_language_model_is_trained(stages, tmp_path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name in ("speech_encoder", "flow", "vocoder", "lm"):
+        (bundle / f"{name}.safetensors").write_bytes(name.encode())
+    (tmp_path / "o").mkdir()
+    events = stages("--bundle", str(bundle), "--lm", "7.5", "--peak", "2e-3")
+    assert _order(events) == ["synthesize", "neural", "synthesize ended", "neural ended", "lm", "lm ended"]
+    script, _work, out, *options = events[-2][2]
+    assert script == "train_lm.py"
+    assert options == [
+        "--minutes",
+        "7.5",
+        "--init",
+        str(bundle / "lm.safetensors"),
+        "--peak",
+        "2e-3",
+        "--blend",
+        "0.5",
+    ]
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "o").iterdir()}
+    assert kept == {f"{name}.safetensors": name.encode() for name in ("speech_encoder", "flow", "vocoder")}
+    assert out == str(tmp_path / "o")
