@@ -484,3 +484,31 @@ def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine,
         assert done(exchange(engine, conversation, speech(0.7))).codes == expected
     engine.close()
     check(engine)
+
+
+def test_a_step_has_the_gpu_to_itself_while_no_codec_runs(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that of its own reply nor of another one."""
+    step, seen = engine.stages.lm.step, list[bool]()
+
+    def noted(requests: Any, *, exclusive_gpu: bool = False) -> list[StepOutput]:
+        if not requests[0].is_prefill:
+            seen.append(exclusive_gpu)
+        return step(requests, exclusive_gpu=exclusive_gpu)
+
+    monkeypatch.setattr(engine.stages.lm, "step", noted)
+    first, second = (engine.open_turn(engine.new_conversation(), 1) for _ in range(2))
+    for turn in (first, second):
+        ask(turn, speech(1.0))
+    speaking = first.commit(Modality.SPEECH, LONG)
+    next(event for event in speaking if isinstance(event, ReplyAudio))
+    assert seen == [True] * len(seen), "the first packet is complete with the last of these steps"
+    seen.clear()
+    list(second.commit(Modality.SPEECH, GREEDY))
+    assert seen == [False] * len(seen)
+    first.cancel()
+    seen.clear()
+    exchange(engine, engine.new_conversation(), speech(1.0))
+    assert seen[0]
+    assert not seen[-1], "its own codec has begun"
