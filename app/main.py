@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from app import paths
 from app.audio.wav import read_beginning
 from app.progress import note, progress_bar
+from app.remote.address import ServerAddress, parse_address
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 
@@ -74,18 +75,23 @@ def engine_source(settings: StartSettings, *, progress: Progress | None = None) 
     used, or where the client's package is not installed."""
     if not settings.server:
         return engine_factory(settings, progress=progress)
-    from app.remote.address import parse_address
+    address = server_address(settings.server, settings.server_key)
+    from app.remote.host import remote_source
 
-    address = parse_address(settings.server, settings.server_key)
+    _log.info("the engine is the server %s", address.name)
+    return remote_source(address)
+
+
+def server_address(text: str, key: str) -> ServerAddress:
+    """The server at this address. MossVoiceError for one that cannot be used, or where the client's package
+    is not installed."""
+    address = parse_address(text, key)
     if find_spec("websockets") is None:
         raise MossVoiceError(
             "A conversation with a server needs the package websockets, which is not installed. Install it "
             "with: pip install 'moss-voice[client]'"
         )
-    from app.remote.host import remote_source
-
-    _log.info("the engine is the server %s", address.name)
-    return remote_source(address)
+    return address
 
 
 def load_turn_end_detector() -> TurnEndDetector | None:

@@ -19,8 +19,14 @@ import psutil
 from app import paths
 from app.commands.bench_conversations import add_conversation_options, run_conversations
 from app.commands.bench_duplex import add_duplex_options, run_duplex
+from app.commands.bench_server import add_server_bench_options, run_server
 from app.commands.bench_variants import StageMeasurements, list_variants
-from app.commands.engine_options import add_engine_options, add_turn_options, start_settings
+from app.commands.engine_options import (
+    add_engine_options,
+    add_server_options,
+    add_turn_options,
+    start_settings,
+)
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.commands.questions import read_question, sample_paths
 from app.progress import progress_bar
@@ -49,6 +55,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_engine_options(parser)
     add_turn_options(parser)
+    add_server_options(parser)
+    add_server_bench_options(parser)
     parser.add_argument(
         "--in", dest="question", type=paths.user_path, metavar="WAV", help="question (default: a sample)"
     )
@@ -125,6 +133,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, warm up, measure, print. Replies are those of the first variant; stages those of all."""
+    if arguments.server:
+        return run_server(arguments)
     if arguments.duplex:
         return run_duplex(arguments)
     if arguments.conversations:

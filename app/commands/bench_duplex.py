@@ -72,7 +72,8 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
         type=number(0, _MOST_MINUTES),
         default=0.0,
         metavar="M",
-        help="new conversations until M minutes were held (default: one round of all groups)",
+        help="new conversations until M minutes were held (default: one round of all groups); with --server, "
+        "how long users talk (default: 0.5)",
     )
     group.add_argument(
         "--duplex-seed", type=integer(0, LARGEST_COUNT), default=1, metavar="N", help="of the scenarios"

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from app.remote.dialect import Json, ServerSession, event_name, id_of, read_session
-from app.remote.exchange import RemoteExchange, forget_old_speech
+from app.remote.exchange import RemoteExchange, forget_old_speech, held_elsewhere
 from app.remote.response import TIMINGS, RemoteResponse
 from app.remote.uplink import Uplink
 from app.session.engine_jobs import (
@@ -66,7 +66,6 @@ class RemoteConversation:
         self._turn: RemoteExchange | None = None
         """Of the turn in progress."""
         self._scope = CancelScope()
-        """Of that turn."""
         self._response: RemoteResponse | None = None
         """The latest one that was requested."""
         self._known: dict[str, RemoteResponse] = {}
@@ -147,8 +146,7 @@ class RemoteConversation:
     def _open(self, turn_id: int) -> RemoteExchange | None:
         """The turn in progress if it is this one and still wanted."""
         turn = self._turn
-        is_it = turn is not None and turn.turn_id == turn_id and not self._scope.is_cancelled
-        return turn if is_it else None
+        return turn if turn and turn.turn_id == turn_id and not self._scope.is_cancelled else None
 
     def _ask_again(self, turn: RemoteExchange, earlier_id: int) -> None:
         earlier = self._exchanges.get(earlier_id)
@@ -210,13 +208,7 @@ class RemoteConversation:
             self._uplink.truncate(exchange, samples * 1000 // self._out_rate)
 
     def _remember(self, job: Remember) -> None:
-        exchange = RemoteExchange(job.turn_id, Modality.TEXT, self._in_rate, is_answered=True)
-        if isinstance(job.question, str):
-            exchange.text = job.question
-        else:
-            exchange.hear(job.question)
-        exchange.said = [(0, job.reply)]
-        self._exchanges[job.turn_id] = exchange
+        exchange = self._exchanges[job.turn_id] = held_elsewhere(job, self._in_rate)
         self._uplink.say_again(exchange)
 
     def _forget(self) -> None:
@@ -332,8 +324,7 @@ class RemoteConversation:
 
     def _end(self, response: RemoteResponse, reason: FinishReason) -> None:
         response.end(reason)
-        round_trip_s = self._round_trip_s()
-        if self._reports_timings is False and round_trip_s is not None:
+        if self._reports_timings is False and (round_trip_s := self._round_trip_s()) is not None:
             response.report({}, round_trip_s)
         self._desk.done()
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.audio.resample import Resampler
 from app.audio.wire_format import AudioFormat
 from app.remote.dialect import Json, ServerSession, message
+from app.session.engine_jobs import Remember
 from engine_runtime.types import Modality, Pcm
 
 KEPT_AUDIO_S = 600.0
@@ -117,6 +118,17 @@ class RemoteExchange:
             item = {"id": user_id, "type": "message", "role": "user", "content": [part]}
             asked = {"type": "conversation.item.create", "item": item}
         return [asked, message("assistant", self.reply, self.reply_item, is_older=session.is_older)]
+
+
+def held_elsewhere(job: Remember, sample_rate: int) -> RemoteExchange:
+    """An exchange that is only told to the server."""
+    exchange = RemoteExchange(job.turn_id, Modality.TEXT, sample_rate, is_answered=True)
+    if isinstance(job.question, str):
+        exchange.text = job.question
+    else:
+        exchange.hear(job.question)
+    exchange.said = [(0, job.reply)]
+    return exchange
 
 
 def new_item_id() -> str:

@@ -66,6 +66,7 @@ class Link:
                 ping_timeout=_PING_S,
                 close_timeout=_CLOSE_S,
                 max_size=_LARGEST_EVENT,
+                compression=None,  # it takes longer than it saves: audio does not shrink much
             )
         except (OSError, EOFError, InvalidHandshake, InvalidURI) as error:
             raise _refusal(address, error) from error

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import Empty
 from typing import Any
 
 import pytest
@@ -16,8 +13,6 @@ from app.remote import host as host_module
 from app.remote.address import ServerAddress
 from app.remote.host import RemoteHost
 from app.session.engine_jobs import (
-    Ask,
-    Close,
     Commit,
     EngineLost,
     EngineNotice,
@@ -27,12 +22,10 @@ from app.session.engine_jobs import (
     LoadFailed,
     OpenTurn,
     ReplyResult,
-    Result,
 )
-from app.session.engine_worker import EngineWorker
-from app.session.pending_work import PendingWork
-from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
+from engine_runtime.types import CancelScope, Modality, ReplyAudio
 from tests.doubles.realtime_server import RealtimeServer
+from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
 from tests.tools.session_driver import speech
 
@@ -40,48 +33,13 @@ SPEECH = Modality.SPEECH
 LIMIT_S = 30.0
 
 
-class Client:
-    """An engine worker in its thread, and its results."""
-
-    def __init__(self, address: ServerAddress, give_up_s: float = LIMIT_S) -> None:
-        self.results: list[Result] = []
-        self.pending = PendingWork()
-        host = RemoteHost(address, give_up_s=give_up_s)
-        self.worker = EngineWorker(lambda: host, lambda timing: None, self.pending)
-        self.thread = threading.Thread(target=self.worker.run, daemon=True)
-        self.thread.start()
-
-    def ask(self, turn_id: int, text: str) -> None:
-        scope = CancelScope()
-        self.worker.submit(OpenTurn(turn_id, SPEECH, scope))
-        self.worker.submit(Ask(turn_id, text))
-        self.worker.submit(Commit(turn_id, SPEECH, None, CancelScope(scope)))
-
-    def until(self, condition: Callable[[], object]) -> None:
-        end_s = time.monotonic() + LIMIT_S
-        while not condition():
-            try:
-                self.results.append(self.worker.results.get(timeout=0.05))
-            except Empty:
-                assert time.monotonic() < end_s, self.results
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [result for result in self.results if isinstance(result, kind)]
-
-    def done(self) -> list[ReplyDone]:
-        events = [result.event for result in self.of(ReplyResult)]
-        return [event for event in events if isinstance(event, ReplyDone)]
-
-
 @contextmanager
-def client(server: RealtimeServer, key: str = "", **options: Any) -> Iterator[Client]:
-    found = Client(ServerAddress(server.url, key), **options)
+def client(server: RealtimeServer, key: str = "", **options: Any) -> Iterator[RemoteClient]:
+    found = RemoteClient(ServerAddress(server.url, key), **options)
     try:
         yield found
     finally:
-        found.worker.submit(Close())
-        found.thread.join(10)
-        assert not found.thread.is_alive()
+        found.close()
 
 
 @pytest.fixture(autouse=True)
@@ -190,10 +148,9 @@ def test_refusals_say_why_and_what_to_do(refusal: tuple[int, str], message: str,
 def test_an_address_where_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    user = Client(ServerAddress(f"ws://127.0.0.1:{port}/v1/realtime"))
+    user = RemoteClient(ServerAddress(f"ws://127.0.0.1:{port}/v1/realtime"))
     user.until(lambda: user.of(LoadFailed))
-    user.worker.submit(Close())
-    user.thread.join(10)
+    user.close()
     (failed,) = user.of(LoadFailed)
     assert "refused the connection" in failed.message
     assert "Check that the server runs" in failed.what_to_do

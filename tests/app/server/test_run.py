@@ -13,31 +13,38 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+import uvicorn
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from app.audio.resample import Resampler
 from app.audio.wav import read_beginning
 from app.audio.wire_format import PCM16
+from app.remote.address import ServerAddress
 from app.server.access import Access, AccessError
-from app.server.run import ServeError, ServeSettings, serve
+from app.server.run import ServeError, ServeSettings, open_listener, serve
+from app.session.engine_jobs import EngineNotice, ReplyResult
+from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
+from tests.tools.server_faults import answer_to, await_quiet, half_open, kv_blocks, misbehave
 
 KEY = "a-key-of-the-tests"
 
 
 @contextmanager
-def served(repository: Path, *options: str, key: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A running server and its address without the scheme; it has to end by itself after a SIGTERM."""
+def served(
+    repository: Path, *options: str, key: str = "", status: int = 0
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running server and its address without the scheme; it has to end by itself after a SIGTERM, with this
+    exit status."""
     command = [sys.executable, "-m", "app", "serve", "--port", "0", "--conversations", "1", *options]
     process = subprocess.Popen(
         command, cwd=repository, stderr=subprocess.PIPE, text=True, env=_environment(key)
@@ -51,7 +58,7 @@ def served(repository: Path, *options: str, key: str = "") -> Iterator[tuple[str
             pytest.fail("the server ended")
         yield line.split("://")[1].split("/")[0], process
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(30) == status
     finally:
         process.kill()
         process.stderr.close()
@@ -177,60 +184,52 @@ def test_the_agents_package_holds_a_conversation_with_nano(
     assert found["errors"] == []
 
 
-def _conversations(address: str) -> int:
-    with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
-        return int(json.load(answer)["conversations"])
-
-
-def _misbehave(address: str, kind: int, rng: random.Random) -> None:
-    """One connection of a client that is broken, or that means harm."""
-    host, port = address.split(":")
-    if kind < 2:
-        with socket.create_connection((host, int(port)), timeout=10) as line:
-            line.sendall(rng.randbytes(500) if kind else b"GET /v1/realtime HTTP/1.1\r\nUpgrade: websoc")
-        return
-    with suppress(InvalidStatus), connect(f"ws://{address}/v1/realtime") as connection:
-        # (It is refused with 503 while the seat of the one before is being freed.)
-        if kind == 2:
-            connection.send(rng.randbytes(100))
-            connection.send("{" * rng.randrange(1_000))
-        elif kind == 3:
-            assert json.loads(connection.recv(10))["type"] == "session.created"
-            connection.send("x" * 2_600_000)
-            with pytest.raises(ConnectionClosed) as caught:
-                connection.recv(10)
-            assert caught.value.rcvd is not None
-            assert caught.value.rcvd.code == 1009
-        else:
-            _ask_text(connection, "what can you do")
-        with suppress(OSError):  # closed where the server has ended it
-            connection.socket.shutdown(socket.SHUT_RDWR)  # without a close frame, in the middle of a reply
-
-
-def _ask_text(connection: ClientConnection, text: str) -> None:
-    part = {"type": "input_text", "text": text}
-    item = {"type": "message", "role": "user", "content": [part]}
-    connection.send(json.dumps({"type": "conversation.item.create", "item": item}))
-    connection.send(json.dumps({"type": "response.create"}))
-
-
 @pytest.mark.slow
 def test_garbage_and_vanishing_clients_leave_a_server_that_works(repository: Path, nano_bundle: Path) -> None:
     rng = random.Random(1)
     with served(repository) as (address, process):
-        for round_ in range(40):
-            _misbehave(address, round_ % 5, rng)
-        for _ in range(1_000):
-            if _conversations(address) == 0:
-                break
-            threading.Event().wait(0.02)
+        assert answer_to(address, "hello")
+        await_quiet(address)
+        before = kv_blocks(address)
+        for number in range(42):
+            misbehave(address, number, rng)
+        await_quiet(address)
         assert process.poll() is None
-        with connect(f"ws://{address}/v1/realtime") as connection:
-            _ask_text(connection, "what is two plus three")
-            while (event := json.loads(connection.recv(60)))["type"] != "response.done":
-                assert event["type"] != "error"
-        spoken = event["response"]["output"][0]["content"][0]["transcript"]
-        assert spoken == "Two plus three is five."
+        assert kv_blocks(address)["used"] == before["used"], "no block is lost"
+        assert answer_to(address, "what is two plus three") == "Two plus three is five."
+
+
+@pytest.mark.slow
+def test_a_half_open_connection_takes_a_seat_and_no_more(repository: Path, nano_bundle: Path) -> None:
+    with served(repository, "--conversations", "2") as (address, _):
+        with half_open(address):
+            assert answer_to(address, "what is two plus three") == "Two plus three is five."
+            await_quiet(address, 1)
+            with half_open(address), pytest.raises(InvalidStatus) as caught:
+                connect(f"ws://{address}/v1/realtime")
+            assert caught.value.response.status_code == 503
+        await_quiet(address)
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_and_comes_back_goes_on(repository: Path, nano_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with served(repository, "--port", port, status=-signal.SIGKILL) as (address, process):
+        user = RemoteClient(ServerAddress(f"ws://{address}/v1/realtime"))
+        user.ask(1, "what is three plus four")
+        user.until(user.done)
+        user.ask(2, "count down from five")
+        user.until(lambda: 2 in {result.event.turn_id for result in user.of(ReplyResult)})
+        process.kill()
+    user.until(lambda: user.of(EngineNotice))
+    user.ask(3, "and plus two")  # nobody is there
+    with served(repository, "--port", port):
+        user.until(lambda: 3 in {event.turn_id for event in user.done()})
+        assert user.done()[-1].finish_reason == "stop"
+        assert "is nine" in user.done()[-1].text or "plus two" in user.done()[-1].text
+        assert len(user.of(EngineNotice)) == 2, "lost, and back"
+        user.close()
 
 
 @pytest.mark.slow
@@ -261,6 +260,15 @@ def test_an_address_that_is_in_use_is_an_error() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ServeError, match=f"127.0.0.1:{port} cannot be listened on"):
             _serve(ServeSettings(port=port))
+
+
+def test_connections_do_not_wait_for_acknowledgements() -> None:
+    with (
+        open_listener(uvicorn.Config("none", port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_others_cannot_be_let_in_without_a_key() -> None:

@@ -1,0 +1,74 @@
+"""`bench --server`: simulated users, and no times without replies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.cli import main
+from app.commands.bench_server import lines_of, questions_at, report
+from app.remote.dialect import ServerSession
+from app.remote.load_user import LoadReply
+from engine_runtime.errors import MossVoiceError
+from tests.doubles.realtime_server import RealtimeServer
+from tests.doubles.scripted_engine import Script
+
+
+def reply(**values: object) -> LoadReply:
+    known = {"ttfa_ms": 100.0, "network_ms": 5.0, "audio_s": 1.0, "text": "Seven.", "level": 0.1}
+    return LoadReply("a.wav", **(known | values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"audio_s": 0.0}, "no audio came"),
+        ({"level": 0.0}, "the audio is silent"),
+        ({"error": "the response was failed"}, "the response was failed"),
+    ],
+)
+def test_no_times_without_replies(wrong: dict[str, object], problem: str) -> None:
+    with pytest.raises(MossVoiceError, match=f"User 2 got no reply to a.wav: {problem}. No times"):
+        report([[reply()], [reply(), reply(**wrong)]])
+
+
+def test_quantities_of_all_users() -> None:
+    document = report([[reply(), reply(gaps=2, lateness_ms=40.0)], [reply(ttfa_ms=200.0)]])
+    assert (document["users"], document["replies"], document["audio_s"]) == (2, 3, 3.0)
+    assert document["ttfa_ms"]["p50"] == 100.0
+    assert (document["gaps"], document["replies_with_gaps"]) == (2, 1)
+    lines = lines_of(document)
+    assert lines[0] == "2 users, 3 replies, 3.0 s of speech"
+    assert "5.0% of TTFA" in lines[2]
+
+
+def test_a_server_without_timings_has_no_network_share() -> None:
+    assert "not reported" in lines_of(report([[reply(network_ms=None)]]))[2]
+
+
+def test_users_ask_in_different_orders_and_nano_is_checked() -> None:
+    first, second = (questions_at(place, ServerSession("nano")) for place in range(2))
+    assert [question.name for question in first] != [question.name for question in second]
+    assert sorted(question.name for question in first) == sorted(question.name for question in second)
+    assert all(question.expected for question in first)
+    assert not any(question.expected for question in questions_at(0, ServerSession("another")))
+
+
+@pytest.mark.slow
+def test_users_talk_to_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with RealtimeServer(Script(chunks=2)) as server:
+        words = ["bench", "--server", server.url, "--users", "2", "--minutes", "0.01", "--json"]
+        assert main(words) == 0
+        assert len(server.clients) == 2
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (document["users"], document["replies"]) == (2, 2)
+    assert document["audio_s"] == pytest.approx(1.6)
+    assert document["ttfa_ms"]["p50"] > document["network_ms"]["p50"] > 0
+
+
+def test_a_refusal_is_an_error_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with RealtimeServer() as server:
+        server.refusal = (503, "All seats are taken.")
+        assert main(["bench", "--server", server.url, "--minutes", "0.01"]) == 1
+    assert "All seats are taken" in capsys.readouterr().err
