@@ -79,7 +79,7 @@ def test_the_language_model_has_points_of_its_own() -> None:
     segment, events = paused(0.85, 0.2)
     assert curve((segment, [*events, in_pause, early]))["balanced + model"].wait_ms == 350
     events[-1] = answer(4.3, 300, 0.2)
-    assert curve((segment, [*events, in_pause, early]))["balanced + model"].wait_ms == 256
+    assert curve((segment, [*events, in_pause, early]))["balanced + model"].wait_ms == 224
     # What comes after the commit changes nothing.
     late = curve((segment, [*events, answer(5.1, 1_100, 0.1, "predict")]))
     assert late["balanced + model"].wait_ms == late["balanced"].wait_ms

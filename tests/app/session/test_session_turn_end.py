@@ -71,7 +71,7 @@ def test_a_question_that_is_finished_by_its_words_is_answered_soon(question: Pat
     check_order(driver.events)
     assert decided(driver) == [("predict", "finished"), ("confirm", "finished")]
     (endpointing,) = named(driver, "endpointing")
-    assert endpointing.attributes["silence_ms"] == 256
+    assert endpointing.attributes["silence_ms"] == 224
     (rated,) = [event for event in named(driver, "end_of_turn") if event.attributes["by"] == "language model"]
     assert (rated.attributes["probability"], rated.attributes["asked_ms"]) == (0.98, 96)
     assert len(driver.of(ReplyFinished)) == 1
@@ -81,7 +81,7 @@ def test_no_detector_is_needed_for_that(question: Path) -> None:
     with running(ScriptedEngine(Script(predictions=(0.98,))), ON) as driver:
         ask(driver, question)
     (endpointing,) = named(driver, "endpointing")
-    assert (endpointing.attributes["silence_ms"], endpointing.attributes["reason"]) == (256, "finished")
+    assert (endpointing.attributes["silence_ms"], endpointing.attributes["reason"]) == (224, "finished")
 
 
 def test_words_alone_do_not_end_a_turn_that_sounds_as_if_it_went_on(question: Path) -> None:
