@@ -78,7 +78,7 @@ POLICIES: dict[Eagerness, EndOfTurnPolicy | None] = {
     "off": None,
     "patient": EndOfTurnPolicy(likely=0.97, likely_ms=450, unlikely=0.50, unlikely_ms=2_200, agreed_ms=352),
     "balanced": EndOfTurnPolicy(likely=0.95, likely_ms=350, unlikely=0.82, unlikely_ms=1_100),
-    "eager": EndOfTurnPolicy(likely=0.90, likely_ms=250, unlikely=0.60, unlikely_ms=700, agreed_ms=192),
+    "eager": EndOfTurnPolicy(likely=0.90, likely_ms=250, unlikely=0.60, unlikely_ms=700),
 }
 """By eagerness; "off" asks no detector."""
 DEFAULT_EAGERNESS: Eagerness = "balanced"
