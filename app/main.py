@@ -71,10 +71,15 @@ def engine_factory(
 
 
 def engine_source(settings: StartSettings, *, progress: Progress | None = None) -> EngineSource:
-    """The server of the settings, else a factory of an engine. MossVoiceError for an address that cannot be
-    used, or where the client's package is not installed."""
-    if not settings.server:
+    """The server of the settings, or their other environment, else a factory of an engine. MossVoiceError for
+    an address that cannot be used, or where the client's package is not installed."""
+    if not settings.is_remote:
         return engine_factory(settings, progress=progress)
+    if settings.engine_python is not None:
+        _require_client()
+        from app.remote.engine_process import engine_process_source
+
+        return engine_process_source(settings)
     address = server_address(settings.server, settings.server_key)
     from app.remote.host import remote_source
 
@@ -86,12 +91,17 @@ def server_address(text: str, key: str) -> ServerAddress:
     """The server at this address. MossVoiceError for one that cannot be used, or where the client's package
     is not installed."""
     address = parse_address(text, key)
+    _require_client()
+    return address
+
+
+def _require_client() -> None:
+    """MossVoiceError where the client's package is not installed."""
     if find_spec("websockets") is None:
         raise MossVoiceError(
             "A conversation with a server needs the package websockets, which is not installed. Install it "
             "with: pip install 'moss-voice[client]'"
         )
-    return address
 
 
 def load_turn_end_detector() -> TurnEndDetector | None:

@@ -51,5 +51,12 @@ class StartSettings:
     """Address of the Realtime server that makes the replies, "" for an engine of this process."""
     server_key: str = field(default="", repr=False)
     """Key for it, "" if it wants none."""
+    engine_python: Path | None = None
+    """Interpreter of the environment that runs the engine as a child process, or None for this process."""
     echo_library: EchoLibrary | None = None
     """What cancels the echo, or None for what the user chose in the window."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether another process makes the replies."""
+        return bool(self.server) or self.engine_python is not None

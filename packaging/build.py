@@ -34,8 +34,8 @@ TOOLS = (
     *("build", "cyclonedx-python-lib", "pyinstaller", "pyinstaller-hooks-contrib"),
     *("setuptools", "wheel"),
 )
-EXTRAS = "client,hotkey,released"
-"""Small optional parts that the bundle has; kaldi-native-fbank makes voices of one's own."""
+EXTRAS = "hotkey,released,serve"
+"""Optional parts that the bundle has: `released` for voices of one's own, `serve` for --server, too."""
 DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
 SBOM = "moss-voice.cdx.json"
 """What packaging/sbom.py writes into the bundle."""

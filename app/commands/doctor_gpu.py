@@ -53,7 +53,10 @@ def tensorrt_llm() -> Iterator[Finding]:
     name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
     if is_frozen():
         detail = "not in the packaged program, needed only for engines of large models on NVIDIA GPUs"
-        advice = "Start the program from an environment that has it (packaging/TENSORRT.md in its source)."
+        advice = (
+            "Let the engine run in an environment that has it: moss-voice --engine-python ENV/bin/python "
+            "--backend trtllm --engine DIR (packaging/TENSORRT.md in its source says how to make one)."
+        )
         yield Finding("note", name, detail, advice)
         return
     found = [

@@ -17,6 +17,7 @@ from engine_runtime.options import (
     FlowSchedule,
     Kernels,
     KVDtype,
+    OptionsError,
     WeightFormat,
 )
 from engine_runtime.types import Modality
@@ -191,6 +192,14 @@ def add_server_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=argparse.SUPPRESS if of_subcommand else None,
         help="file with the key of the server (default: $MOSS_VOICE_SERVER_KEY)",
     )
+    parser.add_argument(
+        "--engine-python",
+        type=paths.user_path,
+        metavar="FILE",
+        default=argparse.SUPPRESS if of_subcommand else None,
+        help="run the engine as a child process in the environment of this interpreter, such as "
+        "~/moss-trt/bin/python with TensorRT-LLM; it needs this program with the extra serve",
+    )
 
 
 def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
@@ -263,6 +272,8 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         "rounds_tails": arguments.tails,
         "kv_dtype": arguments.kv,
     }
+    if arguments.server and arguments.engine_python is not None:
+        raise OptionsError("--server and --engine-python both name an engine. Leave out one of them.")
     needs_bundle = arguments.random_weights is None and not arguments.server
     return StartSettings(
         # With random weights a name may be that of a model that was never fetched.
@@ -292,4 +303,5 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         echo_library=arguments.echo_library,
         server=arguments.server,
         server_key=read_key(arguments.server_key_file) if arguments.server else "",
+        engine_python=arguments.engine_python,
     )

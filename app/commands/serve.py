@@ -17,6 +17,7 @@ from typing import Any
 from app import paths
 from app.commands.engine_options import MOST_BATCHED, add_engine_options, add_sharing_options, start_settings
 from app.commands.option_types import integer, number
+from app.installation import is_frozen, remedy
 from app.progress import note
 from engine_runtime.errors import MossVoiceError
 
@@ -73,6 +74,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         help="time for responses in progress when the server is asked to end (default: 30)",
     )
+    parser.add_argument(
+        "--exit-with-stdin",
+        action="store_true",
+        help="end when the standard input is closed: for a program that starts the server as a child process",
+    )
     parser.set_defaults(run=run)
 
 
@@ -80,8 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; returns the exit status."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise MossVoiceError(
-            f"The server needs packages that are not installed: {', '.join(missing)}. Install them with: "
-            "pip install 'moss-voice[serve]'"
+            f"The server needs packages that are not installed: {', '.join(missing)}. {_remedy()}"
         )
     from app.main import engine_factory, load_turn_end_detector
     from app.server.access import Access, read_keys
@@ -104,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls_key=arguments.tls_key,
         limits=ConnectionLimits(session_s=arguments.session_minutes * 60),
         drain_s=arguments.drain_seconds,
+        exits_with_stdin=arguments.exit_with_stdin,
     )
     _log_to_stderr()
     return serve(
@@ -112,6 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
         load_turn_end_detector,
         lambda address: note(f"listening on {address}"),
     )
+
+
+def _remedy() -> str:
+    """The packaged program has them, and cannot be added to."""
+    return remedy() if is_frozen() else "Install them with: pip install 'moss-voice[serve]'"
 
 
 class _JsonLines(logging.Formatter):

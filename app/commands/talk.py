@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
             out=arguments.out,
             record=arguments.record,
             trace=arguments.trace,
-            realtime=arguments.realtime or bool(settings.server),
+            realtime=arguments.realtime or settings.is_remote,
             notice=note,
             progress=progress,
         )

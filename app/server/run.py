@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -59,6 +61,8 @@ class ServeSettings:
     """Of one message: more than the longest turn as PCM16 in base64."""
     drain_s: float = 30.0
     """For responses in progress at the end."""
+    exits_with_stdin: bool = False
+    """Whether the end of the standard input asks for the end: the program that started this one is gone."""
 
 
 def serve(
@@ -85,6 +89,8 @@ def serve(
         threading.Thread(target=pool.run, name="engine", daemon=True),
         threading.Thread(target=detector.run, name="end of turn", daemon=True),
     ]
+    if settings.exits_with_stdin:
+        threading.Thread(target=_end_with_stdin, name="standard input", daemon=True).start()
     for thread in threads:
         thread.start()
     try:
@@ -97,6 +103,14 @@ def serve(
         detector.close()
         for thread in threads:
             thread.join(_HANG_UP_S)
+
+
+def _end_with_stdin() -> None:
+    """Ask for the end, as a user would, when the standard input ends. In a thread of its own, so that it also
+    happens while the engine is loaded."""
+    while os.read(0, 1_024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _listen(

@@ -11,6 +11,7 @@ from typing import Any
 from app.remote.address import ServerAddress
 from app.remote.host import GIVE_UP_S, RemoteHost
 from app.session.engine_jobs import Ask, Close, Commit, OpenTurn, ReplyResult, Result
+from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker
 from app.session.pending_work import PendingWork
 from engine_runtime.types import CancelScope, Modality, ReplyDone
@@ -22,11 +23,13 @@ LIMIT_S = 100.0
 class RemoteClient:
     """`of` and `done` are what came so far; `until` waits for more."""
 
-    def __init__(self, address: ServerAddress, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(self, server: ServerAddress | EngineSource, give_up_s: float = GIVE_UP_S) -> None:
+        """`server` is an address, or what makes the host."""
         self.results: list[Result] = []
         self.pending = PendingWork()
-        host = RemoteHost(address, give_up_s=give_up_s)
-        self.worker = EngineWorker(lambda: host, lambda timing: None, self.pending)
+        host = RemoteHost(server, give_up_s=give_up_s) if isinstance(server, ServerAddress) else None
+        source = server if host is None else lambda: host
+        self.worker = EngineWorker(source, lambda timing: None, self.pending)
         self.thread = threading.Thread(target=self.worker.run, daemon=True)
         self.thread.start()
 

@@ -27,7 +27,9 @@ def lines(page: str) -> list[str]:
 
 def test_every_command_of_the_program_is_accepted(lines: list[str]) -> None:
     commands = [line.removeprefix("~/moss-trt/bin/") for line in lines if "moss-voice " in line]
+    commands = [line.removeprefix("/usr/bin/") for line in commands]
     commands = [line for line in commands if line.startswith("moss-voice")]
+    assert any(" --engine-python " in line for line in commands)
     steps = {" ".join(shlex.split(line)[1:3]) for line in commands}
     for step in ("convert", "quantize", "build", "inspect", "verify", "codec"):
         assert f"trt {step}" in steps

@@ -1,7 +1,8 @@
 """A bare Debian in a folder, and programs that run in it.
 
 In: names of packages, command lines. Out: the exit status and the output of each, and how often it tried to
-use the network. A program gets an empty environment, a PID namespace and a network namespace without a route.
+use the network. A program gets an empty environment, a PID namespace and a network namespace without a route,
+where it asks for that with a loopback interface.
 Needs root and, to make the folder, mmdebstrap and a Debian mirror. Any thread.
 """
 
@@ -11,6 +12,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,10 @@ HOME = Path("/home/user")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _USER = 1000
 _SNMP = "/proc/self/net/snmp"
+# SIOCSIFFLAGS with IFF_UP and IFF_RUNNING; `ip link set lo up` needs a package.
+_LOOPBACK = (
+    "import fcntl, socket, struct; fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH22x', b'lo', 0x41))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,19 @@ class BareRoot:
         environment: dict[str, str] | None = None,
         mounts: tuple[Mount, ...] = (),
         is_root: bool = False,
+        has_loopback: bool = False,
         timeout_s: float = 300.0,
     ) -> CompletedRun:
         """Run a program to its end, as a user unless `is_root`. Raises subprocess.TimeoutExpired."""
         with tempfile.TemporaryDirectory() as folder:
             counts = Path(folder) / "snmp"
             command = self.command(
-                words, environment=environment, mounts=mounts, is_root=is_root, counts=counts
+                words,
+                environment=environment,
+                mounts=mounts,
+                is_root=is_root,
+                has_loopback=has_loopback,
+                counts=counts,
             )
             ended = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout_s
@@ -87,6 +99,7 @@ class BareRoot:
         environment: dict[str, str] | None = None,
         mounts: tuple[Mount, ...] = (),
         is_root: bool = False,
+        has_loopback: bool = False,
         counts: Path = Path(os.devnull),
     ) -> list[str]:
         """The command line for this machine; its network counters are written to `counts` at the end."""
@@ -96,6 +109,7 @@ class BareRoot:
             source, target = (shlex.quote(str(path)) for path in (mount.source, self.inside(mount.target)))
             lines += [f"mkdir -p {target}", f"mount --bind {source} {target}"]
             lines += [f"mount -o remount,ro,bind {target}"] if mount.is_read_only else []
+        lines += [shlex.join([sys.executable, "-c", _LOOPBACK])] if has_loopback else []
         home = Path("/root") if is_root else HOME
         variables = {
             "HOME": str(home),

@@ -22,6 +22,7 @@ from pathlib import Path
 from tests.tools.bare_root import HOME, PATH, BareRoot, CompletedRun, Mount
 from tests.tools.checks import Checks, require
 from tests.tools.package_smoke_gpu import check_gpu_runtime
+from tests.tools.package_smoke_server import check_server
 from tests.tools.package_smoke_window import hold_window
 
 ANSWERS = (
@@ -64,6 +65,7 @@ def main() -> int:
         bundle = unpack(archive, Path(folder))
         check_machine(checks, root)
         check_archive(checks, root, bundle, pictures)
+        check_server(checks, root, bundle)
         check_gpu_runtime(checks, root, bundle, Path(folder))
         check_deb(checks, root, deb, pictures)
     sys.stdout.write(f"{checks.total - checks.failures} of {checks.total} checks passed\n")

@@ -155,3 +155,17 @@ def test_trouble_in_the_log_is_found_and_under_runs_are_none() -> None:
         ["2026-01-01 INFO engine x: 0 ERROR codes", fine, bad, "Traceback (most recent call last):"]
     )
     assert trouble(log) == [bad, "Traceback (most recent call last):"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix" or not _can_enter(), reason="needs root")
+@pytest.mark.parametrize("has_loopback", [False, True])
+def test_a_program_reaches_its_own_machine_where_it_asks_for_that(has_loopback: bool) -> None:
+    sent = BareRoot(Path("/")).run(
+        ["bash", "-c", "echo >/dev/udp/127.0.0.1/9 && echo >/dev/udp/192.0.2.1/9"],
+        is_root=True,
+        has_loopback=has_loopback,
+    )
+    assert ("127.0.0.1" in sent.stderr) is not has_loopback
+    assert "192.0.2.1" in sent.stderr or not has_loopback
+    assert sent.unroutable > 0

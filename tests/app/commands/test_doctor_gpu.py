@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from app import paths
+from app.cli import build_parser
 from app.commands import doctor_gpu
 from app.gpu_runtime import status
 from app.gpu_runtime.lock import read_lock
@@ -49,3 +53,6 @@ def test_tensorrt_llm_is_not_missed_in_a_packaged_program(monkeypatch: pytest.Mo
     (finding,) = doctor_gpu.tensorrt_llm()
     assert finding.detail.startswith("not in the packaged program")
     assert "packaging/TENSORRT.md" in finding.what_to_do
+    (command,) = re.findall(r"moss-voice (.*?) \(", finding.what_to_do)
+    arguments = build_parser().parse_args(command.split())
+    assert arguments.engine_python == Path("ENV/bin/python")

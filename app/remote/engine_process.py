@@ -1,0 +1,179 @@
+"""An engine in another environment, such as one with TensorRT-LLM: `moss-voice serve` there, as a child.
+
+In: the interpreter of that environment and the settings of the engine. Out: an `EngineHost` that talks to the
+child over loopback, as to any Realtime server. The child gets a key of its own, so that no other user of the
+machine can connect, and ends with this process, whose end of its standard input closes then. Engine thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from app.remote.address import ServerAddress, parse_address
+from app.remote.host import RemoteHost
+from app.session.engine_source import EngineSource, JobDesk
+from app.settings import StartSettings
+from engine_runtime.errors import MossVoiceError
+
+_LISTENING = re.compile(r"listening on (ws://\S+)")
+_POLL_S = 0.05
+_END_S = 5.0
+"""For the child to end after its standard input was closed, and its conversation with it."""
+_GIVE_UP_S = 2.0
+"""After the connection was lost: on one machine that means that the child has ended."""
+_SESSION_MINUTES = "1440"
+_SHOWN_BYTES = 8_192
+# Python's own variables would point the child to the modules of this process.
+_NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH", "PYTHONEXECUTABLE")
+_log = logging.getLogger(__name__)
+
+
+class EngineProcessError(MossVoiceError):
+    """The child cannot be started, or has ended."""
+
+
+def serve_options(settings: StartSettings) -> list[str]:
+    """The options of `moss-voice serve` for the engine of these settings."""
+    engine = settings.engine
+    values = {
+        "--bundle": settings.bundle,
+        "--voice": settings.voice,
+        "--device": engine.device,
+        "--dtype": engine.dtype,
+        "--seed": settings.seed,
+        "--flow-steps": engine.flow_steps,
+        "--flow-schedule": engine.flow_schedule,
+        "--codec-dtype": engine.codec_dtype,
+        "--weights": engine.weight_format,
+        "--kv": engine.kv_dtype,
+        "--kernels": engine.kernels,
+        "--gpu-memory-gb": engine.gpu_memory_gb,
+        "--backend": engine.backend,
+        "--engine": engine.engine,
+        "--random-weights": engine.random_weights,
+    }
+    switches = {
+        "--trt-codec": engine.trt_codec,
+        "--exact-encoding": engine.exact_encoding,
+        "--tails": engine.rounds_tails,
+        "--no-graphs": not engine.graphs,
+    }
+    words = [f"{name}={value}" for name, value in values.items() if value is not None]
+    return words + [name for name, is_on in switches.items() if is_on]
+
+
+def engine_process_source(settings: StartSettings) -> Callable[[], EngineProcessHost]:
+    """The environment of the settings as the engine of a session."""
+    assert settings.engine_python is not None
+    python, options = settings.engine_python, serve_options(settings)
+    return lambda: EngineProcessHost(EngineProcess(python, options))
+
+
+class EngineProcess:
+    """The child. It is listening when the constructor returns."""
+
+    def __init__(self, python: Path, options: list[str]) -> None:
+        """EngineProcessError if it does not start."""
+        self._python = python
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        key = secrets.token_hex(24)
+        try:
+            self._process = self._start(options, key)
+            self.address = self._await_address(key)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, options: list[str], key: str) -> subprocess.Popen[bytes]:
+        # -P: a folder named app in the current one is not the program.
+        command = [str(self._python), "-P", "-m", "app", "serve", "--port=0", "--conversations=1"]
+        command += ["--drain-seconds=0", f"--session-minutes={_SESSION_MINUTES}", "--exit-with-stdin"]
+        inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        _log.info("the engine runs in %s: %s", self._python, " ".join(options))
+        try:
+            return subprocess.Popen(
+                [*command, *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._output,
+                env=inherited | {"MOSS_VOICE_API_KEYS": key},
+                start_new_session=True,  # Ctrl-C is for this process, which then ends the child
+            )
+        except OSError as error:
+            raise EngineProcessError(
+                f"{self._python} cannot be started: {error.strerror}. Give --engine-python the interpreter "
+                "of an environment, such as ~/moss-trt/bin/python."
+            ) from error
+
+    def _await_address(self, key: str) -> ServerAddress:
+        """Where it listens, once the engine is loaded, which may take minutes."""
+        while True:
+            status = self._process.poll()
+            if found := _LISTENING.search(self._said()):
+                return parse_address(found[1], key)
+            if status is not None:
+                raise EngineProcessError(
+                    f"The engine in {self._python} did not start: {self.last_line()} Check that this version "
+                    "of the program is installed there, with the extra serve: `-m app doctor` examines it."
+                )
+            time.sleep(_POLL_S)
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.poll()
+
+    def last_line(self) -> str:
+        """The last line that it wrote, which is the reason where it has failed."""
+        lines = self._said().strip().splitlines() or ["it wrote nothing"]
+        return lines[-1].removeprefix("moss-voice: ").rstrip(".") + "."
+
+    def _said(self) -> str:
+        """The end of what it wrote."""
+        file = self._output.fileno()
+        start = max(0, os.fstat(file).st_size - _SHOWN_BYTES)
+        return os.pread(file, _SHOWN_BYTES, start).decode(errors="replace")  # the child's position stays
+
+    def close(self) -> None:
+        """End the child."""
+        if (process := getattr(self, "_process", None)) is not None:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._output.close()
+
+
+class EngineProcessHost:
+    """An `EngineHost` that ends its child when the conversation is over."""
+
+    def __init__(self, process: EngineProcess) -> None:
+        self._process = process
+
+    def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
+        """See `EngineHost`. EngineProcessError if the child has ended."""
+        host = RemoteHost(self._process.address, give_up_s=_GIVE_UP_S)
+        try:
+            return host.converse(desk, has_history=has_history)
+        except MossVoiceError as error:
+            if (status := self._process.status) is None:
+                raise
+            raise EngineProcessError(
+                f"The engine's process has ended with status {status}: {self._process.last_line()} Start the "
+                "program again; the log file has details."
+            ) from error
+        finally:
+            self._process.close()
