@@ -2,7 +2,14 @@
 """Show that this project and TensorRT-LLM 1.2.1 fit into one environment, without TensorRT-LLM itself.
 
     python3 packaging/trt_environment.py resolve    let pip find versions for both, install nothing
-    python3 packaging/trt_environment.py test       install them into .venv-trt and run the tests on the CPU
+    python3 packaging/trt_environment.py test       install them into .venv-trt and run tests on the CPU
+    python3 packaging/trt_environment.py test -- tests      the same, and run all tests
+
+`test` runs what can differ between two sets of versions (Python, torch, numpy, transformers, PySide6): the
+tests of both packages that are not slow, and the slow ones of all that computes with torch, of the executors
+and what belongs to TensorRT-LLM, of the comparison with transformers, and of one conversation from recording
+to sound and a picture. Left out are the slow tests of sessions, sound streams, processes and documents, which
+packaging/bootstrap.py runs.
 
 The wheels of TensorRT-LLM and TensorRT are on NVIDIA's index and are left out; everything else that it
 requires of packages both use (engine_runtime/trtllm/requirements.txt) counts. PyPI's torch 2.9.1 is the build
@@ -36,6 +43,17 @@ FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 """Requirements without a wheel on PyPI."""
 OWN_EXTRA = "trt"
 """The extra that requires TensorRT-LLM itself."""
+_ENGINE = "tests/engine_runtime"
+TESTS = (
+    ("-m", "not slow", _ENGINE, "tests/app"),
+    (
+        *("-m", "slow"),
+        *(f"{_ENGINE}/{name}" for name in ("codec", "cuda", "executors", "lm", "models", "trtllm")),
+        *(f"{_ENGINE}/{name}" for name in ("bundle/test_weights.py", "bench/test_compare.py")),
+        "tests/app/commands/test_demo.py",
+    ),
+)
+"""What `test` runs, as arguments of one pytest after the other."""
 CANNOT = 3
 """Exit status if there is no Python 3.12."""
 
@@ -46,7 +64,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=("resolve", "test"))
-    parser.add_argument("rest", nargs="*", help="test: arguments for pytest (after --)")
+    parser.add_argument(
+        "rest", nargs="*", help="test: arguments for pytest (after --) that choose other tests"
+    )
     arguments = parser.parse_args()
     python = find_python()
     if python is None:
@@ -137,10 +157,15 @@ def install(python: str) -> None:
 
 
 def run_tests(pytest_arguments: Sequence[str]) -> int:
-    """Every test on the CPU, with the versions that TensorRT-LLM asks for."""
+    """Those of TESTS, or what the arguments choose; the first failure decides the exit status."""
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [str(VENV / "bin" / "python"), "-m", "pytest", *bootstrap.PYTEST_OPTIONS, *pytest_arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    pytest = [str(VENV / "bin" / "python"), "-m", "pytest", *bootstrap.PYTEST_OPTIONS]
+    runs = [pytest_arguments] if pytest_arguments else TESTS
+    results = [
+        subprocess.run([*pytest, *choice], cwd=ROOT, env=environment, check=False).returncode
+        for choice in runs
+    ]
+    return next((status for status in results if status != 0), 0)
 
 
 def _fingerprint() -> str:

@@ -80,3 +80,24 @@ def test_what_was_resolved_is_shown_and_a_conflict_is_reported(
     assert lines[-1].startswith(f"resolved: {len(entries)} packages")
     assert script.resolve("python") == 1
     assert "conflicting requirements" in capsys.readouterr().err
+
+
+def test_the_tests_it_runs_are_there_and_others_can_be_chosen(
+    script: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    statuses = [0, 5, 0]
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, statuses.pop(0))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert script.run_tests([]) == 5
+    assert [command[command.index("-m", 3) + 1] for command in commands] == ["not slow", "slow"]
+    paths = [word for command in commands for word in command if word.startswith("tests")]
+    assert {"tests/engine_runtime", "tests/app", "tests/engine_runtime/trtllm"} <= set(paths)
+    assert all((repository / path).exists() for path in paths)
+    assert script.run_tests(["tests"]) == 0
+    assert commands[2][-1] == "tests"
+    assert "slow" not in commands[2]
