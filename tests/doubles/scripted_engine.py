@@ -29,7 +29,7 @@ from engine_runtime.types import (
     TurnEndPrediction,
 )
 from engine_runtime.work import Result, Task
-from tests.doubles.stepped_clock import SteppedClock
+from tests.doubles.stepped_clock import NEVER_NS, SteppedClock
 
 CODE_SAMPLES = 1_280
 CHUNK_CODES = 5
@@ -161,8 +161,7 @@ class ScriptedTurn:
         text = ""
         samples = 0
         if script.gate is not None:
-            while not script.gate.wait(0.01) and not self._is_stopped:
-                pass
+            self._await_gate(script.gate)
         if script.predictions:
             self._work(script.predict_s)
             place = min(self._engine.commits, len(script.predictions)) - 1
@@ -190,6 +189,16 @@ class ScriptedTurn:
         self._engine.exchanges.append(Exchange((), (), text, None, self.turn_id))
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
         yield ReplyDone(self.turn_id, reply, "stop", text, codes, samples)
+
+    def _await_gate(self, gate: threading.Event) -> None:
+        """Time passes meanwhile."""
+        clock = self._engine.clock
+        if isinstance(clock, SteppedClock):
+            clock.wanted_ns = NEVER_NS
+        while not gate.wait(0.01) and not self._is_stopped:
+            pass
+        if isinstance(clock, SteppedClock):
+            clock.wanted_ns = 0
 
     def _work(self, seconds: float) -> None:
         """Take this long on the engine's clock: on a busy machine virtual time is slower than real time."""

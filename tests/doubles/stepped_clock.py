@@ -7,9 +7,11 @@ import time
 
 from app.session.clocks import VirtualClock
 
+NEVER_NS = 1 << 62
+"""`wanted_ns` of an engine that waits for something else than time."""
 _LOOK_S = 0.0005
 _LONGEST_STEP_S = 0.1
-"""Real time after which a step passes although something still works, for example while a gate is shut."""
+"""Real time after which a step passes although something still works."""
 
 
 class SteppedClock(VirtualClock):
