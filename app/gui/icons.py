@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSize, Qt
@@ -26,9 +27,11 @@ class Icons:
         key = (name, colour, disabled_colour or colour)
         if key not in self._made:
             icon = QIcon()
+            source = _source(self.folder / f"{name}.svg")
             for mode, tint in ((QIcon.Mode.Normal, key[1]), (QIcon.Mode.Disabled, key[2])):
+                renderer = QSvgRenderer(QByteArray(source.replace("currentColor", tint).encode()))
                 for size in _SIZES:
-                    icon.addPixmap(self._draw(name, tint, size), mode)
+                    icon.addPixmap(_draw(renderer, size), mode)
             self._made[key] = icon
         return self._made[key]
 
@@ -38,12 +41,16 @@ class Icons:
         pixmap.setDevicePixelRatio(ratio)
         return pixmap
 
-    def _draw(self, name: str, colour: str, size: int) -> QPixmap:
-        source = (self.folder / f"{name}.svg").read_text(encoding="utf-8").replace("currentColor", colour)
-        renderer = QSvgRenderer(QByteArray(source.encode()))
-        pixmap = QPixmap(size, size)
-        pixmap.fill(Qt.GlobalColor.transparent)
-        painter = QPainter(pixmap)
-        renderer.render(painter)
-        painter.end()
-        return pixmap
+
+@cache
+def _source(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _draw(renderer: QSvgRenderer, size: int) -> QPixmap:
+    pixmap = QPixmap(size, size)
+    pixmap.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(pixmap)
+    renderer.render(painter)
+    painter.end()
+    return pixmap

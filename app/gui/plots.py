@@ -65,7 +65,7 @@ class LivePlot(QFrame):
         self._summaries: dict[Metric, SeriesSummary | None] = {}
         self._turns = (0, 0)
         self._left, self._right = AxisRange(style.smallest), AxisRange(4.0)
-        self.plot = pg.PlotWidget(background=None)
+        self.plot = pg.PlotWidget(background=None, enableMenu=False)
         self._right_box: pg.ViewBox | None = None
         self._set_up_plot()
         self._line: pg.InfiniteLine | None = None
@@ -152,7 +152,6 @@ class LivePlot(QFrame):
     def _set_up_plot(self) -> None:
         plot, item = self.plot, self.plot.getPlotItem()
         plot.setFrameShape(QFrame.Shape.NoFrame)
-        plot.setMenuEnabled(False)
         plot.setMouseEnabled(False, False)
         plot.hideButtons()
         plot.setFocusPolicy(Qt.FocusPolicy.NoFocus)
