@@ -34,6 +34,21 @@ def integers(least: int, most: int) -> Callable[[str], list[int]]:
     return lambda text: [read_one(part) for part in text.split(",")]
 
 
+def span(least: int, most: int) -> Callable[[str], tuple[int, int]]:
+    """The type of an option that takes an integer, or two with a hyphen: from the one to the other."""
+    read_one = integer(least, most)
+
+    def read(text: str) -> tuple[int, int]:
+        first, hyphen, last = text.partition("-")
+        low = read_one(first)
+        high = read_one(last) if hyphen else low
+        if low <= high:
+            return low, high
+        raise argparse.ArgumentTypeError(f"{_shown(text)}: {high} is less than {low}")
+
+    return read
+
+
 def number(least: float, most: float) -> Callable[[str], float]:
     """The type of an option that takes any number from `least` to `most`."""
 

@@ -8,21 +8,28 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app import paths
 from app.commands.engine_options import MOST_BATCHED, add_engine_options, add_sharing_options, start_settings
-from app.commands.option_types import integer, number
+from app.commands.option_types import integer, number, span
 from app.installation import is_frozen, remedy
 from app.progress import note
+from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
+
+if TYPE_CHECKING:  # its packages may be missing
+    from app.server.service import ServeSettings
 
 _NEEDED = ("fastapi", "uvicorn", "websockets", "prometheus_client")
 _PORTS = 65_535
+_MOST_REPLICAS = 1_000
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,31 +86,100 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="end when the standard input is closed: for a program that starts the server as a child process",
     )
+    parser.add_argument(
+        "--ray",
+        action="store_true",
+        help="serve with Ray Serve: a replica for each GPU of this machine or of the cluster of $RAY_ADDRESS",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=span(1, _MOST_REPLICAS),
+        metavar="N|MIN-MAX",
+        help="with --ray: how many, or from MIN to MAX as conversations come and go, which needs "
+        "--conversations (default: one for each GPU, or one on the CPU)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; returns the exit status."""
-    if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        raise MossVoiceError(
-            f"The server needs packages that are not installed: {', '.join(missing)}. {_remedy()}"
-        )
+    _check_packages(_NEEDED, "serve")
+    if arguments.ray:
+        return _run_with_ray(arguments)
+    if arguments.replicas is not None:
+        raise MossVoiceError("--replicas is an option of Ray Serve. Give --ray, too.")
     from app.main import engine_factory, load_turn_end_detector
-    from app.server.access import Access, read_keys
-    from app.server.connection import ConnectionLimits
-    from app.server.run import ServeSettings, serve
+    from app.server.run import serve
 
+    log_to_stderr()
+    return serve(
+        serve_settings(arguments),
+        engine_factory(engine_settings(arguments)),
+        load_turn_end_detector,
+        lambda address: note(f"listening on {address}"),
+    )
+
+
+def _run_with_ray(arguments: argparse.Namespace) -> int:
+    _check_packages(("ray",), "ray")
+    least, most = arguments.replicas or (1, 1)
+    if least < most and arguments.conversations is None:
+        raise MossVoiceError(
+            f"With {least} to {most} replicas it has to be known how many conversations one of them holds. "
+            "Give --conversations, too."
+        )
+    if arguments.exit_with_stdin:
+        raise MossVoiceError("--exit-with-stdin is for a server in one process. Give it without --ray.")
+    start = engine_settings(arguments)
+    if ":" in start.engine.device:
+        raise MossVoiceError("Ray gives each replica a GPU of its own. Use --device cuda.")
+    # Read when Ray is imported: it would take log lines of several replicas that differ in numbers for one.
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    from app.main import engine_factory, load_turn_end_detector
+    from app.server.ray_replica import Replicas
+    from app.server.ray_run import serve_with_ray
+
+    on_gpu = start.engine.device == "cuda"
+    return serve_with_ray(
+        serve_settings(arguments),
+        Replicas(least, most, on_gpu) if arguments.replicas else None,
+        engine_factory(start),
+        load_turn_end_detector,
+        log_to_stderr,
+        lambda address: note(f"listening on {address}"),
+        on_gpu=on_gpu,
+    )
+
+
+def _check_packages(names: Sequence[str], extra: str) -> None:
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise MossVoiceError(
+            f"The server needs packages that are not installed: {', '.join(missing)}. {_remedy(extra)}"
+        )
+
+
+def engine_settings(arguments: argparse.Namespace) -> StartSettings:
+    """The settings of an engine that several conversations share."""
     start = start_settings(arguments)
     batch = min(arguments.conversations or MOST_BATCHED, MOST_BATCHED)
     start = replace(start, engine=replace(start.engine, max_batch_size=batch, captures_batches=True))
     if arguments.kv_blocks is not None:
         start = replace(start, engine=replace(start.engine, kv_blocks=arguments.kv_blocks))
-    settings = ServeSettings(
+    return start
+
+
+def serve_settings(arguments: argparse.Namespace) -> ServeSettings:
+    """The settings of the server. MossVoiceError for keys that cannot be read."""
+    from app.server.access import Access, read_keys
+    from app.server.connection import ConnectionLimits
+    from app.server.service import ServeSettings
+
+    return ServeSettings(
         host=arguments.host,
         port=arguments.port,
         conversations=arguments.conversations,
         batch_invariant=arguments.batch_invariant,
-        seed=start.seed,
+        seed=arguments.seed,
         access=Access(read_keys(arguments.api_key_file), tuple(arguments.allow_origin)),
         tls_certificate=arguments.tls_cert,
         tls_key=arguments.tls_key,
@@ -111,18 +187,11 @@ def run(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain_seconds,
         exits_with_stdin=arguments.exit_with_stdin,
     )
-    _log_to_stderr()
-    return serve(
-        settings,
-        engine_factory(start),
-        load_turn_end_detector,
-        lambda address: note(f"listening on {address}"),
-    )
 
 
-def _remedy() -> str:
+def _remedy(extra: str) -> str:
     """The packaged program has them, and cannot be added to."""
-    return remedy() if is_frozen() else "Install them with: pip install 'moss-voice[serve]'"
+    return remedy() if is_frozen() else f"Install them with: pip install 'moss-voice[{extra}]'"
 
 
 class _JsonLines(logging.Formatter):
@@ -136,7 +205,10 @@ class _JsonLines(logging.Formatter):
         return json.dumps(known | getattr(record, "fields", {}))
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """The log of the server, as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    logging.getLogger("app.server").addHandler(handler)
+    logger = logging.getLogger("app.server")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

@@ -11,7 +11,7 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_runtime.errors import MossVoiceError
@@ -30,7 +30,7 @@ class AccessError(MossVoiceError):
 class Access:
     """Who may connect. Without keys everybody who reaches the address may."""
 
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
     """Web pages that may connect: scheme, host and port, as browsers send them."""
 

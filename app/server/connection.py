@@ -27,7 +27,7 @@ from app.session.engine_jobs import Result
 
 _MOST_WAITING = 2_000
 """Events that wait for a client that does not read: about a minute of speech."""
-_GOING_AWAY, _POLICY, _FAILED, _RESTART = 1001, 1008, 1011, 1012
+_GOING_AWAY, _POLICY, _TOO_BIG, _FAILED, _RESTART = 1001, 1008, 1009, 1011, 1012
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +38,8 @@ class ConnectionLimits:
     session_s: float = 3_600.0
     idle_s: float = 600.0
     """Without any message."""
+    message_bytes: int = 2_500_000
+    """Of one message: more than the longest turn as PCM16 in base64."""
 
 
 class Connection:
@@ -143,6 +145,9 @@ class Connection:
                 continue
             except WebSocketDisconnect:
                 return "client"
+            if len(text) > self._limits.message_bytes:  # where uvicorn has another limit
+                self.finish(_TOO_BIG, "message_too_big")
+                return await asyncio.Future()
             session.handle(text)
             # With nothing to wait for, too: other sessions come first, however much this client has sent.
             await asyncio.sleep(rate.wait_s(len(text), self._loop.time()))

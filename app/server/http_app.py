@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -18,13 +19,30 @@ from app.dialog.vad import Vad
 from app.server.access import Access
 from app.server.connection import Connection, ConnectionLimits
 from app.server.engine_pool import EnginePool, PoolFullError
-from app.server.metrics import Metrics
+from app.server.metrics import Metrics, merged
 from app.session.end_of_turn_worker import EndOfTurnWorker
 
 PATH = "/v1/realtime"
 _SUBPROTOCOL = "realtime"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one process is doing."""
+
+    replica: str
+    """Its name; "" where it is the only one."""
+    status: str
+    conversations: int
+    capacity: int
+    metrics: bytes
+    """In the text format of Prometheus."""
+
+
+Reports = Callable[[], Awaitable[list[Report]]]
+"""Asks every process of a service."""
 
 
 class RealtimeApp:
@@ -39,12 +57,15 @@ class RealtimeApp:
         detector: EndOfTurnWorker | None,
         new_vad: Callable[[], Vad],
         seed: int | None = None,
+        reports: Reports | None = None,
     ) -> None:
-        """The pool has loaded its engine. `seed` is that of the sampling in every conversation."""
+        """The pool has loaded its engine. `seed` is that of the sampling in every conversation; `reports`
+        asks all processes of the service, None if this is the only one."""
         self._pool, self._access, self._limits, self._metrics = pool, access, limits, metrics
         self._detector = detector
         self._new_vad = new_vad
         self._seed = seed
+        self._reports = reports
         self._connections: set[Connection] = set()
         self._is_draining = False
         self._all_left = asyncio.Event()
@@ -69,15 +90,27 @@ class RealtimeApp:
                 for connection in list(self._connections):
                     connection.finish(1012, "shutting_down")
 
+    def report(self, replica: str = "") -> Report:
+        """How this process is doing."""
+        pool = self._pool
+        return Report(replica, self._status, pool.conversations, pool.capacity, self._metrics.render())
+
+    async def _all_reports(self) -> list[Report]:
+        return [self.report()] if self._reports is None else await self._reports()
+
     async def _health(self) -> Response:
-        return JSONResponse(
-            {
-                "status": self._status,
-                "conversations": self._pool.conversations,
-                "capacity": self._pool.capacity,
-            },
-            status_code=200 if self._status == "ready" else 503,
-        )
+        reports = await self._all_reports()
+        # A service is as ready as the best of its processes.
+        statuses = {report.status for report in reports}
+        status = "ready" if "ready" in statuses else min(statuses)
+        shown: dict[str, str | int] = {
+            "status": status,
+            "conversations": sum(report.conversations for report in reports),
+            "capacity": sum(report.capacity for report in reports),
+        }
+        if self._reports is not None:
+            shown["replicas"] = len(reports)
+        return JSONResponse(shown, status_code=200 if status == "ready" else 503)
 
     @property
     def _status(self) -> str:
@@ -88,7 +121,9 @@ class RealtimeApp:
     async def _render_metrics(self, request: Request) -> Response:
         if (refused := self._access.refusal(request.headers)) is not None:
             return JSONResponse(_error("access_denied", refused[1]), status_code=refused[0])
-        return PlainTextResponse(self._metrics.render(), media_type=_METRICS_TYPE)
+        reports = await self._all_reports()
+        text = merged({report.replica: report.metrics for report in reports})
+        return PlainTextResponse(text, media_type=_METRICS_TYPE)
 
     async def _realtime(self, socket: WebSocket) -> None:
         if (refused := self._access.refusal(socket.headers)) is not None:

@@ -6,7 +6,11 @@ that /metrics serves. Definitions of the latencies are those of app/README.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.server.engine_pool import EnginePool
 from engine_runtime.timing import TimingBus, TimingEvent
@@ -66,3 +70,29 @@ class Metrics:
     def render(self) -> bytes:
         """In the text format of Prometheus."""
         return generate_latest(self._registry)
+
+
+class _Families:
+    """Metrics that were read, as prometheus_client collects them."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def merged(texts: Mapping[str, bytes]) -> bytes:
+    """The metrics of several replicas in one text, each sample with its replica as a label; of a single one
+    without a name as they are."""
+    if list(texts) == [""]:
+        return texts[""]
+    families: dict[str, Metric] = {}
+    for replica, text in texts.items():
+        for family in text_string_to_metric_families(text.decode()):
+            into = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                into.samples.append(sample._replace(labels=sample.labels | {"replica": replica}))
+    registry = CollectorRegistry()
+    registry.register(_Families(families.values()))
+    return generate_latest(registry)

@@ -14,55 +14,23 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
-from app.dialog.vad import SileroVad
-from app.server.access import Access, check_address, check_tls
-from app.server.connection import ConnectionLimits
-from app.server.engine_pool import EnginePool
+from app.server.access import check_address, check_tls
 from app.server.http_app import PATH, RealtimeApp
-from app.server.metrics import Metrics
-from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
+from app.server.service import HANG_UP_S, RealtimeService, ServeSettings
+from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_source import EngineFactory
-from app.session.pending_work import PendingWork
 from engine_runtime.errors import MossVoiceError
 
 _PING_S = 20.0
-_HANG_UP_S = 5
 _log = logging.getLogger(__name__)
 
 
 class ServeError(MossVoiceError):
     """The server cannot listen."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """What the command line says."""
-
-    host: str = "127.0.0.1"
-    port: int = 8_000
-    """0 for any free one."""
-    conversations: int | None = None
-    """At once; None for as many as the engine is measured to serve."""
-    batch_invariant: bool = False
-    """Whether no reply depends on what else runs, not even by rounding."""
-    seed: int | None = None
-    """Of the sampling in every conversation; None for the bundle's, or else one for each."""
-    access: Access = field(default_factory=Access)
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    message_bytes: int = 2_500_000
-    """Of one message: more than the longest turn as PCM16 in base64."""
-    drain_s: float = 30.0
-    """For responses in progress at the end."""
-    exits_with_stdin: bool = False
-    """Whether the end of the standard input asks for the end: the program that started this one is gone."""
 
 
 def serve(
@@ -75,34 +43,13 @@ def serve(
     MossVoiceError if the engine cannot be loaded, the address is not free or others could connect."""
     check_address(settings.host, settings.access)
     check_tls(settings.tls_certificate, settings.tls_key)
-    new_vad = SileroVad
-    new_vad()  # fails here and not at the first connection
-    detector = EndOfTurnWorker(detector_factory, PendingWork())
-    pool = EnginePool(
-        factory,
-        settings.conversations,
-        lambda engine: metrics.watch(engine.timing),
-        batch_invariant=settings.batch_invariant,
-    )
-    metrics = Metrics(pool)
-    threads = [
-        threading.Thread(target=pool.run, name="engine", daemon=True),
-        threading.Thread(target=detector.run, name="end of turn", daemon=True),
-    ]
     if settings.exits_with_stdin:
         threading.Thread(target=_end_with_stdin, name="standard input", daemon=True).start()
-    for thread in threads:
-        thread.start()
+    service = RealtimeService(settings, factory, detector_factory)
     try:
-        pool.loaded.wait()
-        if pool.problem is not None:
-            raise pool.problem
-        return asyncio.run(_listen(settings, pool, metrics, detector, on_listening))
+        return asyncio.run(_listen(settings, service.app, on_listening))
     finally:
-        pool.close()
-        detector.close()
-        for thread in threads:
-            thread.join(_HANG_UP_S)
+        service.close()
 
 
 def _end_with_stdin() -> None:
@@ -113,14 +60,7 @@ def _end_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def _listen(
-    settings: ServeSettings,
-    pool: EnginePool,
-    metrics: Metrics,
-    detector: EndOfTurnWorker,
-    on_listening: Callable[[str], None],
-) -> int:
-    app = RealtimeApp(pool, settings.access, settings.limits, metrics, detector, SileroVad, settings.seed)
+async def _listen(settings: ServeSettings, app: RealtimeApp, on_listening: Callable[[str], None]) -> int:
     config = uvicorn.Config(
         app.asgi,
         host=settings.host,
@@ -130,20 +70,24 @@ async def _listen(
         lifespan="off",
         server_header=False,
         ws="websockets-sansio",
-        ws_max_size=settings.message_bytes,
+        ws_max_size=settings.limits.message_bytes,
         ws_ping_interval=_PING_S,
         ws_ping_timeout=_PING_S,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
-        timeout_graceful_shutdown=_HANG_UP_S,
+        timeout_graceful_shutdown=HANG_UP_S,
     )
     listener = open_listener(config)
     server = _DrainingServer(config, app, settings.drain_s)
-    scheme = "ws" if settings.tls_certificate is None else "wss"
-    host, port = listener.getsockname()[:2]
-    on_listening(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{PATH}")
+    on_listening(url_of(settings, *listener.getsockname()[:2]))
     await server.serve([listener])
     return 0
+
+
+def url_of(settings: ServeSettings, host: str, port: int) -> str:
+    """Where clients connect."""
+    scheme = "ws" if settings.tls_certificate is None else "wss"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
 
 
 def open_listener(config: uvicorn.Config) -> socket.socket:

@@ -1,10 +1,11 @@
 """What the protocol costs on loopback: the time to first audio of the same engine in this process and behind
 `serve`, turn by turn side by side.
 
-python -m tests.tools.protocol_overhead [--turns 200]
+python -m tests.tools.protocol_overhead [--turns 200] [--ray]
 
 The engine is the scripted one, whose reply takes no time, so that what is measured is what lies between:
-threads, event loop, JSON, base64, WebSocket. The server is a process of its own.
+threads, event loop, JSON, base64, WebSocket. The server is a process of its own. With --ray the same engine
+behind Ray Serve, too; RAY_SERVE_ENABLE_HA_PROXY=1 measures its HAProxy in place of its Python proxy.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from queue import SimpleQueue
 
 import numpy as np
 
 from app.remote.address import ServerAddress
 from app.remote.host import RemoteHost
-from app.server.run import ServeSettings, serve
+from app.server.run import serve
+from app.server.service import ServeSettings
 from app.session.engine_jobs import Ask, Close, Commit, Loaded, OpenTurn, ReplyResult, Result
 from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker
@@ -75,10 +77,23 @@ def _engine() -> ScriptedEngine:
     return ScriptedEngine(Script(chunks=3))
 
 
-def serve_scripted() -> int:
+def serve_scripted(with_ray: bool) -> int:
     """The other process: prints its address."""
+    settings = ServeSettings(port=0, conversations=1)
+    if with_ray:
+        from app.server.ray_replica import Replicas
+        from app.server.ray_run import serve_with_ray
+
+        return serve_with_ray(
+            settings,
+            Replicas(),
+            lambda: nullcontext(_engine()),  # type: ignore[arg-type, return-value]
+            lambda: None,
+            lambda: None,
+            lambda address: say(address),
+        )
     return serve(
-        ServeSettings(port=0, conversations=1),
+        settings,
         lambda: nullcontext(_engine()),  # type: ignore[arg-type, return-value]
         lambda: None,
         lambda address: say(address),
@@ -86,38 +101,45 @@ def serve_scripted() -> int:
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.tools.protocol_overhead", "--serve"]
+def served(with_ray: bool) -> Iterator[Side]:
+    """A side behind a server."""
+    command = [sys.executable, "-m", "tests.tools.protocol_overhead", "--serve", *["--ray"] * with_ray]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        url = next(line for line in process.stdout if line.startswith("ws://")).strip()
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        yield Side(lambda: RemoteHost(ServerAddress(url)))
         process.terminate()
 
 
-def measure(turns: int) -> tuple[list[float], list[float]]:
-    """Times to first audio in ms, in this process and through the server; a few turns before are not
-    counted."""
-    with served() as url:
-        sides = [Side(lambda: nullcontext(_engine())), Side(lambda: RemoteHost(ServerAddress(url)))]  # type: ignore[arg-type, return-value]
+def measure(turns: int, with_ray: bool) -> list[list[float]]:
+    """Times to first audio in ms, in this process, through the server and perhaps through Ray; a few turns
+    before are not counted."""
+    with ExitStack() as stack:
+        sides = [Side(lambda: nullcontext(_engine()))]  # type: ignore[arg-type, return-value]
+        sides += [stack.enter_context(served(way)) for way in ([False, True] if with_ray else [False])]
         for turn_id in range(1, turns + 6):
             for side in sides:
                 side.ask(turn_id)
         for side in sides:
             side.close()
-    local, remote = (side.times_ms[5:] for side in sides)
-    return local, remote
+    return [side.times_ms[5:] for side in sides]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--ray", action="store_true", help="measure Ray Serve, too")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        return serve_scripted()
-    local, remote = measure(arguments.turns)
-    for name, times in (("in this process", local), ("through serve", remote)):
+        return serve_scripted(arguments.ray)
+    measured = measure(arguments.turns, arguments.ray)
+    for name, times in zip(("in this process", "through serve", "through Ray"), measured, strict=False):
         say(f"{name:16} p50 {np.percentile(times, 50):6.2f} ms  p95 {np.percentile(times, 95):6.2f} ms")
+    local, remote = measured[:2]
+    if arguments.ray:
+        say(f"share of Ray in a turn, median: {float(np.median(np.subtract(measured[2], remote))):.2f} ms")
     overhead_ms = float(np.median(np.subtract(remote, local)))
     verdict = "within" if overhead_ms <= TARGET_MS else "above"
     say(f"overhead of a turn, median: {overhead_ms:.2f} ms, {verdict} {TARGET_MS:g} ms")

@@ -41,10 +41,13 @@ def conversations(address: str) -> int:
 
 
 def kv_blocks(address: str) -> dict[str, float]:
-    """KV blocks by state, of /metrics."""
+    """KV blocks by state, of /metrics; of all replicas together."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    return {state: float(count) for state, count in re.findall(r'kv_blocks\{state="(\w+)"\} (\S+)', text)}
+    blocks: dict[str, float] = {}
+    for state, count in re.findall(r'kv_blocks\{.*?state="(\w+)"\} (\S+)', text):
+        blocks[state] = blocks.get(state, 0.0) + float(count)
+    return blocks
 
 
 def await_quiet(address: str, most: int = 0) -> None:

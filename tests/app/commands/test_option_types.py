@@ -5,12 +5,22 @@ import argparse
 import pytest
 
 from app.cli import main
-from app.commands.option_types import integer, number
+from app.commands.option_types import integer, number, span
 
 
 def test_numbers_in_range_are_taken() -> None:
     assert [integer(0, 9)(text) for text in ("0", "9", " 3 ")] == [0, 9, 3]
     assert [number(0, 9)(text) for text in ("0", "9", "1e-3")] == [0.0, 9.0, 0.001]
+
+
+def test_a_span_is_one_integer_or_two() -> None:
+    assert [span(1, 9)(text) for text in ("4", "2-7", "3-3")] == [(4, 4), (2, 7), (3, 3)]
+
+
+@pytest.mark.parametrize("text", ["0", "7-2", "1-10", "-3", "2-", "2-3-4"])
+def test_a_span_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        span(1, 9)(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "10", "x", "", "nan", "inf", "-inf", "9" * 5000, "٠٫٥"])

@@ -57,3 +57,27 @@ def test_a_record_is_one_line_of_json() -> None:
     assert "\n" not in line
     known = json.loads(line)
     assert (known["event"], known["conversations"], known["level"]) == ("session_opened", 2, "info")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--replicas", "2"], "Give --ray, too"),
+        (["--ray", "--replicas", "1-4"], "Give --conversations, too"),
+        (["--ray", "--device", "cuda:1"], "Use --device cuda."),
+    ],
+)
+def test_options_of_ray_that_cannot_be_served(
+    words: list[str], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: object())
+    assert main(["serve", *words]) == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_ray_is_named_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "ray" else object())
+    assert main(["serve", "--ray"]) == 1
+    assert "pip install 'moss-voice[ray]'" in capsys.readouterr().err

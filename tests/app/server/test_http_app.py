@@ -163,6 +163,17 @@ def test_sessions_end_at_their_limits(limits: ConnectionLimits, code: str) -> No
         assert f'moss_voice_sessions_total{{end="{code}"}} 1.0' in rig.client.get("/metrics").text
 
 
+def test_a_message_that_is_too_big_ends_its_session() -> None:
+    with server(limits=ConnectionLimits(message_bytes=100)) as rig:
+        with rig.client.websocket_connect(PATH) as socket:
+            until(socket, "session.created")
+            socket.send_text("x" * 101)
+            with pytest.raises(WebSocketDisconnect) as caught:
+                socket.receive_text()
+            assert caught.value.code == 1009
+        assert 'moss_voice_sessions_total{end="message_too_big"} 1.0' in rig.client.get("/metrics").text
+
+
 def test_draining_lets_a_response_end() -> None:
     gate = threading.Event()
     with server() as rig:

@@ -1,0 +1,147 @@
+"""`moss-voice serve --ray`: deploys replicas with Ray Serve, and takes them down again.
+
+1. Addresses, keys and certificate are checked; 2. Ray is started on this machine, or joined where RAY_ADDRESS
+names a cluster; 3. Ray Serve listens and starts the replicas, each of which loads an engine. At SIGTERM or
+SIGINT: the replicas drain and end, and Ray if it was started here. A second signal ends it at once.
+Ray places, restarts and scales; nothing here watches a replica. Main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.exceptions import RayServeException
+
+from app.server.access import check_address, check_tls
+from app.server.ray_replica import APPLICATION, Replicas, application
+from app.server.run import ServeError, url_of
+from app.server.service import HANG_UP_S, ServeSettings
+from app.session.end_of_turn_worker import DetectorFactory
+from app.session.engine_source import EngineFactory
+
+_LOGGING = {"enable_access_log": False, "log_level": "WARNING"}
+_FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
+
+
+def serve_with_ray(
+    settings: ServeSettings,
+    replicas: Replicas | None,
+    factory: EngineFactory,
+    detector_factory: DetectorFactory,
+    set_up: Callable[[], None],
+    on_listening: Callable[[str], None],
+    *,
+    on_gpu: bool = False,
+) -> int:
+    """Serve until a signal asks for the end; returns the exit status. Without `replicas` there is one for
+    each GPU of the cluster, or one on the CPU. `factory`, `detector_factory` and `set_up` are pickled and
+    called in the replicas, `on_listening` gets the address here. MossVoiceError if it cannot be served."""
+    check_address(settings.host, settings.access)
+    check_tls(settings.tls_certificate, settings.tls_key)
+    before: dict[int, Any] = {}
+    is_own = "RAY_ADDRESS" not in os.environ
+    port = _free_port(settings) if is_own else settings.port
+    try:
+        _begin(is_own)
+        if replicas is None:
+            count = _gpus() if on_gpu else 1
+            replicas = Replicas(count, count, on_gpu)
+        serve.start(
+            proxy_location="HeadOnly" if is_own else "EveryNode",
+            http_options={
+                "host": settings.host,
+                "port": port,
+                "ssl_certfile": _text(settings.tls_certificate),
+                "ssl_keyfile": _text(settings.tls_key),
+            },
+            logging_config=_LOGGING,
+        )
+        app = application(settings, replicas, factory, detector_factory, set_up)
+        try:
+            handle = serve.run(app, name=APPLICATION, logging_config=_LOGGING)
+        except (RuntimeError, RayServeException) as error:
+            raise ServeError(
+                f"Ray cannot start the replicas: {error} The reason is above, or in the logs of Ray "
+                "(/tmp/ray/session_latest/logs/serve)."
+            ) from error
+        asked = threading.Event()
+        # Until here a signal ends the start, by an exception.
+        before = {number: signal.signal(number, _asker(asked)) for number in (signal.SIGINT, signal.SIGTERM)}
+        on_listening(url_of(settings, settings.host, port))
+        asked.wait()
+        with suppress(TimeoutError):
+            handle.broadcast("drain").results(timeout_s=settings.drain_s + HANG_UP_S)
+        return 0
+    finally:
+        if ray.is_initialized():
+            if is_own:
+                serve.shutdown()
+            else:
+                serve.delete(APPLICATION)
+            ray.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _begin(is_own: bool) -> None:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray listens on every address and runs what it is sent, by those who have its token: it makes and demands
+    # one unless this variable is set. Only this user can read it.
+    if is_own:
+        os.environ.pop("RAY_AUTH_MODE", None)
+    mask = os.umask(0o077)
+    try:
+        ray.init(
+            address="local" if is_own else None,
+            include_dashboard=False if is_own else None,
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ServeError(f"Ray cannot be started or joined: {error}. Check RAY_ADDRESS.") from error
+    finally:
+        os.umask(mask)
+
+
+def _gpus() -> int:
+    found = int(ray.cluster_resources().get("GPU", 0))
+    if found == 0:
+        raise ServeError("Ray finds no GPU. Use --device cpu, or see `moss-voice doctor`.")
+    return found
+
+
+def _free_port(settings: ServeSettings) -> int:
+    """The port, or any free one. Ray listens in a process of its own, and would only say so in its log."""
+    try:
+        with socket.create_server(
+            (settings.host, settings.port), family=_FAMILIES[":" in settings.host]
+        ) as listener:
+            return int(listener.getsockname()[1])
+    except OSError as error:
+        raise ServeError(
+            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}. Choose another with "
+            "--port or --host."
+        ) from error
+
+
+def _asker(asked: threading.Event) -> Callable[[int, FrameType | None], None]:
+    """The first signal asks for the end, the second one ends at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os._exit(1)
+        asked.set()
+
+    return ask
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,99 @@
+"""What one process serves: the engine thread, the end-of-turn thread, the metrics and the ASGI application.
+
+In: settings, and factories of engine and detector. Out: the application of a loaded engine, for uvicorn
+(run.py) or for a replica of Ray Serve (ray_replica.py). The thread that creates it waits for the engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.dialog.vad import SileroVad, Vad
+from app.server.access import Access
+from app.server.connection import ConnectionLimits
+from app.server.engine_pool import EnginePool
+from app.server.http_app import RealtimeApp, Reports
+from app.server.metrics import Metrics
+from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
+from app.session.engine_source import EngineFactory
+from app.session.pending_work import PendingWork
+
+HANG_UP_S = 5
+"""For what should end at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What the command line says."""
+
+    host: str = "127.0.0.1"
+    port: int = 8_000
+    """0 for any free one."""
+    conversations: int | None = None
+    """At once; None for as many as the engine is measured to serve."""
+    batch_invariant: bool = False
+    """Whether no reply depends on what else runs, not even by rounding."""
+    seed: int | None = None
+    """Of the sampling in every conversation; None for the bundle's, or else one for each."""
+    access: Access = field(default_factory=Access)
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    drain_s: float = 30.0
+    """For responses in progress at the end."""
+    exits_with_stdin: bool = False
+    """Whether the end of the standard input asks for the end: the program that started this one is gone."""
+
+
+class RealtimeService:
+    """A loaded engine and its application; `close` ends both threads."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        factory: EngineFactory,
+        detector_factory: DetectorFactory,
+        reports: Reports | None = None,
+        new_vad: Callable[[], Vad] = SileroVad,
+    ) -> None:
+        """Waits until the engine is loaded: MossVoiceError if it cannot be. `reports` asks all processes of a
+        service for theirs; None if this is the only one."""
+        new_vad()  # fails here and not at the first connection
+        self._detector = EndOfTurnWorker(detector_factory, PendingWork())
+        self.pool = EnginePool(
+            factory,
+            settings.conversations,
+            lambda engine: metrics.watch(engine.timing),
+            batch_invariant=settings.batch_invariant,
+        )
+        metrics = Metrics(self.pool)
+        self._threads = [
+            threading.Thread(target=self.pool.run, name="engine", daemon=True),
+            threading.Thread(target=self._detector.run, name="end of turn", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.pool.loaded.wait()
+        if self.pool.problem is not None:
+            self.close()
+            raise self.pool.problem
+        self.app = RealtimeApp(
+            self.pool,
+            settings.access,
+            settings.limits,
+            metrics,
+            self._detector,
+            new_vad,
+            settings.seed,
+            reports,
+        )
+
+    def close(self) -> None:
+        """End all conversations, close the engine, end the threads."""
+        self.pool.close()
+        self._detector.close()
+        for thread in self._threads:
+            thread.join(HANG_UP_S)

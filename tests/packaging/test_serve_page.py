@@ -1,0 +1,36 @@
+"""packaging/SERVE.md and the files of Ray Serve: their commands and options are accepted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from app.cli import build_parser
+
+
+def test_every_command_of_the_page_is_accepted(repository: Path) -> None:
+    page = (repository / "packaging" / "SERVE.md").read_text(encoding="utf-8")
+    commands = re.findall(r"\.venv/bin/moss-voice [^\n#]*", page)
+    assert len(commands) > 8
+    for command in commands:
+        try:
+            build_parser().parse_args(shlex.split(command)[1:])
+        except SystemExit:
+            pytest.fail(f"the page shows `{command}`, which is not accepted")
+
+
+@pytest.mark.parametrize("name", ["ray_serve.yaml", "ray_service.yaml"])
+def test_the_files_name_what_is_there(repository: Path, name: str) -> None:
+    text = (repository / "packaging" / name).read_text(encoding="utf-8")
+    (path,) = re.findall(r"import_path: (\S+)", text)
+    module, _, function = path.partition(":")
+    assert callable(getattr(import_module(module), function))
+    (options,) = re.findall(r"^ +options: (.*)$", text, re.MULTILINE)
+    assert build_parser().parse_args(["serve", *shlex.split(options)]).device == "cuda"
+    replica = (repository / "app" / "server" / "ray_replica.py").read_text(encoding="utf-8")
+    (deployment,) = re.findall(r"- name: (\S+)\n\s+(?:#.*\n\s+)*ray_actor_options", text)
+    assert f'DEPLOYMENT = "{deployment}"' in replica
