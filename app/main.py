@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from app import paths
 from app.audio.wav import read_beginning
 from app.progress import note, progress_bar
-from app.remote.address import ServerAddress, parse_address
+from app.server_address import ServerAddress, parse_address
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 

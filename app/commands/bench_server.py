@@ -18,7 +18,7 @@ import numpy as np
 
 from app import paths
 from app.commands.option_types import LARGEST_COUNT, integer
-from app.remote.address import read_key
+from app.server_address import read_key
 from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from app import paths
 from app.commands.option_types import LARGEST_COUNT, LARGEST_SEED, integer, number
-from app.remote.address import read_key
+from app.server_address import read_key
 from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
     MOST_FLOW_STEPS,

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.remote.address import ServerAddress, parse_address
 from app.remote.host import RemoteHost
+from app.server_address import ServerAddress, parse_address
 from app.session.engine_source import EngineSource, JobDesk
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError

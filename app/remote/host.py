@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from app.remote.address import ServerAddress
 from app.remote.conversation import RemoteConversation
 from app.remote.dialect import Json
 from app.remote.link import Link, LinkError
+from app.server_address import ServerAddress
 from app.session.engine_jobs import Close, EngineNotice, Load, Loaded
 from app.session.engine_source import EngineSource, JobDesk
 from engine_runtime.timing import TimingBus

@@ -17,8 +17,8 @@ from typing import Self
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, ProxyError
 
-from app.remote.address import ServerAddress
 from app.remote.dialect import Json, ServerSession, event_name, read_session
+from app.server_address import ServerAddress
 from engine_runtime.errors import MossVoiceError
 
 OPEN_S = 10.0

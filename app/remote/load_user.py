@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.audio.wire_format import AudioFormat
-from app.remote.address import ServerAddress
 from app.remote.dialect import Json, ServerSession, event_name, id_of, response_create, session_update
 from app.remote.link import Link, LinkError
 from app.remote.response import TIMINGS
+from app.server_address import ServerAddress
 from engine_runtime.types import Modality, Pcm
 
 _BLOCK_S = 0.1

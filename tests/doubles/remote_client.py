@@ -8,8 +8,8 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
-from app.remote.address import ServerAddress
 from app.remote.host import GIVE_UP_S, RemoteHost
+from app.server_address import ServerAddress
 from app.session.engine_jobs import Ask, Close, Commit, OpenTurn, ReplyResult, Result
 from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker

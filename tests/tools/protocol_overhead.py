@@ -22,10 +22,10 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from app.remote.address import ServerAddress
 from app.remote.host import RemoteHost
 from app.server.run import serve
 from app.server.service import ServeSettings
+from app.server_address import ServerAddress
 from app.session.engine_jobs import Ask, Close, Commit, Loaded, OpenTurn, ReplyResult, Result
 from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from app.remote.address import ServerAddress
+from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineNotice, ReplyResult
 from engine_runtime.types import ReplyAudio
 from tests.doubles.remote_client import RemoteClient
@@ -42,6 +42,14 @@ class Service:
     process: subprocess.Popen[str]
     replicas: list[int]
     """Process ids, in the order in which sessions were opened there."""
+
+    is_ending: bool = False
+
+    def end(self) -> None:
+        """Ask it to end, once: asked again it would do so at once."""
+        if not self.is_ending:
+            self.is_ending = True
+            self.process.send_signal(signal.SIGTERM)
 
     def health(self) -> dict[str, int]:
         with urllib.request.urlopen(f"http://{self.address}/health", timeout=30) as answer:
@@ -75,8 +83,7 @@ def ray_service(*options: str) -> Iterator[Service]:
         service = Service(line.split("://")[1].split("/")[0], process, [])
         threading.Thread(target=_follow, args=(service,), daemon=True).start()
         yield service
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        service.end()
         assert process.wait(60) == 0
     finally:
         process.kill()

@@ -14,8 +14,8 @@ import pytest
 
 from app.cli import build_parser, main
 from app.commands.engine_options import start_settings
-from app.remote.address import ServerAddress
 from app.remote.engine_process import EngineProcess, EngineProcessError, EngineProcessHost, serve_options
+from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineLost, Loaded, LoadFailed
 from tests.doubles.remote_client import RemoteClient
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.remote import host as host_module
-from app.remote.address import ServerAddress
 from app.remote.host import RemoteHost
+from app.server_address import ServerAddress
 from app.session.engine_jobs import (
     Commit,
     EngineLost,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from app.remote.address import ServerAddress
 from app.remote.link import Link, LinkError
+from app.server_address import ServerAddress
 from tests.doubles.realtime_server import RealtimeServer
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def test_responses_in_progress_end_before_the_server_does(nano_bundle: Path) -> 
         events = [json.loads(connection.recv(60))]
         while events[-1]["type"] != "response.output_audio.delta":
             events.append(json.loads(connection.recv(60)))
-        service.process.send_signal(signal.SIGTERM)
+        service.end()
         assert _close_code(connection, events) == 1012
     (done,) = [event for event in events if event["type"] == "response.done"]
     assert done["response"]["status"] == "completed"

@@ -28,10 +28,10 @@ from websockets.sync.client import connect
 from app.audio.resample import Resampler
 from app.audio.wav import read_beginning
 from app.audio.wire_format import PCM16
-from app.remote.address import ServerAddress
 from app.server.access import Access, AccessError
 from app.server.run import ServeError, open_listener, serve
 from app.server.service import ServeSettings
+from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineNotice, ReplyResult
 from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.remote.address import AddressError, parse_address, read_key
+from app.server_address import AddressError, parse_address, read_key
 
 
 @pytest.mark.parametrize(
