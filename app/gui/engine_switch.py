@@ -72,6 +72,8 @@ class EngineSwitch(QObject):
             return
         before = self._applied.current, self._given
         self._given = _released(self._given)
+        if edited.server:
+            self._given = dataclasses.replace(self._given, engine_python=None)
         self._applied.apply(edited)
         start = edited.start_settings(self._given)
         if start != self.wanted:

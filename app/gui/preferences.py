@@ -6,10 +6,8 @@ Values that cannot be read (an edited or damaged file) fall back to their defaul
 from __future__ import annotations
 
 import dataclasses
-import logging
-import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -21,6 +19,8 @@ from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.audio.echo_libraries import DEFAULT_LIBRARY
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.key_combination import combination
+from app.gui.preference_file import holds_objects, set_aside
+from app.gui.server_key import ServerKey
 from app.gui.themes import ThemeChoice
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
@@ -28,7 +28,6 @@ from app.settings import PREFERRED, Eagerness, EchoLibrary, InputMode, Speculati
 from engine_runtime.options import Dtype, EngineOptions, FlowSchedule, WeightFormat
 from engine_runtime.types import Modality
 
-_log = logging.getLogger(__name__)
 Choice = TypeVar("Choice", ThemeChoice, Modality)
 Name = TypeVar("Name", bound=str)
 
@@ -55,16 +54,11 @@ INTERRUPTION_MS: dict[Interruption, int | None] = {
 FLOW_STEPS_RANGE = (1, 20)
 DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 ENGINE_FIELDS = (
-    *("bundle", "voice", "device", "weights", "saves_memory"),
+    *("server", "server_key", "bundle", "voice", "device", "weights", "saves_memory"),
     *("flow_steps", "flow_schedule", "codec_dtype", "exact_encoding"),
 )
 """Preferences that take another engine."""
 LARGEST_SEED = 2**31 - 1
-_LARGEST_FILE = 1_000_000
-_INI_CHARACTER = re.compile(rb"\\(?:x([0-9a-fA-F]+)|([0-7]+))")
-"""How QSettings writes a character as its number."""
-_INI_SYNTAX = re.compile(rb'["\s\\]')
-"""Characters within a value that are not part of it."""
 LANGUAGES = ("system", "en", "zh_CN")
 
 
@@ -97,6 +91,10 @@ class Preferences:
     flow_schedule: FlowSchedule = "cosine"
     codec_dtype: Dtype | None = None
     exact_encoding: bool = False
+    server: str = ""
+    """Address of a Realtime server; "" for a model on this computer."""
+    server_key: str = field(default="", repr=False)
+    """Kept in a file of its own."""
     bundle: str = ""
     voice: str = ""
     device: str = "cpu"
@@ -170,7 +168,13 @@ class Preferences:
             exact_encoding=engine.exact_encoding or self.exact_encoding,
             **{name: value for name, value in self._preferred().items() if name in given.left_open},
         )
-        return dataclasses.replace(given, bundle=bundle, voice=voice, engine=engine)
+        # A model that the command line names is one of this computer.
+        is_open = not given.is_remote and given.bundle == StartSettings().bundle
+        if not (self.server and is_open and engine.random_weights is None):
+            return dataclasses.replace(given, bundle=bundle, voice=voice, engine=engine)
+        return dataclasses.replace(
+            given, bundle=bundle, voice=voice, engine=engine, server=self.server, server_key=self.server_key
+        )
 
     def _preferred(self) -> dict[str, Any]:
         """Values of `app.settings.PREFERRED`."""
@@ -193,6 +197,8 @@ class Preferences:
         engine = start.engine
         return dataclasses.replace(
             self,
+            server=start.server,
+            server_key=start.server_key,
             bundle="" if start.bundle == StartSettings().bundle else str(start.bundle),
             voice="" if start.voice is None else str(start.voice),
             device=engine.device,
@@ -210,15 +216,19 @@ class PreferenceStore:
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = default_file() if file is None else file
-        readable = _set_aside(self.file) if _holds_objects(self.file) else self.file
+        readable = set_aside(self.file) if holds_objects(self.file) else self.file
         self._settings = QSettings(str(readable), QSettings.Format.IniFormat)
+        self._key = ServerKey(self.file.with_suffix(".key"))
         self.is_new = not self._settings.contains("preferences/theme")
         """Whether nothing was saved before: the first start."""
 
     def load(self) -> Preferences:
         """The saved preferences, with defaults for missing or invalid values."""
         default = Preferences()
+        server, key = self._key.load(self._text("server"))
         return Preferences(
+            server=server,
+            server_key=key,
             theme=_one_of(ThemeChoice, self._text("theme"), default.theme),
             language=self._text("language") if self._text("language") in LANGUAGES else default.language,
             reply=_one_of(Modality, self._text("reply"), default.reply),
@@ -259,13 +269,14 @@ class PreferenceStore:
 
     def save(self, preferences: Preferences) -> bool:
         """Keep all preferences; False if the file cannot be written."""
-        for field in dataclasses.fields(preferences):
-            self._settings.setValue(f"preferences/{field.name}", _as_text(getattr(preferences, field.name)))
+        for name in (known.name for known in dataclasses.fields(preferences) if known.repr):
+            self._settings.setValue(f"preferences/{name}", _as_text(getattr(preferences, name)))
         self._settings.sync()
         if self._settings.status() is QSettings.Status.FormatError:
             # NOTE: the status of reading the file, which a later write does not reset.
             self._settings = QSettings(self._settings.fileName(), QSettings.Format.IniFormat)
-        return self._settings.status() is QSettings.Status.NoError
+        is_kept = self._key.save(preferences.server_key)
+        return is_kept and self._settings.status() is QSettings.Status.NoError
 
     def keep_bytes(self, key: str, value: QByteArray) -> None:
         """Keep the geometry or the splitter of the window."""
@@ -286,35 +297,6 @@ class PreferenceStore:
         except ValueError:
             return None
         return number if low <= number <= high else None
-
-
-def _holds_objects(file: Path) -> bool:
-    """Whether a file contains serialized Qt objects. The program writes none, and Qt aborts the process if
-    they request more memory than available."""
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(_LARGEST_FILE + 1)
-    except OSError:  # QSettings treats an unreadable file as empty
-        return False
-    plain = _INI_SYNTAX.sub(b"", _INI_CHARACTER.sub(_character, content))
-    return len(content) > _LARGEST_FILE or b"@Variant(" in plain or b"@DateTime(" in plain
-
-
-def _set_aside(file: Path) -> Path:
-    """Rename a file that Qt must not read; returns the one to use instead, which can neither be read nor
-    written where that failed."""
-    aside = file.with_name(f"{file.name}.damaged")
-    _log.warning("%s is damaged; it is kept as %s", file, aside)
-    try:
-        file.replace(aside)
-    except OSError:
-        return Path(os.devnull) / file.name
-    return file
-
-
-def _character(escaped: re.Match[bytes]) -> bytes:
-    hexadecimal, octal = escaped.groups()
-    return bytes([(int(hexadecimal, 16) if hexadecimal else int(octal, 8)) & 0xFF])
 
 
 def default_file() -> Path:

@@ -19,6 +19,7 @@ from app.gui.gpu_page import GpuPage
 from app.gui.keeping_page import KeepingPage
 from app.gui.model_page import ModelPage, ModelTools
 from app.gui.preferences import Preferences
+from app.gui.server_page import ServerPage
 from app.gui.settings_page import SettingsPage
 from app.gui.sound_check_page import SoundCheckPage
 from app.gui.sound_page import SoundPage
@@ -44,6 +45,7 @@ class SettingsDialog(QDialog):
         self.setMinimumWidth(820)
         self._given = preferences
         self.model, self.sound_check = ModelPage(tools, preferences), SoundCheckPage(bridge)
+        self.server = ServerPage()
         self.tabs = QTabWidget()
         self._pages: list[SettingsPage] = []
         for name, page in (
@@ -53,6 +55,7 @@ class SettingsDialog(QDialog):
             (self.tr("Talking"), TalkPage(parent)),
             (self.tr("Privacy"), KeepingPage()),
             (self.tr("Model"), self.model),
+            (self.tr("Server"), self.server),
             (self.tr("Codec"), CodecPage()),
             *([(self.tr("GPU"), GpuPage(gpu))] if gpu is not None else []),
             (self.tr("Appearance"), AppearancePage()),
@@ -74,6 +77,7 @@ class SettingsDialog(QDialog):
         layout.addWidget(self.tabs, 1)
         layout.addWidget(self.buttons)
         self.model.files_checked.connect(self._follow_check)
+        self.server.checked.connect(self._follow_check)
         self.model.resized.connect(self._fit_pages)
         self.show_preferences(preferences)
 
@@ -97,9 +101,10 @@ class SettingsDialog(QDialog):
         self._fit_pages()
 
     def _follow_check(self) -> None:
-        """Accept no bundle or voice that would not load."""
+        """Accept no bundle or voice that would not load, and no address that is none."""
         self._fit_pages()
-        self.buttons.button(QDialogButtonBox.StandardButton.Ok).setEnabled(self.model.is_usable)
+        accept = self.buttons.button(QDialogButtonBox.StandardButton.Ok)
+        accept.setEnabled(self.model.is_usable and self.server.is_usable)
 
     def _fit_pages(self) -> None:
         # NOTE: Qt ignores height-for-width in the pages of tabs, and cuts off wrapped text. Pages that are

@@ -901,6 +901,38 @@
         <source>Choose that model in the settings, or begin a new conversation.</source>
         <translation>请在设置中选择该模型，或开始新对话。</translation>
     </message>
+    <message>
+        <source>%1 is no address of a server.</source>
+        <translation>%1 不是服务器地址。</translation>
+    </message>
+    <message>
+        <source>Write it as ws://127.0.0.1:8000 or wss://voice.example.org.</source>
+        <translation>请写成 ws://127.0.0.1:8000 或 wss://voice.example.org。</translation>
+    </message>
+    <message>
+        <source>The address of the server holds a password.</source>
+        <translation>服务器地址中含有密码。</translation>
+    </message>
+    <message>
+        <source>Give the key by itself.</source>
+        <translation>请单独填写密钥。</translation>
+    </message>
+    <message>
+        <source>The key of the server has characters that a header cannot carry.</source>
+        <translation>服务器密钥含有请求头无法传送的字符。</translation>
+    </message>
+    <message>
+        <source>Check the key.</source>
+        <translation>请检查密钥。</translation>
+    </message>
+    <message>
+        <source>The key would be sent to %1 without encryption.</source>
+        <translation>密钥将不加密地发送到 %1。</translation>
+    </message>
+    <message>
+        <source>Use wss://, or an SSH tunnel to a port of this machine.</source>
+        <translation>请使用 wss://，或通过 SSH 隧道连接本机端口。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
@@ -1229,6 +1261,29 @@
     </message>
 </context>
 <context>
+    <name>ServerPage</name>
+    <message>
+        <source>&amp;Address</source>
+        <translation>地址(&amp;A)</translation>
+    </message>
+    <message>
+        <source>A server with OpenAI&apos;s Realtime protocol, such as `moss-voice serve`, makes the replies, and no model is loaded. It hears what you say. Empty: the model of the page Model.</source>
+        <translation>由支持 OpenAI Realtime 协议的服务器（例如 `moss-voice serve`）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
+    </message>
+    <message>
+        <source>&amp;Key</source>
+        <translation>密钥(&amp;K)</translation>
+    </message>
+    <message>
+        <source>Kept in a file that only you can read. It is sent over an encrypted connection or to this computer only.</source>
+        <translation>保存在只有您能读取的文件中，只通过加密连接发送，或只发送到本机。</translation>
+    </message>
+    <message>
+        <source>This needs the package websockets.</source>
+        <translation>这需要软件包 websockets。</translation>
+    </message>
+</context>
+<context>
     <name>SettingsDialog</name>
     <message>
         <source>Settings</source>
@@ -1269,6 +1324,10 @@
     <message>
         <source>Codec</source>
         <translation>编解码</translation>
+    </message>
+    <message>
+        <source>Server</source>
+        <translation>服务器</translation>
     </message>
 </context>
 <context>

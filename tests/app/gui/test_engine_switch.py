@@ -157,3 +157,32 @@ def test_a_session_whose_engine_is_fixed_only_saves_the_choice(
     switch.apply(Preferences(bundle="/models/other"))
     assert store.load().bundle == "/models/other"
     assert not [command for command in session.commands if isinstance(command, LoadEngine)]
+
+
+def test_a_server_takes_the_place_of_the_model_and_is_left_again(rig: Rig, store: PreferenceStore) -> None:
+    rig.choose(server="wss://a.example.org", server_key="secret")
+    assert (rig.requested[-1].server, rig.requested[-1].server_key) == ("wss://a.example.org", "secret")
+    assert store.load().server == "wss://a.example.org"
+    rig.is_ready("a.example.org")
+    rig.choose(volume=50)
+    assert len(rig.requested) == 1, "nothing else was chosen"
+    rig.choose(server="", server_key="")
+    assert not rig.requested[-1].is_remote
+    assert store.load().server == ""
+
+
+def test_a_server_that_cannot_be_reached_brings_the_model_back(rig: Rig) -> None:
+    rig.choose(server="wss://a.example.org")
+    rig.report(FATAL)
+    assert not rig.requested[-1].is_remote
+    assert rig.switch.shown().server == ""
+
+
+def test_a_server_takes_the_place_of_an_engine_of_another_environment(
+    host: QWidget, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    rig = Rig(host, session, store, StartSettings(engine_python=Path("/opt/python")))
+    rig.is_ready()
+    rig.choose(server="wss://a.example.org")
+    assert rig.requested[-1].engine_python is None
+    assert rig.requested[-1].server == "wss://a.example.org"

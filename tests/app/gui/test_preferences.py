@@ -43,6 +43,8 @@ EVERYTHING = Preferences(
     flow_schedule="uniform",
     codec_dtype="bfloat16",
     exact_encoding=True,
+    server="wss://voice.example.org",
+    server_key="a-key-of-mine",
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
     device="cuda:0",
@@ -228,6 +230,8 @@ def test_the_next_start_uses_what_was_chosen() -> None:
     start = EVERYTHING.start_settings(StartSettings())
     assert start == dataclasses.replace(
         StartSettings(),
+        server="wss://voice.example.org",
+        server_key="a-key-of-mine",
         bundle=Path("/somewhere/else"),
         voice=Path("/somewhere/me.wav"),
         engine=EngineOptions(
@@ -265,3 +269,19 @@ def test_exact_encoding_is_used_where_command_line_or_window_ask_for_it(given: b
 def test_a_voice_stays_with_the_bundle_that_it_was_chosen_for() -> None:
     assert EVERYTHING.start_settings(StartSettings(bundle=Path("given"))).voice is None
     assert EVERYTHING.start_settings(StartSettings(voice=Path("other.wav"))).voice == Path("other.wav")
+
+
+@pytest.mark.parametrize(
+    ("given", "server"),
+    [
+        (StartSettings(), "wss://saved"),
+        (StartSettings(server="wss://given"), "wss://given"),
+        (StartSettings(bundle=Path("/a/bundle")), ""),
+        (StartSettings(engine_python=Path("/a/python")), ""),
+        (StartSettings(engine=EngineOptions(random_weights=1)), ""),
+    ],
+)
+def test_the_saved_server_is_used_unless_the_command_line_names_an_engine(
+    given: StartSettings, server: str
+) -> None:
+    assert Preferences(server="wss://saved").start_settings(given).server == server
