@@ -19,9 +19,16 @@ from tests.tools.observer import Observation, Observed, calls_of, network_calls,
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION = ROOT / "assets" / "samples" / "01-hello.wav"
+DEMO = """
+import sys
+from app import cli, paths
+questions = paths.sample_questions()[:2]  # more take more time and do nothing else
+paths.sample_questions = lambda: questions
+sys.exit(cli.main(["demo", "--out-dir", "out"]))
+"""
 COMMANDS: dict[str, tuple[str | Path, ...]] = {
     "talk": ("-m", "app", "talk", "--in", QUESTION, "--out", "out/reply.wav", "--record", "out/both.wav"),
-    "demo": ("-m", "app", "demo", "--out-dir", "out"),
+    "demo": ("-c", DEMO),
     "doctor": ("-m", "app", "doctor", "--report", "out/report.txt"),
     "window": ("-m", "tests.tools.driven_window"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,15 @@ def load_tiny() -> tuple[MossLM, dict[str, torch.Tensor]]:
     cases = {key: value for key, value in tensors.items() if key.startswith(("a.", "c.", "gen."))}
     model.load_state_dict({key: value for key, value in tensors.items() if key not in cases}, strict=True)
     return model.eval(), cases
+
+
+def make_thin() -> MossLM:
+    """A random model of the same sizes, one layer in each part: Triton's interpreter is slow."""
+    config = replace(load_tiny()[0].config, shared_layers=1, text_layers=1, audio_layers=1)
+    torch.manual_seed(0)
+    model = MossLM(config)
+    model.reset_parameters(std=0.2)
+    return model.eval()
 
 
 def make_paged(

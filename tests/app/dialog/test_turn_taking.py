@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialog.end_of_turn import Stage
@@ -14,6 +14,7 @@ from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import Eagerness
+from tests.tools.examples import examples
 
 FRAME_MS = 32.0
 A = TurnAction
@@ -208,7 +209,7 @@ NEXT = {
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(random_settings, st.lists(st.tuples(probabilities, signals), max_size=6))
 def test_every_story_makes_sense(
     chosen: TurnTakingSettings, story: list[tuple[list[tuple[float, int]], str]]
@@ -270,7 +271,7 @@ def test_every_story_makes_sense(
         assert before.at_ms <= after.at_ms
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(probabilities)
 def test_silence_ends_every_turn(part: list[tuple[float, int]]) -> None:
     scene = Scene()
@@ -280,7 +281,7 @@ def test_silence_ends_every_turn(part: list[tuple[float, int]]) -> None:
     assert not scene.machine.is_hearing
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(probabilities)
 def test_the_report_is_reproducible(part: list[tuple[float, int]]) -> None:
     first, second = Scene(), Scene()

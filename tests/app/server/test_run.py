@@ -65,6 +65,13 @@ def served(
         process.stderr.close()
 
 
+@pytest.fixture(scope="module")
+def shared(repository: Path, nano_bundle: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server with two seats for tests that leave it as they found it."""
+    with served(repository, "--conversations", "2") as running:
+        yield running
+
+
 def _environment(key: str) -> dict[str, str]:
     return os.environ | {"MOSS_VOICE_API_KEYS": key}
 
@@ -142,7 +149,7 @@ def test_the_official_client_holds_a_conversation_with_nano(repository: Path, na
 
 
 @pytest.mark.slow
-def test_history_is_replayed_after_a_reconnect(repository: Path, nano_bundle: Path) -> None:
+def test_history_is_replayed_after_a_reconnect(shared: tuple[str, subprocess.Popen[str]]) -> None:
     from openai import AsyncOpenAI
 
     async def converse(address: str) -> str:
@@ -162,8 +169,7 @@ def test_history_is_replayed_after_a_reconnect(repository: Path, nano_bundle: Pa
             events = [event async for event in _until_done(connection)]
         return next(event.text for event in events if event.type == "response.output_text.done")
 
-    with served(repository) as (address, _):
-        assert asyncio.run(asyncio.wait_for(converse(address), 60)) == "Seven plus two is nine."
+    assert asyncio.run(asyncio.wait_for(converse(shared[0]), 60)) == "Seven plus two is nine."
 
 
 @pytest.mark.slow
@@ -186,30 +192,32 @@ def test_the_agents_package_holds_a_conversation_with_nano(
 
 
 @pytest.mark.slow
-def test_garbage_and_vanishing_clients_leave_a_server_that_works(repository: Path, nano_bundle: Path) -> None:
-    rng = random.Random(1)
-    with served(repository) as (address, process):
-        assert answer_to(address, "hello")
-        await_quiet(address)
-        before = kv_blocks(address)
-        for number in range(42):
-            misbehave(address, number, rng)
-        await_quiet(address)
-        assert process.poll() is None
-        assert kv_blocks(address)["used"] == before["used"], "no block is lost"
-        assert answer_to(address, "what is two plus three") == "Two plus three is five."
+def test_garbage_and_vanishing_clients_leave_a_server_that_works(
+    shared: tuple[str, subprocess.Popen[str]],
+) -> None:
+    rng, (address, process) = random.Random(1), shared
+    assert answer_to(address, "hello")
+    await_quiet(address)
+    before = kv_blocks(address)
+    for number in range(42):
+        misbehave(address, number, rng)
+    await_quiet(address)
+    assert process.poll() is None
+    assert kv_blocks(address)["used"] == before["used"], "no block is lost"
+    assert answer_to(address, "what is two plus three") == "Two plus three is five."
 
 
 @pytest.mark.slow
-def test_a_half_open_connection_takes_a_seat_and_no_more(repository: Path, nano_bundle: Path) -> None:
-    with served(repository, "--conversations", "2") as (address, _):
-        with half_open(address):
-            assert answer_to(address, "what is two plus three") == "Two plus three is five."
-            await_quiet(address, 1)
-            with half_open(address), pytest.raises(InvalidStatus) as caught:
-                connect(f"ws://{address}/v1/realtime")
-            assert caught.value.response.status_code == 503
-        await_quiet(address)
+def test_a_half_open_connection_takes_a_seat_and_no_more(shared: tuple[str, subprocess.Popen[str]]) -> None:
+    address, _ = shared
+    await_quiet(address)
+    with half_open(address):
+        assert answer_to(address, "what is two plus three") == "Two plus three is five."
+        await_quiet(address, 1)
+        with half_open(address), pytest.raises(InvalidStatus) as caught:
+            connect(f"ws://{address}/v1/realtime")
+        assert caught.value.response.status_code == 503
+    await_quiet(address)
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def pauses(driver: Driver) -> int:
     return sum(decision.attributes["kind"] == "interrupt" for decision in decisions)
 
 
-@pytest.mark.parametrize("loss_db", [6, 12, 20])
+@pytest.mark.parametrize("loss_db", [6, 20])
 def test_uncancelled_the_echo_pauses_the_replies(loss_db: float) -> None:
     room = EchoRoom(loss_db, 100)
     with talking(room, "off") as driver:
@@ -116,8 +116,8 @@ def test_uncancelled_the_echo_pauses_the_replies(loss_db: float) -> None:
 
 @pytest.mark.parametrize(
     ("loss_db", "delay_ms", "skew_ppm"),
-    [(6, 50, 0), (6, 250, 300), (12, 50, 300), (12, 250, 0), (20, 50, 0), (20, 250, 300)],
-)  # every pair of values
+    [(6, 50, 0), (6, 250, 300), (20, 50, 300), (20, 250, 0)],
+)  # every pair of values; a loss in between is below
 def test_the_assistant_hears_the_user_and_not_itself(
     loss_db: float, delay_ms: float, skew_ppm: float
 ) -> None:

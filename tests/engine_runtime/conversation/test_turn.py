@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_runtime.codec.speech_decoder import ReplyVoice
@@ -26,6 +26,7 @@ from engine_runtime.lm.step import StepOutput
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
 from tests.doubles.scripted_lm import SamplingScript, scripted
+from tests.tools.examples import examples
 from tests.tools.turns import (
     GREEDY,
     LONG,
@@ -446,7 +447,7 @@ def test_events_carry_their_turn(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@examples(5)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine, seed: int) -> None:
     choose, engine = random.Random(seed), Engine(loaded.stages)

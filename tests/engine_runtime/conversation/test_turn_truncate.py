@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_runtime.conversation.history import Conversation
@@ -19,6 +19,7 @@ from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.types import Modality, ReplyAudio, ReplyEvent, ReplyText, SamplingParams
 from engine_runtime.work import run_alone
 from tests.doubles.scripted_lm import scripted
+from tests.tools.examples import examples
 from tests.tools.turns import (
     GREEDY,
     LONG,
@@ -273,7 +274,7 @@ def test_while_listening_it_is_a_cancel(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@examples(6)
 @given(seed=st.integers(0, 2**32))
 def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engine, seed: int) -> None:
     choose, engine = random.Random(seed), Engine(loaded.stages)

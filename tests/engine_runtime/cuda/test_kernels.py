@@ -24,7 +24,7 @@ from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import FP8, Matrix, quantize
 from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
-from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged, make_thin
 
 pytestmark = needs_triton
 patch_interpreter()
@@ -358,8 +358,8 @@ def test_a_complete_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS[1:])
 def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, cases = load_tiny()
-    ids = as_ids(cases["a.rows"], model)[:9]
+    model = make_thin()
+    ids = as_ids(load_tiny()[1]["a.rows"], model)[:9]
     formats = BlockFormats(weight_format, weight_format)
     paged = make_cuda_paged(
         model, formats=formats, uses_triton=True, device=str(DEVICE), multiplies_fp8=False
@@ -376,8 +376,8 @@ def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch:
 @pytest.mark.slow
 def test_a_few_rows_filled_up_to_a_captured_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_executor, "GRAPHED_ROWS", (4, 8))
-    model, cases = load_tiny()
-    ids = as_ids(cases["a.rows"], model)
+    model = make_thin()
+    ids = as_ids(load_tiny()[1]["a.rows"], model)
     device = str(DEVICE)
     paged = make_cuda_paged(model, uses_triton=True, device=device, graphed_rows=True)
     plain, neighbour = make_paged(model), Sequence()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream
@@ -15,6 +15,7 @@ from engine_runtime.errors import BundleError, ContextLengthError, MossVoiceErro
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
 from tests.factories.tiny_flow import make_flow
+from tests.tools.examples import examples
 
 SPEC = MelSpec(sample_rate=24000, n_mels=80, n_fft=1920, hop=480, win=1920, fmin=0.0, fmax=8000.0)
 TOLERANCE = 1e-4
@@ -87,7 +88,7 @@ def test_packets_equal_the_stored_mel(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@examples(12)
 @given(count=st.integers(0, 40), sizes=st.lists(st.integers(1, 17), min_size=40, max_size=40))
 def test_any_chunking_equals_one_shot(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]], stage: Token2Mel, count: int, sizes: list[int]

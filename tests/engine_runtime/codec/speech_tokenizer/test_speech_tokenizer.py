@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -23,6 +23,7 @@ from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokeniz
 from engine_runtime.errors import AudioInputError, ExecutorError
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.types import Codes, Pcm
+from tests.tools.examples import examples
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
 RATE = 16000
@@ -121,7 +122,7 @@ def test_streamed_codes_equal_complete_signals_across_a_segment_boundary(
     np.testing.assert_array_equal(push_in_chunks(causal.stream(), pcm, [chunk]), causal.encode(pcm))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(
     start=st.integers(0, 500_000),
     samples=st.integers(0, 60_000),
@@ -257,7 +258,7 @@ def test_the_first_codes_depend_on_the_prior(
     assert released.encode_streamed(start, 4.0).tolist() != reference
 
 
-@settings(max_examples=25, deadline=None)
+@examples(15)
 @given(
     start=st.integers(0, 500_000),
     samples=st.integers(0, 60_000),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -29,6 +29,7 @@ from tests.engine_runtime.codec.vocoder.test_vocoder import (
     run,
     stored_bigvgan,
 )
+from tests.tools.examples import examples
 
 __all__ = ["question_mel"]
 KINDS: list[dict[str, object]] = [
@@ -61,7 +62,7 @@ def vocoders() -> list[Vocoder]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@examples(18)
 @given(
     index=st.integers(0, 2 * len(KINDS) - 1),
     frames=st.integers(1, 60),

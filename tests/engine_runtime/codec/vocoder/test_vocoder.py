@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -24,6 +24,7 @@ from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.types import Mel, MelSpec, Pcm
 from tests.doubles.graphs import EmulatedCalls
 from tests.engine_runtime.codec.vocoder.test_hift_stream import hift
+from tests.tools.examples import examples
 
 DATA = Path(__file__).parents[3] / "data"
 GOLDEN = DATA / "golden"
@@ -81,7 +82,7 @@ def run(stream: VocoderStream, mel: Mel, sizes: list[int]) -> list[Pcm]:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@examples(12)
 @given(frames=st.integers(1, 70), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_any_chunking_of_bigvgan_equals_one_call(bigvgan: Vocoder, frames: int, sizes: list[int]) -> None:
     mel = mel_of(frames)
