@@ -226,6 +226,7 @@ def test_light_imports_stay_light(module: str) -> None:
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_none_survives_qt_calls() -> None:
     """PySide6 6.12.0 under Python 3.11 loses a reference to None per call and ends in an abort."""
     code = (

@@ -168,6 +168,7 @@ def test_without_a_display_the_window_says_what_else_there_is(
     assert find_display() == ":5"
 
 
+@pytest.mark.slow
 def test_it_starts_as_a_module(repository: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "app", "--version"], cwd=repository, capture_output=True, text=True, check=True
@@ -175,6 +176,7 @@ def test_it_starts_as_a_module(repository: Path) -> None:
     assert result.stdout.startswith("moss-voice ")
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error(repository: Path, random_bundle: Path) -> None:
     command = [sys.executable, "-m", "app", "inspect", str(random_bundle)]
     with subprocess.Popen(

@@ -116,6 +116,7 @@ def test_a_library_that_loses_the_exception_is_interrupted_again(tmp_path: Path,
     assert running.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_an_import_in_progress_ends_first(tmp_path: Path, repository: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     with _start(tmp_path, repository, "-c", IMPORTING) as running:

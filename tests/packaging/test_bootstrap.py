@@ -54,6 +54,7 @@ def test_without_its_libraries_nothing_is_started(
     assert installed
 
 
+@pytest.mark.slow
 def test_wheels_of_a_folder_are_all_that_pip_sees(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

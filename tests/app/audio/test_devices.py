@@ -126,6 +126,7 @@ def test_messages_can_be_diverted(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "before after"
 
 
+@pytest.mark.slow
 def test_a_process_can_end_without_closing_portaudio() -> None:
     if list_devices().problem:
         pytest.skip(list_devices().problem)
@@ -141,6 +142,7 @@ leave_portaudio_behind()
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_alsa_says_nothing_about_devices_it_cannot_find() -> None:
     code = """
 import ctypes

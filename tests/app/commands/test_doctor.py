@@ -17,6 +17,8 @@ from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.executors.trtllm import environment
 from engine_runtime.executors.trtllm.environment import Clash
 
+pytestmark = pytest.mark.slow  # a program of its own tries the display
+
 
 @pytest.fixture(autouse=True)
 def _quick_report(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +40,6 @@ def test_it_finds_what_the_tests_themselves_need(capsys: pytest.CaptureFixture[s
     assert [finding["detail"] for finding in torch_findings] == [hardware.torch_build()]
 
 
-@pytest.mark.slow
 def test_it_says_what_runs_the_speech_encoder(
     nano_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

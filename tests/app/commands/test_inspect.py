@@ -113,6 +113,7 @@ def test_headers_that_describe_no_tensors(tmp_path: Path, header: str) -> None:
         count_parameters(file)
 
 
+@pytest.mark.slow
 def test_parameters_are_counted_without_torch(random_bundle: Path) -> None:
     code = (
         "import sys; from app.commands.inspect import describe; "

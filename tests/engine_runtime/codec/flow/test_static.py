@@ -98,6 +98,7 @@ def test_streams_side_by_side_have_their_own_buffers(
     } <= slots  # they were released
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(23, 40, 31, 17, 60), (64, 330, 300)])
 def test_streams_that_share_slots_are_not_disturbed(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]], counts: tuple[int, ...]

@@ -34,6 +34,7 @@ def test_pauses_are_where_the_question_is_unfinished(recipe) -> None:
     assert recipe("unfinished").pause_places("good morning") == []
 
 
+@pytest.mark.slow
 def test_no_complete_question_of_the_domain_is_taken_for_unfinished(dialogues) -> None:
     complete = {d.turns[0].question for d in dialogues if d.turns[0].units}
     without_reply = {d.turns[0].question for d in dialogues if not d.turns[0].units}
