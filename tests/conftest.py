@@ -46,6 +46,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With -n, files with slow tests come first: the others are short, and all processes end together."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_unconfigure() -> None:
     """Let what was imported go at the end; nanobind reports on stderr what is left."""
     gc.unfreeze()
