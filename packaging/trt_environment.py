@@ -41,8 +41,8 @@ MARK = VENV / "moss-voice-installed"
 PYTHON = "3.12"
 FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 """Requirements without a wheel on PyPI."""
-OWN_EXTRA = "trt"
-"""The extra that requires TensorRT-LLM itself."""
+LEFT_OUT = ("ray", "trt")
+"""Extras: Ray, which is no part of [dev] either, and TensorRT-LLM itself."""
 _ENGINE = "tests/engine_runtime"
 TESTS = (
     ("-m", "not slow", _ENGINE, "tests/app"),
@@ -110,10 +110,10 @@ def required(lines: Iterable[str]) -> list[str]:
 
 
 def own_requirements() -> list[str]:
-    """Requirements of pyproject.toml, with all extras except the one for TensorRT-LLM itself."""
+    """Requirements of pyproject.toml, with all extras but those of LEFT_OUT."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [line for name, group in extras.items() if name != OWN_EXTRA for line in group]
+    lines = [line for name, group in extras.items() if name not in LEFT_OUT for line in group]
     return [line for line in [*project["dependencies"], *lines] if _name(line) != project["name"]]
 
 

@@ -181,7 +181,7 @@ def test_a_server_that_cannot_be_reached_brings_the_model_back(rig: Rig) -> None
 def test_a_server_takes_the_place_of_an_engine_of_another_environment(
     host: QWidget, session: ScriptedSession, store: PreferenceStore
 ) -> None:
-    rig = Rig(host, session, store, StartSettings(engine_python=Path("/opt/python")))
+    rig = Rig(host, session, store, StartSettings(engine_python=Path("python")))
     rig.is_ready()
     rig.choose(server="wss://a.example.org")
     assert rig.requested[-1].engine_python is None
