@@ -143,7 +143,7 @@ class Connection:
             except KeyError:  # a binary message
                 session.refuse(ProtocolError("invalid_event", "Messages are text: JSON, audio in base64."))
                 continue
-            except WebSocketDisconnect:
+            except (WebSocketDisconnect, RuntimeError):  # the latter where the writer has noticed it before
                 return "client"
             if len(text) > self._limits.message_bytes:  # where uvicorn has another limit
                 self.finish(_TOO_BIG, "message_too_big")

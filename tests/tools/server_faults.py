@@ -40,6 +40,13 @@ def conversations(address: str) -> int:
         return int(json.load(answer)["conversations"])
 
 
+def failed_sessions(address: str) -> float:
+    """Sessions that ended by a fault of the server, of /metrics."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return sum(map(float, re.findall(r'sessions_total\{end="failed".*?\} (\S+)', text)))
+
+
 def kv_blocks(address: str) -> dict[str, float]:
     """KV blocks by state, of /metrics; of all replicas together."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
@@ -203,7 +210,9 @@ def main() -> int:
     answer = answer_to(address, "what is two plus three")
     sys.stdout.write(f"{arguments.connections} connections, then: {answer}\n")
     sys.stdout.write(f"KV blocks before {before}, after {after}\n")
-    return 0 if after.get("used") == before.get("used") else 1
+    failed = failed_sessions(address)
+    sys.stdout.write(f"sessions that failed in the server: {failed:.0f}\n")
+    return 0 if after.get("used") == before.get("used") and not failed else 1
 
 
 if __name__ == "__main__":

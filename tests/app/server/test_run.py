@@ -35,7 +35,7 @@ from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineNotice, ReplyResult
 from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
-from tests.tools.server_faults import answer_to, await_quiet, half_open, kv_blocks, misbehave
+from tests.tools.server_faults import answer_to, await_quiet, failed_sessions, half_open, kv_blocks, misbehave
 
 KEY = "a-key-of-the-tests"
 
@@ -204,6 +204,7 @@ def test_garbage_and_vanishing_clients_leave_a_server_that_works(
     await_quiet(address)
     assert process.poll() is None
     assert kv_blocks(address)["used"] == before["used"], "no block is lost"
+    assert failed_sessions(address) == 0, "they were ended by their clients"
     assert answer_to(address, "what is two plus three") == "Two plus three is five."
 
 
