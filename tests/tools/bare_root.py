@@ -56,8 +56,9 @@ class BareRoot:
 
     def make(self, suite: str, packages: list[str]) -> None:
         """Install Debian's smallest set of packages and these. Raises subprocess.CalledProcessError."""
-        options = ["--mode=root", "--variant=minbase", "--quiet", f"--include={','.join(packages)}"]
-        subprocess.run(["mmdebstrap", *options, suite, str(self.folder)], check=True)
+        options = ["--mode=root", "--variant=minbase", "--quiet", "--dpkgopt=force-unsafe-io"]
+        command = ["mmdebstrap", *options, f"--include={','.join(packages)}", suite, str(self.folder)]
+        subprocess.run(command, check=True)
         self.run(
             ["useradd", "--create-home", "--uid", str(_USER), "--shell", "/bin/sh", "user"], is_root=True
         )
