@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 from collections import Counter
@@ -135,7 +137,25 @@ def make_wheel(python: Path, out: Path) -> tuple[Path, Path]:
         old.unlink()
     shutil.rmtree(ROOT / "moss_voice.egg-info", ignore_errors=True)  # its list of files adds to the sdist's
     run([str(python), "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)], quiet=True)
-    return next(out.glob("moss_voice-*.whl")), next(out.glob("moss_voice-*.tar.gz"))
+    wheel, sdist = next(out.glob("moss_voice-*.whl")), next(out.glob("moss_voice-*.tar.gz"))
+    normalize_archive(sdist, source_date())
+    return wheel, sdist
+
+
+def normalize_archive(file: Path, date: int) -> None:
+    """Give a .tar.gz the same bytes for the same files: in order, of one date (in seconds since 1970)."""
+    target = file.with_suffix(".new")
+    with (
+        tarfile.open(file) as found,
+        target.open("wb") as stream,
+        gzip.GzipFile("", "wb", fileobj=stream, mtime=date) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as written,
+    ):
+        for member in sorted(found.getmembers(), key=lambda member: member.name):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = date, 0, 0, "", ""
+            member.mode, member.pax_headers = 0o755 if member.mode & 0o100 else 0o644, {}
+            written.addfile(member, found.extractfile(member) if member.isfile() else None)
+    target.replace(file)
 
 
 def freeze(python: Path, out: Path) -> Path:

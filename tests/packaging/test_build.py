@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -94,3 +96,22 @@ def test_a_tool_that_fails_ends_the_build_with_its_words(
     with pytest.raises(build.subprocess.CalledProcessError):
         build.run([sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], quiet=True)
     assert "the reason" in capfd.readouterr().out
+
+
+def test_an_sdist_has_the_same_bytes_whenever_it_is_made(build: ModuleType, tmp_path: Path) -> None:
+    made = []
+    for date, names in ((1_000, ("a", "b")), (2_000, ("b", "a"))):
+        archive = tmp_path / f"{date}.tar.gz"
+        with tarfile.open(archive, "w:gz") as written:
+            for name in names:
+                (tmp_path / name).write_text(name)
+                (tmp_path / name).chmod(0o700 if name == "a" else 0o600)
+                os.utime(tmp_path / name, (date, date))
+                written.add(tmp_path / name, name)
+        build.normalize_archive(archive, 5_000)
+        made.append(archive.read_bytes())
+    assert made[0] == made[1]
+    with tarfile.open(archive) as found:
+        members = found.getmembers()
+        assert [found.extractfile(member).read() for member in members] == [b"a", b"b"]  # type: ignore[union-attr]
+    assert [(member.mode, member.mtime) for member in members] == [(0o755, 5_000), (0o644, 5_000)]
