@@ -45,6 +45,7 @@ MOST_WORD_ERRORS = 0.10
 """More word errors at FAST_STEPS than at FINE_STEPS, as a share of the words."""
 MOST_ROWS = 200
 NO_QUESTIONS = "No questions to compare with. Pass a folder of WAV files with --wavs DIR."
+NO_SPEECH = "The native engine replied with speech to none of the questions. Pass others with --wavs DIR."
 
 COLUMNS = {
     "check": "compared quantity; heads: teacher-forced over the replies of the native engine",
@@ -134,9 +135,10 @@ def verify(
     """Compare over spoken questions at the bundle's input rate; streamed codes also with each of `lead_ins`.
     Raises VerifyError if there are no questions."""
     native = load_native()
-    replies = _teach_all(native, questions)
+    replies, notes = _teach_all(native, questions)
     exact = native.stages.options.exact_encoding
     verdict = verify_encoder(native.stages.speech_tokenizer, questions, lead_ins, exact=exact)
+    verdict.notes += notes
     _flow_steps(native, replies, verdict)
     native.close()
     del native
@@ -150,21 +152,29 @@ def verify_heads(
 ) -> Verdict:
     """Compare the language models alone. Errors as in `verify`."""
     native = load_native()
-    replies = _teach_all(native, questions)
+    replies, notes = _teach_all(native, questions)
     native.close()
     del native
     gc.collect()  # free the first engine now (reference cycles): two may not fit into GPU memory
-    return Verdict(_tested_heads(load_tested, replies))
+    return Verdict(_tested_heads(load_tested, replies), notes)
 
 
-def _teach_all(native: Engine, questions: Mapping[str, Pcm]) -> list[_TeacherReply]:
-    """Replies of the native engine, with their logits."""
+def _teach_all(native: Engine, questions: Mapping[str, Pcm]) -> tuple[list[_TeacherReply], list[str]]:
+    """Replies of the native engine, with their logits; and a note of the questions left without a reply.
+
+    A bundle that detects the end of a turn replies nothing to a question that seems unfinished to it.
+    """
     if not questions:
         raise VerifyError(NO_QUESTIONS)
-    replies = [_teach(native, question) for question in questions.values()]
+    taught = {name: _teach(native, question) for name, question in questions.items()}
+    replies = [reply for reply in taught.values() if reply is not None]
+    if not replies:
+        raise VerifyError(NO_SPEECH)
     for reply in replies:
         reply.logits = list(_logits(native, reply))
-    return replies
+    silent = [name for name, reply in taught.items() if reply is None]
+    note = f"left out, because the native engine replies nothing: {', '.join(silent)}"
+    return replies, [note] if silent else []
 
 
 def _tested_heads(load_tested: Callable[[], Engine], replies: list[_TeacherReply]) -> list[Check]:
@@ -174,8 +184,8 @@ def _tested_heads(load_tested: Callable[[], Engine], replies: list[_TeacherReply
     return checks
 
 
-def _teach(engine: Engine, question: Pcm) -> _TeacherReply:
-    """Reply of the native engine to a question."""
+def _teach(engine: Engine, question: Pcm) -> _TeacherReply | None:
+    """Reply of the native engine to a question; None if it has no speech."""
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1)
     turn.push(question)
@@ -183,9 +193,7 @@ def _teach(engine: Engine, question: Pcm) -> _TeacherReply:
     events = list(turn.commit(Modality.SPEECH, replace(sampling, max_new=min(sampling.max_new, MOST_ROWS))))
     done = events[-1]
     if not isinstance(done, ReplyDone) or not done.codes:
-        raise VerifyError(
-            "The native engine returned no speech for a question. Pass other questions with --wavs."
-        )
+        return None
     exchange = conversation.exchanges[-1]
     opening = len(engine.stages.prompt.open_reply(Modality.SPEECH))
     rows = [*engine.stages.prompt.system(Modality.SPEECH), *exchange.user, *exchange.reply]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,10 @@ import pytest
 from engine_runtime.bench.verify import Check, Verdict, VerifyError, verify, verify_heads
 from engine_runtime.bench.verify_encoder import all_lead_ins
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.conversation.turn import Turn
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
-from engine_runtime.types import Pcm
+from engine_runtime.types import Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
 
 NATIVE = EngineOptions()
 
@@ -88,6 +89,28 @@ def test_one_engine_is_gone_before_the_other_is_loaded(
     assert len(weights) == 2
     assert [check.name for check in verdict.checks[:2]] == ["text head top-1", "text head cosine"]
     assert compare is verify or len(verdict.checks) == 6
+
+
+def test_questions_without_a_reply_are_left_out(
+    random_bundle: Path, questions: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> Engine:
+        return Engine.load(Bundle.open(random_bundle), NATIVE)
+
+    silent = iter([True, False, True, True])
+    commit = Turn.commit
+
+    def commit_or_say_nothing(turn: Turn, reply: Modality, params: SamplingParams) -> Iterator[ReplyEvent]:
+        if next(silent):
+            return iter([ReplyDone(1, reply, "stop", "")])
+        return commit(turn, reply, params)
+
+    monkeypatch.setattr(Turn, "commit", commit_or_say_nothing)
+    verdict = verify_heads(load, load, questions)
+    assert verdict.checks[0].value == 1
+    assert verdict.notes == ["left out, because the native engine replies nothing: a"]
+    with pytest.raises(VerifyError, match="none of the questions"):
+        verify_heads(load, load, questions)
 
 
 def test_a_verdict_is_that_of_all_checks() -> None:
