@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.server.engine_load import measure_load
+from app.server.heap import give_back_free_memory
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
 from app.session.engine_source import EngineFactory
@@ -288,6 +289,7 @@ class EnginePool:
     def _begin(self, engine: Engine, seat: Seat, job: Job | None) -> None:
         if seat.is_leaving:
             seat.end(self.scheduler)
+            give_back_free_memory()
             with self._work:
                 self._seats.remove(seat)
         else:

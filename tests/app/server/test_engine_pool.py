@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from app.server import engine_pool
 from app.server.engine_pool import EnginePool, PoolFullError
 from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
@@ -170,3 +171,16 @@ def test_speech_that_has_waited_is_taken_at_once() -> None:
         gate.set()
         assert speaker.is_done.wait(LIMIT_S)
     assert [call[2] for call in engine.calls if call[0] == "push" and call[1] == 1] == [3 * 1_280]
+
+
+def test_memory_is_given_back_when_a_conversation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(engine_pool, "give_back_free_memory", lambda: given.append("back"))
+    with running(ScriptedEngine(Script(chunks=2))) as pool:
+        guest = Guest(pool, [])
+        guest.ask()
+        assert guest.is_done.wait(LIMIT_S)
+        assert given == []
+        guest.seat.close()
+        assert eventually(lambda: pool.conversations == 0)
+    assert given == ["back"]

@@ -1,0 +1,31 @@
+"""Free memory goes back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import psutil
+import pytest
+
+from app.server import heap
+
+
+def test_what_was_freed_between_what_is_used_goes_back() -> None:
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("the C library cannot give it back")
+    blocks = [np.ones(2_000) for _ in range(10_000)]  # 16 kB each: of the heap, not mapped
+    kept = blocks[::100]
+    del blocks
+    before = psutil.Process().memory_full_info().uss
+    heap.give_back_free_memory()
+    assert before - psutil.Process().memory_full_info().uss > 50_000_000
+    assert len(kept) == 100
+
+
+def test_another_c_library_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    heap._trim.cache_clear()
+    heap.give_back_free_memory()
+    assert heap._trim()(0) is None
+    heap._trim.cache_clear()
