@@ -146,14 +146,18 @@ class Segments:
 
 @torch.no_grad()
 def take_weights(generator: BigVGAN, weights: Mapping[str, Tensor]) -> None:
-    """Copy plain weights; under a weight norm they become its direction and length."""
+    """Copy plain weights; under a weight norm they become its direction and length.
+
+    Of a channel that was rounded to zeros the direction stays: the norm of zeros has no gradient.
+    """
     state = generator.state_dict()
     for name, value in weights.items():
         if name in state:
             state[name].copy_(value)
         else:
-            state[f"{name}_v"].copy_(value)
-            state[f"{name}_g"].copy_(value.flatten(1).norm(dim=1).view_as(state[f"{name}_g"]))
+            length, direction = value.flatten(1).norm(dim=1).view_as(state[f"{name}_g"]), state[f"{name}_v"]
+            direction.copy_(torch.where(length > 0, value, direction))
+            state[f"{name}_g"].copy_(length)
 
 
 def in_common(generator: BigVGAN, larger: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -66,6 +66,18 @@ def test_a_generator_starts_from_the_blocks_in_common_with_a_larger_one(small: M
         torch.testing.assert_close(value, larger[source], msg=name)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_with_a_channel_of_zeros_are_taken_over(small: ModuleType) -> None:
+    weights = build_bigvgan(small.CONFIG).state_dict()
+    weights["conv_pre.weight"][0] = 0
+    generator = build_bigvgan(small.CONFIG, weight_norm=True)
+    small.take_weights(generator, weights)
+    generator(torch.randn(1, small.CONFIG["num_mels"], 8)).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in generator.parameters())
+    generator.remove_weight_norm()
+    torch.testing.assert_close(generator.state_dict()["conv_pre.weight"], weights["conv_pre.weight"])
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_each_side_of_the_gan_learns_from_its_own_loss(small: ModuleType) -> None:
