@@ -289,9 +289,9 @@ class EnginePool:
     def _begin(self, engine: Engine, seat: Seat, job: Job | None) -> None:
         if seat.is_leaving:
             seat.end(self.scheduler)
-            give_back_free_memory()
             with self._work:
                 self._seats.remove(seat)
+            give_back_free_memory()
         else:
             seat.begin(engine, self.scheduler, job)
 

@@ -7,12 +7,15 @@ server would grow by some MB a conversation. Engine thread, when a conversation 
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from functools import cache
 
 
 def give_back_free_memory() -> None:
-    """Return it to the system, where the C library can (glibc). Takes milliseconds."""
+    """Return it to the system, where the C library can (glibc), with what only cycles refer to. Takes some
+    milliseconds: what was loaded is frozen (`EnginePool`)."""
+    gc.collect()
     _trim()(0)
 
 

@@ -28,6 +28,7 @@ from app.server.service import HANG_UP_S, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_source import EngineFactory
 
+_NOBODY = "http://127.0.0.1:9"
 _LOGGING = {"enable_access_log": False, "log_level": "WARNING"}
 _FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
 
@@ -98,6 +99,9 @@ def _begin(is_own: bool) -> None:
     # one unless this variable is set. Only this user can read it.
     if is_own:
         os.environ.pop("RAY_AUTH_MODE", None)
+        # It asks the metadata services of three clouds where it runs, over HTTP, with statistics off, too.
+        # Its processes use HTTP for nothing else outside themselves; nobody listens on this port.
+        os.environ["http_proxy"] = _NOBODY
     mask = os.umask(0o077)
     try:
         ray.init(
