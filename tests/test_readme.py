@@ -32,7 +32,10 @@ DOCUMENTS = [
 ]
 MAPS = ["app/README.md", "engine_runtime/README.md", "engine_runtime/cuda/kernels/README.md"]
 """Documents that describe the code; what they name is found in it."""
-SCRIPTS = ["packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"]
+SCRIPTS = [
+    *("packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"),
+    *("tests/tools/replica_kills.py", "tests/tools/server_churn.py", "tests/tools/server_faults.py"),
+]
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
