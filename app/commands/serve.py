@@ -190,8 +190,11 @@ def serve_settings(arguments: argparse.Namespace) -> ServeSettings:
 
 
 def _remedy(extra: str) -> str:
-    """The packaged program has them, and cannot be added to."""
-    return remedy() if is_frozen() else f"Install them with: pip install 'moss-voice[{extra}]'"
+    """The packaged program has all but those of Ray, and cannot be added to."""
+    command = f"pip install 'moss-voice[{extra}]'"
+    if not is_frozen():
+        return f"Install them with: {command}"
+    return remedy() if extra == "serve" else f"In an environment beside the packaged program: {command}"
 
 
 class _JsonLines(logging.Formatter):

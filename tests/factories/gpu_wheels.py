@@ -76,7 +76,7 @@ def make_wheel(
             archive.writestr(entry, content)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             lines.append(f"{file},sha256={digest},{len(content)}\n")
-        archive.writestr(record, f"{''.join(lines)}{record},,\n")
+        archive.writestr(zipfile.ZipInfo(record), f"{''.join(lines)}{record},,\n")  # not of now
     return path
 
 

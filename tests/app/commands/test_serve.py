@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app import installation
 from app.cli import build_parser, main
 from app.commands import serve
 
@@ -40,6 +41,24 @@ def test_missing_packages_are_named(
     error = capsys.readouterr().err
     assert "not installed: uvicorn" in error
     assert "pip install 'moss-voice[serve]'" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "absent", "remedy"),
+    [([], "uvicorn", "install MOSS Voice again"), (["--ray"], "ray", "beside the packaged program")],
+)
+def test_a_packaged_program_says_what_can_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    absent: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == absent else object())
+    for module in (serve, installation):
+        monkeypatch.setattr(module, "is_frozen", lambda: True)
+    assert main(["serve", *words]) == 1
+    assert remedy in capsys.readouterr().err
 
 
 def test_it_listens_to_nobody_else_without_a_key(
