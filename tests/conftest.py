@@ -32,6 +32,9 @@ settings.register_profile("thorough", deadline=None, derandomize=True, max_examp
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+_unfreeze = gc.unfreeze
+_thaws: list[bool] = []
+"""One for each `gc.unfreeze()` of the program; False when all is frozen again."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure() -> None:
     """Let what was imported go at the end; nanobind reports on stderr what is left."""
-    gc.unfreeze()
+    _unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +98,22 @@ def engine_world(monkeypatch: pytest.MonkeyPatch) -> EngineWorld:
     from tests.factories.engine_folder import EngineWorld
 
     return EngineWorld(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine thread unfroze at its end is frozen again; every tenth time without the garbage."""
+    if _thaws and _thaws[-1]:
+        if len(_thaws) % 10 == 0:
+            gc.collect()
+        gc.freeze()
+        _thaws[-1] = False
+
+    def unfreeze() -> None:
+        _unfreeze()
+        _thaws.append(True)
+
+    monkeypatch.setattr(gc, "unfreeze", unfreeze)
 
 
 @pytest.fixture(autouse=True)
