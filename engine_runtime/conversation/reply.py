@@ -46,9 +46,12 @@ def prefill(
     phase: Literal["listen", "commit"],
     sampling: SamplingMetadata | None = None,
 ) -> Task[StepOutput]:
-    """Prefill the `rows` missing from `sequence`, with a trace span; returns the output of the last row."""
+    """Prefill the `rows` missing from `sequence`, with a trace span; returns the output of the last row,
+    which only a commit reads."""
     with timing.span("prefill", turn_id, phase=phase) as attributes:
-        output, num_new = yield from stages.sequences.prefill(sequence, rows, tails, sampling)
+        output, num_new = yield from stages.sequences.prefill(
+            sequence, rows, tails, sampling, wants_output=phase == "commit"
+        )
         attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
         if phase == "commit":
             attributes["rows_at_commit"] = num_new

@@ -29,6 +29,7 @@ class StepRequest:
     tails: Tails = BOTH_TAILS
     sampling: SamplingMetadata | None = None
     is_prefill: bool = False
+    wants_output: bool = True
 
 
 class PagedLM:
@@ -66,8 +67,11 @@ class PagedLM:
         ids: list[int],
         tails: Tails = BOTH_TAILS,
         sampling: SamplingMetadata | None = None,
+        *,
+        wants_output: bool = True,
     ) -> Iterator[StepRequest]:
-        """The steps of `prefill`, one after the other: each is run before the next is taken."""
+        """The steps of `prefill`, one after the other: each is run before the next is taken. Only the last
+        one has an output, if that is wanted."""
         chunk = self.executor.limits.max_num_tokens
         if self.executor.requires_block_aligned_prefill:
             ids = self._open_last_block(sequence) + ids
@@ -75,7 +79,14 @@ class PagedLM:
         for start in range(0, len(ids), chunk):
             is_last = start + chunk >= len(ids)
             part = ids[start : start + chunk]
-            yield StepRequest(sequence, part, tails, sampling if is_last else None, is_prefill=True)
+            yield StepRequest(
+                sequence,
+                part,
+                tails,
+                sampling if is_last else None,
+                is_prefill=True,
+                wants_output=wants_output and is_last,
+            )
         sequence.prompt_rows = sequence.num_rows
 
     def decode(
@@ -155,6 +166,7 @@ class PagedLM:
             is_prefill=request.is_prefill,
             tails=request.tails,
             sampling=request.sampling,
+            wants_output=request.wants_output,
         )
 
     def _append(self, request: StepRequest) -> None:

@@ -65,15 +65,22 @@ class SequenceRunner:
         return [merged_id(row, self._special, self._text_vocab) for row in rows]
 
     def prefill(
-        self, sequence: Sequence, rows: list[Row], tails: Tails, sampling: SamplingMetadata | None = None
+        self,
+        sequence: Sequence,
+        rows: list[Row],
+        tails: Tails,
+        sampling: SamplingMetadata | None = None,
+        *,
+        wants_output: bool = True,
     ) -> Task[tuple[StepOutput, int]]:
-        """Make the cache hold exactly `rows`; returns the output of the last one and the number of rows
-        computed. Nobody else may change the sequence meanwhile. Errors as in `PagedLM.prefill`.
+        """Make the cache hold exactly `rows`; returns the output of the last one, which may be empty unless
+        it is wanted, and the number of rows computed. Nobody else may change the sequence meanwhile. Errors
+        as in `PagedLM.prefill`.
         """
         ids, lm = self.merged_ids(rows), self._lm
         # The last row is always run, because its logits are needed.
         held = lm.align(sequence, ids[:-1])
-        for request in lm.prefill_requests(sequence, ids[held:], tails, sampling):
+        for request in lm.prefill_requests(sequence, ids[held:], tails, sampling, wants_output=wants_output):
             output = yield StepWork(self, request)
         return output, len(ids) - held
 

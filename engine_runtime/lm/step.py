@@ -65,6 +65,7 @@ class ScheduledSequence:
         prompt_rows: rows at the end of the last prefill.
         is_prefill: rows of a prompt; otherwise a decode step of exactly one row.
         sampling: sample the next ids on the device in place of returning logits.
+        wants_output: whether the output is read; otherwise an executor may leave it empty, and not wait.
     """
 
     token_ids: Sequence[int]
@@ -76,6 +77,7 @@ class ScheduledSequence:
     is_prefill: bool
     tails: Tails = BOTH_TAILS
     sampling: SamplingMetadata | None = None
+    wants_output: bool = True
 
     @property
     def num_rows(self) -> int:

@@ -128,7 +128,9 @@ class BatchedSteps:
         self._graphs.run(shape, forward)
 
     def _logits(self, index: int, scheduled: ScheduledSequence) -> StepOutput:
-        """Copies of a sequence's logits in host memory."""
+        """Copies of a sequence's logits in host memory, if they are wanted."""
+        if not scheduled.wants_output:
+            return StepOutput(None, None)
         text: Tensor | None = None
         audio: Tensor | None = None
         if scheduled.tails.text:

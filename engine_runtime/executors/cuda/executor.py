@@ -239,6 +239,9 @@ class CudaExecutor:
             self._run_rows(scheduled, shape)
             if shape.samples:
                 self._graphs.run(("sample", shape), lambda: self._backends[0].sample(shape))
+        if not scheduled.wants_output:
+            self._inputs.note_use()
+            return StepOutput(None, None)
         return self._logits(tails) if sampling is None else self._sampled(shape)
 
     def close(self) -> None:
