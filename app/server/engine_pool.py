@@ -4,8 +4,8 @@ In: jobs of each conversation. Out: results, given to the conversation in the en
 of the engine thread, the only one that touches the engine; everything else may be called from any thread.
 
 Each conversation runs one task at a time, a job or the next event of its reply, and the scheduler runs equal
-work of several in one call (engine_runtime/scheduler). What is due first goes first: a job 50 ms after it was
-submitted, the next event of a reply when the audio made so far has been played.
+work of several in one call (engine_runtime/scheduler). What is due first goes first: a job at once, speech
+100 ms after it was submitted, the next event of a reply when the audio made so far has been played.
 
 Admission: a conversation gets a `Seat`, or `PoolFullError` with the reason. Each seat has all KV blocks that
 a conversation can need, and as many seats exist as can speak at once without a gap at the measured speed
@@ -40,7 +40,7 @@ from engine_runtime.work import Task
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.engine import BlockStats, Engine
 
-_JOB_DUE_NS = 50_000_000
+_HEAR_DUE_NS = 100_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -220,7 +220,8 @@ class EnginePool:
         """As `Seat.submit`."""
         with self._work:
             if not seat.is_leaving:
-                seat.jobs.append((time.monotonic_ns() + _JOB_DUE_NS, job))
+                wait_ns = _HEAR_DUE_NS if isinstance(job, Hear) else 0
+                seat.jobs.append((time.monotonic_ns() + wait_ns, job))
                 self._work.notify()
 
     def leave(self, seat: Seat) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TURN_S = (5.0, 10.0)
 """Shortest and longest question and reply."""
 _BLOCK_S = 0.08
-_PUSH_DUE_NS = 50_000_000
+_PUSH_DUE_NS = 100_000_000
 
 
 class WallClock:
@@ -138,7 +138,11 @@ class BenchUser:
         return codes
 
     def _deadline_ns(self) -> int:
-        return self._played_until_ns if self._due_ns is None else self._due_ns
+        due_ns = self._played_until_ns if self._due_ns is None else self._due_ns
+        waiting = self._jobs and self._jobs[0][0] <= self._clock.now_ns()
+        return (
+            min(due_ns, self._jobs[0][1]) if waiting else due_ns
+        )  # a job that waits hurries the present one
 
     def _plan_turn(self, start_ns: int) -> None:
         question_s, reply_s = (round(value, 2) for value in self._lengths.uniform(*TURN_S, 2))

@@ -5,6 +5,8 @@ tasks that can run in the same call (decode steps of all speakers, prefill rows 
 the call and gives every task its result; a task that needs more work waits again.
 
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
+Speech of users who go on speaking can wait: it runs while nothing else is ready, or shortly before it is due,
+together with that of all others.
 Others join a call in the same order: those due soon always, those with time left only where that is cheap,
 so that they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task
 whose work fails gets the error. No lock is held. Engine thread.
@@ -17,10 +19,13 @@ from collections.abc import Callable
 from typing import Any
 
 from engine_runtime.scheduler.stage_times import StageTimes
-from engine_runtime.work import Outcome, Task, Work
+from engine_runtime.work import Outcome, Stage, Task, Work
 
 _SOON_NS = 300_000_000
 """A task due this soon after the most urgent one joins its call in any case."""
+_PATIENT: tuple[Stage, ...] = ("encode", "prefill")
+_LEAD_NS = 25_000_000
+"""Work of these stages waits for others of its kind until this long before it is due."""
 _CHEAP = 1.25
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
 
@@ -92,13 +97,20 @@ class Scheduler:
             return
         ready = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
         # Without other work, wait for what was started before.
-        batch = self._batch(sorted(ready or self._running, key=lambda one: one.due_ns()))
+        waits_until_ns = self._clock_ns() + _LEAD_NS
+        batch = self._batch(sorted(ready or self._running, key=lambda one: self._order(one, waits_until_ns)))
         works = [_work_of(scheduled) for scheduled in batch]
         try:
             for scheduled, outcome in zip(batch, self._outcomes(works), strict=True):
                 scheduled.resume(outcome)
         finally:
             self._forget_finished()
+
+    def _order(self, scheduled: ScheduledTask, waits_until_ns: int) -> tuple[bool, int]:
+        """Work that can wait after all other; each by its deadline."""
+        due_ns = scheduled.due_ns()
+        is_patient = self.is_batching and _work_of(scheduled).stage in _PATIENT
+        return is_patient and due_ns > waits_until_ns, due_ns
 
     def _batch(self, by_deadline: list[ScheduledTask]) -> list[ScheduledTask]:
         """The most urgent task, and those that join it."""

@@ -262,3 +262,21 @@ def test_three_conversations_of_nano_at_once_have_the_ids_of_each_alone(nano_bun
     for mine, expected in zip(together, alone, strict=True):
         assert (done(mine).codes, done(mine).text) == (done(expected).codes, done(expected).text)
         np.testing.assert_allclose(sound(mine), sound(expected), atol=1e-4)
+
+
+def test_speech_that_can_wait_is_encoded_together_shortly_before_it_is_due() -> None:
+    device, given = Device(cost_ns={1: 20_000_000}), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    scheduler.start(steps(device, "speaker", given, 6), lambda: 10_000_000_000)
+    for name, due_ns in (("a", 80_000_000), ("b", 100_000_000)):
+        scheduler.start(steps(device, name, given, stage="encode"), lambda due_ns=due_ns: due_ns)
+    finish(scheduler)
+    assert device.calls == [*[["speaker"]] * 3, ["a", "b"], *[["speaker"]] * 3]
+
+
+def test_speech_does_not_wait_while_nothing_else_is_ready() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    scheduler.start(steps(device, "a", given, stage="encode"), lambda: 10_000_000_000)
+    scheduler.run_once()
+    assert given == ["A"]
