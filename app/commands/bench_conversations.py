@@ -55,8 +55,10 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     """Load, measure, print."""
     from app.main import engine_factory
     from engine_runtime import hardware
+    from engine_runtime.bench.batched_decode import measure_batched_decode
     from engine_runtime.bench.bench_user import ProcessorClock, WallClock
     from engine_runtime.bench.ceilings import measure_ceilings
+    from engine_runtime.bench.language_model import LMBench
     from engine_runtime.bench.simultaneous import measure_simultaneous
 
     settings = start_settings(arguments)
@@ -77,10 +79,13 @@ def run_conversations(arguments: argparse.Namespace) -> int:
             "max_batch_size": engine.stages.lm.executor.limits.max_batch_size,
             "clock": "processor time of the engine thread" if arguments.processor_time else "wall clock",
         }
+        tables = [ceilings.section()]
+        if engine.gains_from_batches:
+            tables.append(measure_batched_decode(LMBench(engine.stages, ceilings, arguments.repeats)))
         recording = read_question(arguments.question or sample_paths()[0], engine.input_sample_rate)
         clock = ProcessorClock() if arguments.processor_time else WallClock()
         with progress_bar("conversations", len(arguments.conversations)) as progress:
-            sections = measure_simultaneous(
+            tables += measure_simultaneous(
                 engine,
                 recording,
                 arguments.conversations,
@@ -90,9 +95,9 @@ def run_conversations(arguments: argparse.Namespace) -> int:
                 progress,
                 batch_invariant=arguments.batch_invariant,
             )
-    _print([ceilings.section(), *sections], environment)
+    _print(tables, environment)
     if arguments.json:
-        document = {section.title: section.document() for section in sections}
+        document = {section.title: section.document() for section in tables}
         print(json.dumps({"environment": environment} | document))
     return 0
 

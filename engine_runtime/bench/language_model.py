@@ -84,7 +84,7 @@ class LMBench:
         left_out = [rows for rows in PREFILL_ROWS if rows > self.stages.lm.max_rows]
         for rows in PREFILL_ROWS:
             if rows not in left_out:
-                section.rows.append(_valid("rows", rows, self._prefill))
+                section.rows.append(valid_row("rows", rows, self._prefill))
         section.note = self._left_out(left_out)
         return section
 
@@ -94,7 +94,7 @@ class LMBench:
         most = self.stages.lm.max_rows - 1
         left_out = [rows for rows in CACHED_ROWS if rows > most]
         for rows in [rows for rows in CACHED_ROWS if rows <= most] or [most]:
-            section.rows.append(_valid("cached_rows", rows, self._step))
+            section.rows.append(valid_row("cached_rows", rows, self._step))
         section.note = self._left_out(left_out)
         return section
 
@@ -149,14 +149,14 @@ class LMBench:
 
         def run() -> None:
             lm.blocks.rollback(sequence, 0)
-            logits[:] = [_checked(lm.prefill(sequence, ids, _SPEECH_TAILS))]
+            logits[:] = [checked_logits(lm.prefill(sequence, ids, _SPEECH_TAILS))]
             self._note_device(device_ms)
 
         with self.sequence() as sequence:
             times = times_ms(run, self.device, self.repeats)
             before = logits[0].clone()
             lm.blocks.rollback(sequence, 0)
-            if torch.equal(before, _checked(lm.prefill(sequence, others, _SPEECH_TAILS))):
+            if torch.equal(before, checked_logits(lm.prefill(sequence, others, _SPEECH_TAILS))):
                 raise BenchError("Logits do not depend on the last row. No times are reported.")
         return times
 
@@ -251,7 +251,7 @@ def _median(times: list[float]) -> float | None:
     return float(np.median(times)) if times else None
 
 
-def _valid(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> dict[str, Cell]:
+def valid_row(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> dict[str, Cell]:
     """A row of a table; without times if the measurement is not valid."""
     try:
         return measure(rows) | {"valid": "yes"}
@@ -261,7 +261,7 @@ def _valid(name: str, rows: int, measure: Callable[[int], dict[str, Cell]]) -> d
         return {name: rows, "valid": "no: the GPU has too little memory for it"}
 
 
-def _checked(output: StepOutput) -> Tensor:
+def checked_logits(output: StepOutput) -> Tensor:
     """The audio logits. Raises BenchError if they are not finite or all equal."""
     audio = output.audio_logits
     if audio is None or not torch.isfinite(audio).all() or float(audio.float().std()) == 0:
