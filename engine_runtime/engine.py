@@ -24,13 +24,13 @@ import numpy as np
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import Progress
-from engine_runtime.codec.runtime import packet_frames
+from engine_runtime.codec.runtime import packet_frames, tail_frames
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.conversation.user_input import UserInput
-from engine_runtime.cuda.gpu_memory import explain_out_of_memory
+from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.options import EngineOptions
@@ -219,9 +219,13 @@ class Engine:
 
     def _warm_up(self) -> None:
         bundle, rate = self.bundle, self.input_sample_rate
+        self._share_encoder()
         if self.stages.token2mel.is_static:  # on a CPU the reply below is enough
             self.stages.token2mel.warm_up()
-            self.stages.vocoder.warm_up(packet_frames(bundle.flow))
+            sizes = packet_frames(bundle.flow)
+            if self.stages.options.captures_batches:
+                sizes += tail_frames(bundle.flow)
+            self.stages.vocoder.warm_up(sizes)
         noise = np.random.default_rng(0).normal(0.0, 1e-3, rate).astype(np.float32)
         codes = bundle.flow.first_chunk_codes + bundle.flow.chunk_codes + bundle.flow.look_ahead_codes
         for modality in Modality:
@@ -234,6 +238,19 @@ class Engine:
             for _ in turn.commit(modality, params):
                 pass
             self.end_conversation(conversation)
+
+    def _share_encoder(self) -> None:
+        """Give the streams of the speech encoder common buffers, so that it takes several in one captured
+        call."""
+        tokenizer, options = self.stages.speech_tokenizer, self.stages.options
+        if not (options.captures_batches and options.max_batch_size > 1 and tokenizer.calls.is_capturing):
+            return
+        if tokenizer.takes_batches and tokenizer.pool is None:
+            # Half of the users listen, but a stream belongs to a conversation until its next turn.
+            free, _ = memory_of(tokenizer.calls.device)
+            slots = min(2 * options.max_batch_size, free // 2 // tokenizer.stream_bytes - 1)
+            if slots >= 1:
+                tokenizer.use_pool(slots, options.max_batch_size)
 
     def close(self) -> None:
         """Stop all work and release the memory. The engine cannot be used afterwards."""

@@ -91,12 +91,16 @@ class StreamWork:
     work: Work
     stream: ExecutionStream
     is_fetched: bool = False
-    is_ready: bool = True
 
     @property
     def stage(self) -> Stage:
         """See `Work`."""
         return self.work.stage
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`."""
+        return self.work.is_ready
 
     @property
     def batch_key(self) -> Hashable:
@@ -205,15 +209,17 @@ class _StreamCopy:
 
 class StreamExecution:
     """Runs stages on a CUDA stream. One per reply: the constructor synchronizes once to set the origin of its
-    times."""
+    times, with the stream `idle`, on which nothing else runs."""
 
-    def __init__(self, stream: torch.cuda.Stream, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, stream: torch.cuda.Stream, idle: torch.cuda.Stream, clock_ns: Callable[[], int]
+    ) -> None:
         self._stream = stream
         stream.wait_stream(
             torch.cuda.current_stream(stream.device)
         )  # for tensors loaded or reset on that stream
         self._origin = torch.cuda.Event(enable_timing=True)
-        self._origin.record(stream)
+        self._origin.record(idle)
         self._origin.synchronize()
         self._begun_ns = clock_ns()
 

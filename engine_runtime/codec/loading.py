@@ -140,6 +140,8 @@ def load_token2mel(
         dtype=dtype,
         device=device,
         static_bytes=runtime.cache_bytes(),
+        # A reply is spoken by a stream; about half of the conversations speak.
+        streams=1 if options.trt_codec or options.max_batch_size == 1 else 2 * options.max_batch_size,
         calls=runtime.calls,
         # No Triton kernels in float32: on an H200 a packet takes 225 ms with them and 66 ms with cuBLAS.
         triton=runtime.triton and dtype != torch.float32,

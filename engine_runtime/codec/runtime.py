@@ -21,6 +21,8 @@ from engine_runtime.options import EngineOptions
 
 CACHE_SHARE = 10
 """Maximum share of the device's memory for the flow's caches."""
+CACHE_SHARE_OF_MANY = 5
+"""The same for several conversations at once."""
 _RESERVE = 400_000_000
 """Bytes reserved for later allocations: the vocoder, captured graphs, activations. The released model takes
 about 300 MB."""
@@ -34,6 +36,7 @@ class CodecRuntime:
     calls: GraphedCalls | None = None
     graphed: GraphedFrames | None = None
     triton: bool = False
+    cache_share: int = CACHE_SHARE
     keep_state: bool = False
     """Whether a vocoder may keep the state of its levels, which captures and engines do not support."""
 
@@ -43,7 +46,7 @@ class CodecRuntime:
         if self.calls is None:
             return None
         free, total = memory_of(self.calls.device)
-        return max(0, min(total // CACHE_SHARE, free - _RESERVE))
+        return max(0, min(total // self.cache_share, free - _RESERVE))
 
     def hold_graphs(self) -> None:
         """Stop capturing: an engine is a single launch, and its setup at the first run of a shape must not be
@@ -65,12 +68,13 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
     # higher priority than the language model: the kernels are small, and playback waits for them
     stream = torch.cuda.Stream(device, priority=-1)
     calls = GraphedCalls(device, enabled=options.graphs, stream=stream)
-    frames = frozenset(packet_frames(flow))
+    frames = {*packet_frames(flow), *(tail_frames(flow) if options.captures_batches else ())}
     return CodecRuntime(
-        partial(StreamExecution, stream),
+        partial(StreamExecution, stream, torch.cuda.Stream(device)),
         calls,
-        GraphedFrames(calls, frames),
+        GraphedFrames(calls, frozenset(frames)),
         uses_triton(options.kernels, device),
+        CACHE_SHARE if options.max_batch_size == 1 else CACHE_SHARE_OF_MANY,
     )
 
 
@@ -79,3 +83,10 @@ def packet_frames(flow: FlowSection) -> list[int]:
     chunk, rate = flow.chunk_codes, int(flow.config["upsample"])
     sizes = [-(-size // chunk) * chunk * rate for size in flow.packets]
     return [*sizes, sizes[-1], sizes[-1]]
+
+
+def tail_frames(flow: FlowSection) -> list[int]:
+    """Mel frames of all sizes that the last packet of a reply can have, the largest first."""
+    rate = int(flow.config["upsample"])
+    largest = max(packet_frames(flow)) // rate
+    return [rate * codes for codes in range(largest, 0, -1)]

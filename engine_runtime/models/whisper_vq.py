@@ -128,6 +128,8 @@ class EncoderState:
     keys: Tensor  # [layers, B, heads, max_positions, head_dim]
     values: Tensor  # same shape
     length: int
+    slot: int = -1
+    """Index of its buffers in those of a pool; -1 for buffers of its own."""
 
 
 class CausalConv1d(nn.Conv1d):
@@ -291,6 +293,13 @@ class WhisperVQ(nn.Module):
             values=like.new_zeros(shape),
             length=0,
         )
+
+    @staticmethod
+    def initial_state_of(states: EncoderState, slot: int) -> EncoderState:
+        """The empty caches of one segment among several, in their buffers."""
+        one = slice(slot, slot + 1)
+        keys, values = states.keys[:, one], states.values[:, one]
+        return EncoderState(states.conv1[one], states.conv2[one], keys, values, 0, slot)
 
     def step_hidden(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
         """`encode_hidden` continued: hidden states of the next frames of a segment, and its new caches."""

@@ -8,6 +8,7 @@ thread of its caller; streams do not share state.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from engine_runtime.codec.flow.estimator import EstimatorState
 from engine_runtime.codec.flow.parts import FlowParts
 from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
+from engine_runtime.work import SingleWork
 
 
 @dataclass(slots=True)
@@ -65,6 +67,10 @@ class DynamicFlow:
         if waiting >= to_border + config.look_ahead_codes:
             return to_border
         return min(waiting, to_border) if finishing else 0
+
+    def work(self, state: DynamicState, count: int) -> SingleWork:
+        """See `FlowBackend`."""
+        return SingleWork("flow", partial(self.advance, state, count))
 
     @torch.inference_mode()
     def advance(self, state: DynamicState, count: int) -> Tensor:

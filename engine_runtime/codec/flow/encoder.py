@@ -184,7 +184,7 @@ class EncoderSteps:
 
         x = torch.cat((state.before_up, x), dim=1)
         state.before_up = x[:, -2:]
-        x = self.up_embed(self.up(x).view(1, count * self.config.upsample, -1))
+        x = self.up_embed(self.up(x).view(len(x), count * self.config.upsample, -1))
         x = run(self.up_blocks, x, state.frames)
         return self.project(self.after_norm(x))
 

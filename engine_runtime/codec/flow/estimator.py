@@ -195,7 +195,7 @@ class EstimatorSteps:
     ) -> tuple[Tensor, Tensor]:
         """Contribution of mu, speaker and prompt frames to the first convolution and to its skip connection:
         [B, n, channels] each. Arguments as those of `sample`."""
-        condition = torch.cat((mu, speaker.unsqueeze(1).expand(-1, mu.shape[1], -1), cond), dim=2)
+        condition = torch.cat((mu, speaker.unsqueeze(1).expand(*mu.shape[:2], -1), cond), dim=2)
         if self.batch == 2:
             condition = torch.cat((condition, torch.zeros_like(condition)))
         rows = torch.cat((state.condition, condition), dim=1)

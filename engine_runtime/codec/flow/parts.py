@@ -17,6 +17,7 @@ from engine_runtime.codec.flow.encoder import EncoderSteps
 from engine_runtime.codec.flow.estimator import EstimatorSteps
 from engine_runtime.models.flow import FlowConfig
 from engine_runtime.types import Codes
+from engine_runtime.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class FlowBackend(Protocol):
     def ready(self, state: Any, packet_end: int, finishing: bool) -> int:
         """Number of codes that can be processed now, or 0; the current packet ends before code `packet_end`,
         prompt included."""
+
+    def work(self, state: Any, count: int) -> Work:
+        """`advance` as work of a task."""
 
     def advance(self, state: Any, count: int) -> Tensor:
         """Mel [1, frames, n_mels] (float32) of the next `count` codes, a number returned by `ready`."""

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 class RingCache:
     """Keys and values of all layers that advance together."""
 
+    streams = 1
+
     def __init__(
         self, shape: tuple[int, ...], fixed: int, chunk: int, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 import torch
@@ -34,6 +35,7 @@ from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import FlowConfig
 from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
+from engine_runtime.work import SingleWork
 
 FIRST_BUCKET = 64
 """Codes of the smallest bucket; each further bucket is twice as large."""
@@ -224,6 +226,10 @@ class StaticFlow:
                 return 0
             return max(shape for shape in self.shapes if shape <= missing)
         return min(waiting, self.shapes[-1])
+
+    def work(self, state: StaticState, count: int) -> SingleWork:
+        """See `FlowBackend`."""
+        return SingleWork("flow", partial(self.advance, state, count))
 
     @torch.inference_mode()
     def advance(self, state: StaticState, count: int) -> Tensor:

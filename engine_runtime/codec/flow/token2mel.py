@@ -11,8 +11,7 @@ in the thread of its caller; streams do not share state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -32,7 +31,7 @@ from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.flow.cfm import fixed_noise
 from engine_runtime.options import FlowSchedule
 from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
-from engine_runtime.work import SingleWork, Task, run_alone
+from engine_runtime.work import Task, run_alone
 
 
 class Token2Mel:
@@ -44,7 +43,8 @@ class Token2Mel:
     chunks); the result then differs from the one-shot call. Raises BundleError for mismatched parts.
 
     `static_bytes` selects static caches of at most this total size for all streams, a packet at a time,
-    captured by `calls` (`StaticFlow`); without it, caches are dynamic (`DynamicFlow`).
+    captured by `calls` (`StaticFlow`); without it, caches are dynamic (`DynamicFlow`). With `triton`, equal
+    packets of up to `streams` streams run in one call (`PagedFlow`).
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Token2Mel:
         static_bytes: int | None = None,
         calls: GraphedCalls | None = None,
         triton: bool = False,
+        streams: int = 1,
     ) -> None:
         config = flow.config
         if mel.n_mels != config.n_mels:
@@ -98,10 +99,20 @@ class Token2Mel:
                 device=device,
             )
         self._path: FlowBackend
+        self._capture: Callable[[int], None] | None = None
+        """Captures all graphs of a number of steps; None for dynamic caches."""
         if static_bytes is None:
             self._path = DynamicFlow(parts)
+        elif triton and streams > 1:
+            from engine_runtime.codec.flow.paged import PagedFlow
+
+            self._path = paged = PagedFlow(parts, self.packet_codes, static_bytes, self.steps, calls, streams)
+            self._capture = paged.warm_up
         else:
-            self._path = StaticFlow(parts, self.packet_codes, static_bytes, self.steps, calls, triton=triton)
+            self._path = static = StaticFlow(
+                parts, self.packet_codes, static_bytes, self.steps, calls, triton=triton
+            )
+            self._capture = static.warm_up
         self._path.start(self.steps)
 
     def stream(self, n_steps: int | None = None) -> Token2MelStream:
@@ -131,12 +142,12 @@ class Token2Mel:
     @property
     def is_static(self) -> bool:
         """Whether the caches have a fixed size."""
-        return isinstance(self._path, StaticFlow)
+        return self._capture is not None
 
     def warm_up(self) -> None:
         """Capture all graphs, if graphs are enabled."""
-        if isinstance(self._path, StaticFlow):
-            self._path.warm_up(self.steps)
+        if self._capture is not None:
+            self._capture(self.steps)
 
     def _prompt_mel(self, prompt: VoicePrompt | None) -> Tensor:
         """The prompt's mel as [1, frames, n_mels]; raises BundleError if its length does not match its
@@ -220,7 +231,7 @@ class Token2MelStream:
         stage._path.push(state, stage._checked(codes))
         while count := stage._path.ready(state, self._packet_end, finishing):
             prompt_frames = max(stage.prompt_codes * stage.frames_per_code - state.position, 0)
-            frames = yield SingleWork("flow", partial(stage._path.advance, state, count))
+            frames = yield stage._path.work(state, count)
             mel = frames[:, prompt_frames:]
             if mel.shape[1]:
                 self._held.append(mel)

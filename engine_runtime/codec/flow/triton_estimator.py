@@ -17,13 +17,14 @@ from engine_runtime.codec.flow.estimator import (
     _Level,
 )
 from engine_runtime.codec.flow.packed_weights import Affine, Norm, Windowed
+from engine_runtime.codec.flow.paged_cache import PagedCache
 from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.codec.flow.triton_blocks import (
-    LAUNCHES,
     attend,
     cut,
     feed_forward,
     grid,
+    launch_of,
     linear_add,
     project,
     tile,
@@ -48,7 +49,7 @@ class TritonEstimator:
         sizes = [row.numel() for row in state.rows[0]]
         # rows for the next packet in separate buffers, because programs still read the old rows
         behind = mu.new_empty((len(state.rows), sum(sizes)))
-        x = noise[0]
+        x = noise
         for step, (_, dt) in enumerate(state.schedule.span):
             fresh = [
                 part.view_as(row)
@@ -56,7 +57,7 @@ class TritonEstimator:
             ]
             x = self._euler_step(state, step, dt, x, fresh, convolved, skipped)
             state.rows[step] = fresh
-        return x[None]
+        return x
 
     def _euler_step(
         self,
@@ -68,7 +69,8 @@ class TritonEstimator:
         convolved: Tensor,
         skipped: Tensor,
     ) -> Tensor:
-        """x float32 [n, n_mels] after one Euler step; `fresh` receives the rows for the next packet."""
+        """x float32 [streams, n, n_mels] after one Euler step; `fresh` receives the rows for the next
+        packet."""
         steps, times = self._steps, state.schedule.times
         rows = iter(zip(state.rows[step], fresh, strict=True))
         layer = step * steps.blocks
@@ -94,7 +96,7 @@ class TritonEstimator:
 
     def _transform(self, level: _Level, x: Tensor, layer: int, cache: object) -> None:
         """The transformer blocks of a level, in place on x [B, n, C]."""
-        assert isinstance(cache, RingCache)
+        assert isinstance(cache, RingCache | PagedCache)
         for index, block in enumerate(level.transformers):
             entry = cache.entry(layer + index)
             q = project(x, block.norm1, block.project, entry, cache)
@@ -114,15 +116,18 @@ class TritonEstimator:
     ) -> Tensor:
         """[B, n, C] of the channels of all `parts`; `rows` are the rows of the previous and for the next
         packet. With `norm`, the first part is mish(norm(part)) + time."""
-        launch, first = LAUNCHES["conv"], parts[0]
-        batch, count, outputs = self._steps.batch, first.shape[-2], conv.weight.shape[0]
+        first = parts[0]
+        count, outputs = first.shape[1], conv.weight.shape[0]
+        batch = first.shape[0] * (self._steps.batch if is_shared else 1)
+        launch = launch_of("conv", batch * count)
         out = conv.weight.new_empty((batch, count, outputs))
         # Pointers disabled by a flag are never read; any tensor serves as a placeholder.
         past, new_past = rows
+        streams = first.shape[0] if is_shared else 1
         conv_rows[grid(launch, batch * count, outputs)](
             first, parts[-1], past, new_past, *((norm.weight, norm.bias) if norm else (out, out)),
             out if time is None else time, conv.weight, out if conv.bias is None else conv.bias,
-            out if add is None else add, out, batch * count, count, norm.eps if norm else 0.0,
+            out if add is None else add, out, batch * count, count, streams, norm.eps if norm else 0.0,
             IN=first.shape[-1], PARTS=len(parts), OUT=outputs, TAPS=PAST + 1, IS_SHARED=is_shared,
             HAS_NORM=norm is not None, HAS_BIAS=conv.bias is not None, HAS_ADD=add is not None,
             TILE=tile(first.shape[-1]), **cut(launch, first),
@@ -140,11 +145,13 @@ class TritonEstimator:
         is_shared: bool = False,
     ) -> Tensor:
         """mish(norm(h)) + skip(parts) [B, n, C], a new buffer."""
-        launch, first, out = LAUNCHES["skip"], parts[0], torch.empty_like(h)
+        first, out = parts[0], torch.empty_like(h)
         num_rows, width = h.shape[0] * h.shape[1], h.shape[2]
+        launch = launch_of("skip", num_rows)
         skip_rows[grid(launch, num_rows, width)](
             h, norm.weight, norm.bias, first, parts[-1], skip.weight, out if skip.bias is None else skip.bias,
-            out if add is None else add, out, num_rows, h.shape[1], norm.eps, IN=first.shape[-1],
+            out if add is None else add, out, num_rows, first.shape[0] * first.shape[1], norm.eps,
+            IN=first.shape[-1],
             PARTS=len(parts), OUT=width, IS_SHARED=is_shared, HAS_BIAS=skip.bias is not None,
             HAS_ADD=add is not None, TILE=tile(first.shape[-1]), OUT_TILE=tile(width),
             **cut(launch, h),
@@ -152,11 +159,11 @@ class TritonEstimator:
         return out
 
     def _euler(self, h: Tensor, norm: Norm, project: Affine, x: Tensor, dt: float) -> Tensor:
-        launch, out = LAUNCHES["step"], torch.empty_like(x)
-        count, bands = x.shape
+        count, bands, out = x.shape[0] * x.shape[1], x.shape[2], torch.empty_like(x)
+        launch = launch_of("step", count)
         step_rows[grid(launch, count, bands)](
             h, norm.weight, norm.bias, project.weight, project.bias, x, out, count, norm.eps,
-            1.0 + self._steps.cfg_rate, dt, IN=h.shape[2], OUT=bands, BATCH=h.shape[0],
+            1.0 + self._steps.cfg_rate, dt, IN=h.shape[2], OUT=bands, BATCH=self._steps.batch,
             TILE=tile(h.shape[2]), **cut(launch, h),
         )  # fmt: skip
         return out

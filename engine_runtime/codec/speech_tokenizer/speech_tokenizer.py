@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
+from engine_runtime.codec.speech_tokenizer.encoder_pool import MOST_STREAMS, EncoderPool
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel, WhisperLogMelStream
 from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -39,8 +40,6 @@ from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
 from engine_runtime.work import Stage, Task, run_alone
 
-MOST_STREAMS = 64
-"""Streams of one call."""
 MOST_BATCHED_CODES = 4
 """Codes per stream of such a call; more keep the device busy alone."""
 PEAK_LIMIT = 100.0
@@ -81,6 +80,8 @@ class SpeechTokenizer:
         self._own_step = self.step
         self.backend = "torch"
         """Name of the backend of `step`, for reports."""
+        self.pool: EncoderPool | None = None
+        """Common buffers of the streams created from now on, for captured calls of several."""
 
     @property
     def sample_rate(self) -> int:
@@ -147,6 +148,9 @@ class SpeechTokenizer:
     @torch.inference_mode()
     def encode_step(self, mel: Tensor, state: EncoderState) -> tuple[Codes, EncoderState]:
         """Codes of the next frames of a segment [n_mels, T], and its new caches."""
+        if self._is_pooled(mel, [state]):
+            ((codes, state),) = self.encode_batch([mel], [state])
+            return codes, state
         hidden, state = self.step(mel.to(self.dtype)[None], state)
         if hidden.shape[1] > 1:
             return _to_codes(self.model.quantize(hidden)), state
@@ -162,9 +166,30 @@ class SpeechTokenizer:
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> list[tuple[Codes, EncoderState]]:
         """As `encode_step`, for the next frames of several segments, equally many."""
-        hidden, following = step_batch(self.model, torch.stack(list(mels)).to(self.dtype), states)
-        codes = self.model.quantize(hidden).cpu()
+        mel = torch.stack(list(mels)).to(self.dtype)
+        if self.pool is not None and self._is_pooled(mels[0], states):
+            codes, following = self.pool.step(mel, states)
+        else:
+            hidden, following = step_batch(self.model, mel, states)
+            codes = self.model.quantize(hidden)
+        codes = codes.cpu()
         return [(_checked(one), state) for one, state in zip(codes.numpy(), following, strict=True)]
+
+    def _is_pooled(self, mel: Tensor, states: Sequence[EncoderState]) -> bool:
+        is_short = mel.shape[1] <= MOST_BATCHED_CODES * self.model.config.frames_per_code
+        return self.takes_batches and is_short and all(state.slot >= 0 for state in states)
+
+    def use_pool(self, slots: int, most_streams: int) -> None:
+        """Keep the caches of up to `slots` streams in common buffers, and capture calls of up to
+        `most_streams`. For streams created afterwards."""
+        self.pool = EncoderPool(self.model, slots, self.calls)
+        self.pool.warm_up(most_streams)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of the caches of a stream."""
+        config, like = self.model.config, self.model.encoder.conv1.weight
+        return 2 * config.layers * config.max_positions * config.d_model * like.element_size()
 
     def stream(self) -> SpeechTokenizerStream:
         """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` it to reuse
@@ -216,7 +241,8 @@ class SpeechTokenizerStream:
             tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.calls
         )
         # Steps write to its buffers but never change the state object, so each segment starts from it.
-        self._segment_start = tokenizer.model.initial_state()
+        pooled = None if tokenizer.pool is None else tokenizer.pool.state(self)
+        self._segment_start = pooled or tokenizer.model.initial_state()
         self.reset()
 
     @property

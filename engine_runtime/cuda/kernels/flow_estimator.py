@@ -85,14 +85,14 @@ def _put(total, bias, add, out, rows, is_row, outputs, is_output, OUT: tl.conste
 
 
 # Without this, Triton would recompile for the divisibility of numbers that differ between packets.
-@triton.jit(do_not_specialize=["num_rows", "count", "capacity"])
-def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows, count, capacity, eps,
-                 IN: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, QUERIES: tl.constexpr,
-                 HAS_BIAS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+@triton.jit(do_not_specialize=["num_rows", "count", "capacity", "streams"])
+def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows, count, capacity,
+                 streams, eps, IN: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
+                 QUERIES: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
                  COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of all outputs). layer_norm(x) @ weight.T + bias, weight [(QUERIES + 2) HEADS
-    DIM, IN]: queries to q_out [QUERIES, num_rows, HEADS DIM], keys and values to cache [2, batch, HEADS,
-    capacity, DIM] at slots [count]."""
+    DIM, IN]: queries to q_out [QUERIES, num_rows, HEADS DIM], keys and values to cache [2, batch / streams,
+    HEADS, capacity, DIM] at slots [streams, count]."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, (QUERIES + 2) * HEADS * DIM, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
@@ -108,21 +108,24 @@ def project_rows(x, norm, norm_bias, weight, bias, slots, q_out, cache, num_rows
     inside = is_row[:, None] & is_output[None, :]
     to = (part * num_rows + rows[:, None]) * (HEADS * DIM) + (outputs % (HEADS * DIM))[None, :]
     tl.store(q_out + to, result, mask=inside & (part < QUERIES))
-    slot = tl.load(slots + rows % count, mask=is_row, other=0).to(tl.int32)[:, None]
+    each = streams * count
+    slot = tl.load(slots + rows % each, mask=is_row, other=0).to(tl.int32)[:, None]
     head = ((outputs % (HEADS * DIM)) // DIM)[None, :]
-    batches = num_rows // count
-    place = (((part - QUERIES) * batches + (rows // count)[:, None]) * HEADS + head) * capacity + slot
+    place = (
+        ((part - QUERIES) * (num_rows // each) + (rows // each)[:, None]) * HEADS + head
+    ) * capacity + slot
     tl.store(cache + place * DIM + (outputs % DIM)[None, :], result, mask=inside & (part >= QUERIES))
 
 
-@triton.jit(do_not_specialize=["batches", "count", "bucket", "capacity", "num_distances"])
-def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, bucket, capacity, num_distances,
-                softmax_scale, HEADS: tl.constexpr, DIM: tl.constexpr, HAS_DISTANCES: tl.constexpr,
-                DIM_TILE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-                USES_PDL: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["batches", "count", "bucket", "capacity", "num_distances", "streams"])
+def attend_rows(q, cache, seen, distances, distance_of, places, out, batches, count, bucket, capacity,
+                num_distances, streams, softmax_scale, HEADS: tl.constexpr, DIM: tl.constexpr,
+                HAS_DISTANCES: tl.constexpr, IS_PAGED: tl.constexpr, DIM_TILE: tl.constexpr,
+                ROWS: tl.constexpr, KEYS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (batch * HEADS, row tiles of count). q and out [batch * count, HEADS DIM]; cache as above, of
-    which the first `bucket` slots are read; seen [count, bucket] is added to the scores, and so is distances
-    [batch * HEADS, count, num_distances] at the indices distance_of [count, bucket]."""
+    which the first `bucket` slots are read or, if IS_PAGED, the rows places [streams, bucket]; seen [streams,
+    count, bucket] is added to the scores, and so is distances [batch * HEADS, count, num_distances] at the
+    indices distance_of [streams, count, bucket]."""
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, DIM_TILE)
@@ -131,24 +134,29 @@ def attend_rows(q, cache, seen, distances, distance_of, out, batches, count, buc
     inside = is_row[:, None] & is_dim[None, :]
     pdl_wait(USES_PDL)
     query = tl.load(q + at, mask=inside, other=0.0)
-    keys_at = cache + (batch * HEADS + head) * capacity * DIM
-    values_at = keys_at + batches * HEADS * capacity * DIM
+    stream = batch % streams
+    keys_at = cache + (batch // streams * HEADS + head) * capacity * DIM
+    values_at = keys_at + batches // streams * HEADS * capacity * DIM
+    in_bucket = (stream * count + rows)[:, None] * bucket
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     sums = tl.zeros((ROWS, DIM_TILE), tl.float32)
     for start in range(0, bucket, KEYS):
         slots = start + tl.arange(0, KEYS)
         is_slot = slots < bucket
-        place = slots[:, None] * DIM + dims[None, :]
+        source = slots
+        if IS_PAGED:
+            source = tl.load(places + stream * bucket + slots, mask=is_slot, other=0).to(tl.int32)
+        place = source[:, None] * DIM + dims[None, :]
         is_there = is_slot[:, None] & is_dim[None, :]
         key = tl.load(keys_at + place, mask=is_there, other=0.0)
         value = tl.load(values_at + place, mask=is_there, other=0.0)
-        bias = tl.load(seen + rows[:, None] * bucket + slots[None, :],
+        bias = tl.load(seen + in_bucket + slots[None, :],
                        mask=is_row[:, None] & is_slot[None, :], other=float("-inf"))  # fmt: skip
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * softmax_scale + bias.to(tl.float32)
         if HAS_DISTANCES:
             known = is_row[:, None] & is_slot[None, :]
-            far = tl.load(distance_of + rows[:, None] * bucket + slots[None, :], mask=known, other=0)
+            far = tl.load(distance_of + in_bucket + slots[None, :], mask=known, other=0)
             from_row = distances + (tl.program_id(0) * count + rows)[:, None] * num_distances
             scores += tl.load(from_row + far, mask=known, other=0.0).to(tl.float32)
         new_top = tl.maximum(top, tl.max(scores, axis=1))
@@ -209,23 +217,23 @@ def inner_rows(x, norm, norm_bias, weight, bias, out, num_rows, eps, IN: tl.cons
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None] & is_output[None, :])
 
 
-@triton.jit(do_not_specialize=["num_rows", "count"])
-def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add, out, num_rows, count, eps,
-              IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
+@triton.jit(do_not_specialize=["num_rows", "count", "streams"])
+def conv_rows(x, other, past, new_past, norm, norm_bias, time, weight, bias, add, out, num_rows, count,
+              streams, eps, IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
               IS_SHARED: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
               HAS_ADD: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
               COLUMNS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (row tiles, tiles of OUT). Causal convolution of the channels of x, then (PARTS 2) of other; past
     [batch, TAPS - 1, PARTS IN] are the rows before the first, new_past those before the next packet.
 
-    HAS_NORM: the rows are mish(layer_norm(x)) + time. IS_SHARED: x and past are shared by the batch. bias
-    [OUT], add [num_rows, OUT]."""
+    HAS_NORM: the rows are mish(layer_norm(x)) + time. IS_SHARED: x and past have the rows of the first
+    `streams` of the batch, which the others share. bias [OUT], add [num_rows, OUT]."""
     rows, is_row, outputs, is_output = _tile_of(num_rows, OUT, ROWS, COLUMNS)
     columns = tl.arange(0, TILE)
     is_column = columns < IN
     frames, batch = rows % count, rows // count
     if IS_SHARED:
-        sources, pasts, keeps = frames, frames * 0, batch == 0
+        sources, pasts, keeps = rows % (streams * count), batch % streams, batch < streams
     else:
         sources, pasts, keeps = rows, batch, batch >= 0
     total = tl.zeros((ROWS, COLUMNS), tl.float32)

@@ -1,0 +1,131 @@
+"""Caches of many encoder streams in common buffers, and their next codes in one captured call.
+
+In: the next frames of each segment and its state, which names a slot of the pool. Out: codes and new states.
+The reference implementation is a single step (`WhisperVQ.step_hidden`). A call for one code is captured for
+the next larger power of two of its streams and a few lengths; padding uses a spare slot. Runs in the thread
+of its caller.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderLayer, EncoderState, WhisperVQ
+
+SEEN = (256, 512)
+"""Positions that the shorter captures attend to (5 s and 10 s); the longest covers a segment."""
+MOST_STREAMS = 64
+"""Streams of one call."""
+
+
+class EncoderPool:
+    """See the module. `slots` streams have their caches here; `calls` capture the steps."""
+
+    @torch.inference_mode()
+    def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls) -> None:
+        self._model, self._calls = model, calls
+        self._state = model.initial_state(slots + 1)
+        self._spare = slots
+        self._free = list(range(slots))
+        self._padding = model.initial_state_of(self._state, self._spare)
+
+    def state(self, owner: object) -> EncoderState | None:
+        """The state before a segment, in a slot that is free again once the owner was collected; None if all
+        are taken."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        weakref.finalize(owner, self._free.append, slot).atexit = False
+        return self._model.initial_state_of(self._state, slot)
+
+    @torch.inference_mode()
+    def step(self, mel: Tensor, states: Sequence[EncoderState]) -> tuple[Tensor, list[EncoderState]]:
+        """Codes [B, T / frames_per_code] of mel [B, n_mels, T] and the new states, all of this pool."""
+        codes = []
+        following = list(states)
+        for chunk in mel.split(self._model.config.frames_per_code, dim=2):
+            one, following = self._code(chunk, following)
+            codes.append(one)
+        return torch.cat(codes, dim=1), following
+
+    @torch.inference_mode()
+    def warm_up(self, most_streams: int) -> None:
+        """Capture the steps of up to this many streams, in the spare slot."""
+        frames = self._model.config.frames_per_code
+        mel = self._padding.conv1.new_zeros(1, self._model.config.num_mel_bins, frames)
+        size = 1
+        while size < 2 * min(most_streams, MOST_STREAMS):
+            for seen in self._lengths():
+                end = replace(self._padding, length=seen - frames // CONV2_STRIDE)
+                self._code(mel.expand(size, -1, -1), [end] * size)
+            size *= 2
+
+    def _lengths(self) -> list[int]:
+        longest = self._model.config.max_positions
+        return [*(seen for seen in SEEN if seen < longest), longest]
+
+    def _code(self, mel: Tensor, states: Sequence[EncoderState]) -> tuple[Tensor, list[EncoderState]]:
+        count, new = len(states), mel.shape[2] // CONV2_STRIDE
+        ends = [state.length + new for state in states]
+        longest = self._model.config.max_positions
+        if max(ends) > longest:
+            raise ValueError(f"a segment has {longest} positions, not {max(ends)}")
+        size = 1 << (count - 1).bit_length()
+        padded = [*states, *[self._padding] * (size - count)]
+        numbers = torch.tensor([[state.slot, state.length] for state in padded])
+        seen = next(seen for seen in self._lengths() if max(ends) <= seen)
+        codes, conv1, conv2 = self._calls.run_copied(
+            ("encode", size, mel.shape[2], seen),
+            partial(step_slots, self._model, self._state, seen=seen),
+            torch.cat((mel, mel.new_zeros(size - count, *mel.shape[1:]))) if size > count else mel,
+            torch.cat([state.conv1 for state in padded]),
+            torch.cat([state.conv2 for state in padded]),
+            numbers,
+        )
+        return codes[:count], [
+            replace(state, conv1=conv1[at : at + 1], conv2=conv2[at : at + 1], length=end)
+            for at, (state, end) in enumerate(zip(states, ends, strict=True))
+        ]
+
+
+def step_slots(
+    model: WhisperVQ,
+    caches: EncoderState,
+    mel: Tensor,
+    conv1: Tensor,
+    conv2: Tensor,
+    numbers: Tensor,
+    *,
+    seen: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes of the next frames [B, n_mels, T] of several segments, and the caches of both convolutions.
+    `numbers` [B, 2]: slot and length of each; keys and values are written to the slots of `caches`. Shapes
+    depend on mel and `seen` only."""
+    encoder, keep = model.encoder, CONV_KERNEL - 1
+    slots, new = numbers[:, 0], mel.shape[2] // CONV2_STRIDE
+    first = F.gelu(encoder.conv1(mel, conv1))
+    x = F.gelu(encoder.conv2(first, conv2)).transpose(1, 2)
+    positions = numbers[:, 1:] + torch.arange(new, device=mel.device)  # [B, new]
+    x = x + encoder.embed_positions(positions)
+    is_seen = torch.arange(seen, device=mel.device) <= positions[:, :, None]
+    mask = torch.zeros_like(is_seen, dtype=x.dtype).masked_fill_(~is_seen, -math.inf).unsqueeze(1)
+    for index, layer in enumerate(encoder.layers):
+        assert isinstance(layer, EncoderLayer)
+        query, key, value = layer.self_attn.project(layer.self_attn_layer_norm(x))
+        keys, values = caches.keys[index], caches.values[index]
+        keys[slots[:, None], :, positions] = key.transpose(1, 2)
+        values[slots[:, None], :, positions] = value.transpose(1, 2)
+        past = keys[:, :, :seen].index_select(0, slots)
+        scores = query @ past.transpose(2, 3) * query.shape[3] ** -0.5 + mask
+        attended = scores.softmax(dim=-1) @ values[:, :, :seen].index_select(0, slots)
+        x = layer.feed_forward(x + layer.self_attn.merge(attended))
+    return model.quantize(model.pool(x)), mel[:, :, -keep:], first[:, :, -keep:]
