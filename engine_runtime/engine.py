@@ -263,7 +263,7 @@ class Engine:
             self._conversations.clear()
             self.stages.streams.clear()
             self.stages.cpu_threads.restore()
-            self.stages.speech_tokenizer.calls.clear()
+            self.stages.speech_tokenizer.clear_captures()
             self.stages.lm.close()
 
     def _open_turn(

@@ -56,6 +56,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     from app.main import engine_factory
     from engine_runtime import hardware
     from engine_runtime.bench.batched_decode import measure_batched_decode
+    from engine_runtime.bench.batched_flow import measure_batched_flow
     from engine_runtime.bench.bench_user import ProcessorClock, WallClock
     from engine_runtime.bench.ceilings import measure_ceilings
     from engine_runtime.bench.language_model import LMBench
@@ -82,10 +83,14 @@ def run_conversations(arguments: argparse.Namespace) -> int:
         tables = [ceilings.section()]
         if engine.gains_from_batches:
             tables.append(measure_batched_decode(LMBench(engine.stages, ceilings, arguments.repeats)))
+            tables.append(
+                measure_batched_flow(engine.stages.token2mel, hardware.usable_device(options.device))
+            )
         recording = read_question(arguments.question or sample_paths()[0], engine.input_sample_rate)
         clock = ProcessorClock() if arguments.processor_time else WallClock()
+        _print(tables, environment)
         with progress_bar("conversations", len(arguments.conversations)) as progress:
-            tables += measure_simultaneous(
+            measured = measure_simultaneous(
                 engine,
                 recording,
                 arguments.conversations,
@@ -94,14 +99,16 @@ def run_conversations(arguments: argparse.Namespace) -> int:
                 ceilings,
                 progress,
                 batch_invariant=arguments.batch_invariant,
+                report=lambda run: print(run.line(), flush=True),
             )
-    _print(tables, environment)
+    _print(measured)
     if arguments.json:
-        document = {section.title: section.document() for section in tables}
+        document = {section.title: section.document() for section in [*tables, *measured]}
         print(json.dumps({"environment": environment} | document))
     return 0
 
 
-def _print(sections: list[Section], environment: Mapping[str, object]) -> None:
-    print("\n".join(f"# {name}: {value}" for name, value in environment.items()))
+def _print(sections: list[Section], environment: Mapping[str, object] | None = None) -> None:
+    for name, value in (environment or {}).items():
+        print(f"# {name}: {value}")
     print("\n".join(line for section in sections for line in section.lines()), flush=True)

@@ -80,6 +80,15 @@ class SimultaneousRun:
             return False
         return p50_p95([reply.ttfa_ms for reply in heard])[1] <= TARGET_TTFA_MS
 
+    def line(self) -> str:
+        """The most important figures."""
+        row = self.row()
+        ttfa = ", ".join("-" if row[key] is None else f"{row[key]:.0f}" for key in ("ttfa_ms", "ttfa_ms_p95"))
+        return (
+            f"{self.users} users: TTFA p50, p95 {ttfa} ms; {row['gaps']} gaps in {row['replies']} replies, "
+            f"{row['failed']} failed; busy {row['busy']:.2f}"
+        )
+
     def row(self) -> dict[str, Cell]:
         """As a row of the first table."""
         heard = [reply for reply in self.replies if not reply.error]
@@ -154,14 +163,16 @@ def measure_simultaneous(
     progress: Callable[[float], None] = lambda done: None,
     *,
     batch_invariant: bool = False,
+    report: Callable[[SimultaneousRun], None] = lambda run: None,
 ) -> list[Section]:
-    """Both tables. Raises BenchError if no reply was made."""
+    """Both tables; `report` receives each run. Raises BenchError if no reply was made."""
     runs = []
     for number in users:
         runs.append(
             hold_conversations(engine, recording, number, seconds, clock, batch_invariant=batch_invariant)
         )
         progress(len(runs))
+        report(runs[-1])
     if not any(reply.codes for run in runs for reply in run.replies):
         errors = [reply.error for run in runs for reply in run.replies if reply.error]
         raise BenchError(f"No reply was made: {errors[0] if errors else 'no turn was over in time'}.")

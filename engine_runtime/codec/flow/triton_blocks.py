@@ -57,8 +57,18 @@ LAUNCHES_OF_MANY = {
     "skip": Launch(32, 32),
     "step": Launch(32, 16),
 }
+LAUNCHES_OF_MOST = {
+    "project": Launch(64, 64, block=128),
+    "attend": Launch(64, 64, block=64, stages=2),
+    "out": Launch(64, 64, block=64),
+    "inner": Launch(64, 64, block=128),
+    "outer": Launch(64, 64, block=64),
+    "conv": Launch(32, 32),
+    "skip": Launch(32, 32),
+    "step": Launch(32, 16),
+}
 """For the packets of several streams: enough rows to reuse each tile of the weights."""
-_MANY_ROWS = 512
+_MANY_ROWS, _MOST_ROWS = 512, 1600
 
 _MAX_PRELOADED_BYTES = 2048
 """Maximum bytes of a row for which a program loads all of its weights at once, before its input is ready."""
@@ -125,7 +135,9 @@ def feed_forward(x: Tensor, norm: Norm, inner: Affine, outer: Affine, *, is_gelu
 
 def launch_of(kind: str, num_rows: int) -> Launch:
     """The tiling of a kind of product."""
-    return (LAUNCHES if num_rows < _MANY_ROWS else LAUNCHES_OF_MANY)[kind]
+    if num_rows < _MANY_ROWS:
+        return LAUNCHES[kind]
+    return (LAUNCHES_OF_MANY if num_rows < _MOST_ROWS else LAUNCHES_OF_MOST)[kind]
 
 
 def cut(launch: Launch, like: Tensor) -> dict[str, object]:

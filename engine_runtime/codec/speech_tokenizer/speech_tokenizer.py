@@ -23,28 +23,25 @@ from the complete signal. `moss-voice verify` reports how many agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
-from engine_runtime.codec.speech_tokenizer.encoder_pool import MOST_STREAMS, EncoderPool
+from engine_runtime.codec.speech_tokenizer.encode_work import MOST_BATCHED_CODES, EncodeWork
+from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool
+from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams, PendingCodes
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel, WhisperLogMelStream
 from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
+from engine_runtime.codec.speech_tokenizer.spoken_pcm import check_pcm
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.errors import AudioInputError, ExecutorError
+from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
-from engine_runtime.work import Stage, Task, run_alone
-
-MOST_BATCHED_CODES = 4
-"""Codes per stream of such a call; more keep the device busy alone."""
-PEAK_LIMIT = 100.0
-"""Louder samples (40 dB over full scale) are unscaled integers or invalid."""
-
+from engine_runtime.work import Task, run_alone, within
 
 Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
 """mel [1, n_mels, T] and the caches of a segment -> hidden states [1, T / frames_per_code, d], new caches."""
@@ -82,6 +79,10 @@ class SpeechTokenizer:
         """Name of the backend of `step`, for reports."""
         self.pool: EncoderPool | None = None
         """Common buffers of the streams created from now on, for captured calls of several."""
+        self.streams: EncoderStreams | None = None
+        """If the encoder runs beside the language model."""
+        self.feature_calls = self.calls
+        self._latest: PendingCodes | None = None
 
     @property
     def sample_rate(self) -> int:
@@ -175,6 +176,36 @@ class SpeechTokenizer:
         codes = codes.cpu()
         return [(_checked(one), state) for one, state in zip(codes.numpy(), following, strict=True)]
 
+    def start_batch(
+        self, mels: Sequence[Tensor], states: Sequence[EncoderState]
+    ) -> list[tuple[CodesArrival, EncoderState]]:
+        """As `encode_batch` or, for one stream, `encode_step`, without waiting for the codes."""
+        with self.beside(), torch.inference_mode():
+            mel = torch.stack(list(mels)).to(self.dtype)
+            if self.pool is not None and self._is_pooled(mels[0], states):
+                codes, following = self.pool.step(mel, states)
+            elif len(mels) == 1:
+                hidden, state = self.step(mel, states[0])
+                codes, following = self.model.quantize(hidden), [state]
+            else:
+                hidden, following = step_batch(self.model, mel, states)
+                codes = self.model.quantize(hidden)
+            self._latest = pending = PendingCodes(codes, mels)
+        return [(CodesArrival(pending, place), state) for place, state in enumerate(following)]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the device has done all calls that were started."""
+        return self._latest is None or self._latest.is_here
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Context manager around the encoder."""
+        return nullcontext() if self.streams is None else self.streams.encoder()
+
+    def before(self) -> AbstractContextManager[object]:
+        """Context manager around the features."""
+        return nullcontext() if self.streams is None else self.streams.features()
+
     def _is_pooled(self, mel: Tensor, states: Sequence[EncoderState]) -> bool:
         is_short = mel.shape[1] <= MOST_BATCHED_CODES * self.model.config.frames_per_code
         return self.takes_batches and is_short and all(state.slot >= 0 for state in states)
@@ -183,7 +214,18 @@ class SpeechTokenizer:
         """Keep the caches of up to `slots` streams in common buffers, and capture calls of up to
         `most_streams`. For streams created afterwards."""
         self.pool = EncoderPool(self.model, slots, self.calls)
-        self.pool.warm_up(most_streams)
+        if self.calls.is_capturing:
+            # The features are captured apart: graphs of one GraphedCalls wait for each other.
+            self.feature_calls = GraphedCalls(self.calls.device)
+            self.streams = EncoderStreams(self.calls.device)
+            torch.cuda.synchronize(self.calls.device)
+        with self.beside():
+            self.pool.warm_up(most_streams)
+
+    def clear_captures(self) -> None:
+        """Drop all captured graphs."""
+        self.calls.clear()
+        self.feature_calls.clear()
 
     @property
     def stream_bytes(self) -> int:
@@ -197,40 +239,6 @@ class SpeechTokenizer:
         return SpeechTokenizerStream(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodeWork:
-    """The next frames of a segment [n_mels, T]; its result is their codes and the new caches. See `Work`."""
-
-    tokenizer: SpeechTokenizer
-    mel: Tensor
-    state: EncoderState
-    is_ready: bool = True
-
-    @property
-    def stage(self) -> Stage:
-        """See `Work`."""
-        return "encode"
-
-    @property
-    def batch_key(self) -> Hashable:
-        """See `Work`."""
-        is_short = self.mel.shape[1] <= MOST_BATCHED_CODES * self.tokenizer.model.config.frames_per_code
-        can_join = is_short and self.tokenizer.takes_batches
-        return ("encode", id(self.tokenizer), self.mel.shape[1]) if can_join else None
-
-    def fits(self, batch: Sequence[EncodeWork]) -> bool:
-        """See `Work`."""
-        return len(batch) < MOST_STREAMS
-
-    def run(self) -> tuple[Codes, EncoderState]:
-        """See `Work`."""
-        return self.tokenizer.encode_step(self.mel, self.state)
-
-    def run_together(self, batch: Sequence[EncodeWork]) -> list[tuple[Codes, EncoderState]]:
-        """See `Work`."""
-        return self.tokenizer.encode_batch([work.mel for work in batch], [work.state for work in batch])
-
-
 class SpeechTokenizerStream:
     """Incremental codes of arriving speech (see the module docstring)."""
 
@@ -238,7 +246,7 @@ class SpeechTokenizerStream:
     def __init__(self, tokenizer: SpeechTokenizer) -> None:
         self._tokenizer = tokenizer
         self._mel = WhisperLogMelStream(
-            tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.calls
+            tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.feature_calls
         )
         # Steps write to its buffers but never change the state object, so each segment starts from it.
         pooled = None if tokenizer.pool is None else tokenizer.pool.state(self)
@@ -254,7 +262,8 @@ class SpeechTokenizerStream:
     def maximum(self) -> float | None:
         """Maximum of the segment so far, or of the one before: the best `prior` for the next signal. None
         before the first code."""
-        maximum = self._mel.maximum
+        with self._tokenizer.before():
+            maximum = self._mel.maximum
         return maximum if math.isfinite(maximum) else self._previous
 
     def reset(self, prior: float | None = None) -> None:
@@ -267,7 +276,8 @@ class SpeechTokenizerStream:
         self._start_segment(prior)
 
     def _start_segment(self, prior: float | None) -> None:
-        self._mel.reset(prior)
+        with self._tokenizer.before():
+            self._mel.reset(prior)
         self._open: list[int] = []  # codes of this segment
         self._state = self._segment_start
         self._room = self._tokenizer.segment_samples
@@ -277,9 +287,12 @@ class SpeechTokenizerStream:
         AudioInputError as in `check_pcm`."""
         return run_alone(self.push_task(pcm))
 
-    @torch.inference_mode()
     def push_task(self, pcm: Pcm) -> Task[Codes]:
         """As `push`, with the steps of the encoder as work of a task."""
+        return within(self._tokenizer.before, self._push(pcm))
+
+    @torch.inference_mode()
+    def _push(self, pcm: Pcm) -> Task[Codes]:
         pcm = check_pcm(pcm)
         before = len(self._closed) + len(self._open)
         while pcm.size:
@@ -302,9 +315,12 @@ class SpeechTokenizerStream:
         """Codes of the pending samples, as if the speech ended here. The stream is not changed."""
         return run_alone(self.tail_task())
 
-    @torch.inference_mode()
     def tail_task(self) -> Task[Codes]:
         """As `tail`, with the step of the encoder as work of a task."""
+        return within(self._tokenizer.before, self._tail())
+
+    @torch.inference_mode()
+    def _tail(self) -> Task[Codes]:
         codes, _ = yield from self._advance(self._mel.tail())
         return codes
 
@@ -315,29 +331,10 @@ class SpeechTokenizerStream:
     def _advance(self, mel: Tensor) -> Task[tuple[Codes, EncoderState]]:
         if mel.shape[1] == 0:
             return _no_codes(), self._state
-        return (yield EncodeWork(self._tokenizer, mel, self._state))  # type: ignore[no-any-return]
-
-
-def check_pcm(pcm: Pcm) -> Pcm:
-    """Samples [n] as fp32; AudioInputError if not mono, not float, not finite or far too loud."""
-    if pcm.ndim != 1:
-        raise AudioInputError(
-            f"Speech must be one channel of samples, got an array of shape {pcm.shape}. Pass one channel."
-        )
-    if not np.issubdtype(pcm.dtype, np.floating):
-        raise AudioInputError(
-            f"Speech samples must be floating point in [-1, 1], got {pcm.dtype}. Scale integers first."
-        )
-    peak = float(np.abs(pcm).max(initial=0.0))
-    if not np.isfinite(peak):
-        raise AudioInputError(
-            "Speech samples contain NaN or infinity. Check the recording or the driver of the input device."
-        )
-    if peak > PEAK_LIMIT:
-        raise AudioInputError(
-            f"Speech samples reach {peak:.6g}, but full scale is 1.0. Scale integers first."
-        )
-    return np.ascontiguousarray(pcm, dtype=np.float32)
+        codes, state = yield EncodeWork(self._tokenizer, mel, self._state)
+        if isinstance(codes, CodesArrival):
+            codes = _checked((yield codes).numpy())
+        return codes, state
 
 
 def _no_codes() -> Codes:

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from engine_runtime.bundle.bundle import Bundle, VoiceSection
 from engine_runtime.codec.resample import resample
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
-from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, check_pcm
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.speech_tokenizer.spoken_pcm import check_pcm
 from engine_runtime.codec.voice.recording import VoiceSource, cut_speech, voice_section
 from engine_runtime.codec.voice.speaker_encoder import SpeakerEncoder
 from engine_runtime.errors import BundleError

@@ -1,0 +1,66 @@
+"""EncodeWork: the next frames of an encoder stream, as work that those of other streams can join.
+
+In: frames and caches of a segment. Out: codes, or their arrival, and the new caches. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from engine_runtime.codec.speech_tokenizer.encoder_pool import MOST_STREAMS
+from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival
+from engine_runtime.models.whisper_vq import EncoderState
+from engine_runtime.types import Codes
+from engine_runtime.work import Stage
+
+if TYPE_CHECKING:
+    from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+
+MOST_BATCHED_CODES = 4
+"""Codes per stream of such a call; more keep the device busy alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeWork:
+    """The next frames of a segment [n_mels, T]; its result is their codes and the new caches. See `Work`."""
+
+    tokenizer: SpeechTokenizer
+    mel: Tensor
+    state: EncoderState
+
+    @property
+    def stage(self) -> Stage:
+        """See `Work`."""
+        return "encode"
+
+    @property
+    def batch_key(self) -> Hashable:
+        """See `Work`."""
+        is_short = self.mel.shape[1] <= MOST_BATCHED_CODES * self.tokenizer.model.config.frames_per_code
+        can_join = is_short and self.tokenizer.takes_batches
+        return ("encode", id(self.tokenizer), self.mel.shape[1]) if can_join else None
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`: while the device encodes, the next frames gather."""
+        return self.tokenizer.is_free
+
+    def fits(self, batch: Sequence[EncodeWork]) -> bool:
+        """See `Work`."""
+        return len(batch) < MOST_STREAMS
+
+    def run(self) -> tuple[Codes | CodesArrival, EncoderState]:
+        """See `Work`."""
+        if self.tokenizer.streams is None:
+            return self.tokenizer.encode_step(self.mel, self.state)
+        return self.tokenizer.start_batch([self.mel], [self.state])[0]
+
+    def run_together(self, batch: Sequence[EncodeWork]) -> list[Any]:
+        """See `Work`."""
+        tokenizer = self.tokenizer
+        start = tokenizer.encode_batch if tokenizer.streams is None else tokenizer.start_batch
+        return list(start([work.mel for work in batch], [work.state for work in batch]))

@@ -1,0 +1,89 @@
+"""EncoderStreams: the speech encoder beside the language model, on CUDA streams of its own.
+
+In: works of the encoder. Out: codes that arrive later; until then the engine thread runs other work. Features
+have a stream apart, because the host reads their maxima at once. Used by the engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine_runtime.work import Stage
+
+
+class EncoderStreams:
+    """See the module."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._features, self._encoder = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def features(self) -> AbstractContextManager[object]:
+        """Context manager around the features."""
+        return torch.cuda.stream(self._features)
+
+    def encoder(self) -> AbstractContextManager[object]:
+        """Context manager around the encoder, which follows the features computed so far."""
+        self._encoder.wait_stream(self._features)
+        return torch.cuda.stream(self._encoder)
+
+
+class PendingCodes:
+    """A pending copy of the codes of a call to the host. Keeps what the call reads."""
+
+    def __init__(self, codes: Tensor, inputs: Sequence[Tensor]) -> None:
+        self._inputs = inputs
+        self._event: torch.cuda.Event | None = None
+        self._host = codes
+        if codes.device.type == "cuda":
+            self._host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=True)
+            self._host.copy_(codes, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the copy is complete."""
+        return self._event is None or bool(self._event.query())
+
+    def value(self) -> Tensor:
+        """The codes; waits for the copy."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodesArrival:
+    """Waiting for codes; its result is those of one stream. See `Work`."""
+
+    codes: PendingCodes
+    place: int
+    batch_key: Hashable = None
+
+    @property
+    def stage(self) -> Stage:
+        """See `Work`."""
+        return "arrival"
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`."""
+        return self.codes.is_here
+
+    def fits(self, batch: Sequence[Any]) -> bool:
+        """See `Work`."""
+        return False
+
+    def run(self) -> Tensor:
+        """See `Work`."""
+        return self.codes.value()[self.place]
+
+    def run_together(self, batch: Sequence[CodesArrival]) -> list[Tensor]:
+        """See `Work`."""
+        return [work.run() for work in batch]
