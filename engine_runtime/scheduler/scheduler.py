@@ -26,6 +26,7 @@ _SOON_NS = 300_000_000
 _PATIENT: tuple[Stage, ...] = ("encode", "prefill")
 _LEAD_NS = 25_000_000
 """Work of these stages waits for others of its kind until this long before it is due."""
+_NAP_S, _MOST_NAPS = 0.0002, 250
 _CHEAP = 1.25
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
 
@@ -72,6 +73,7 @@ class Scheduler:
         self.times = StageTimes()
         self._clock_ns = clock_ns
         self._running: list[ScheduledTask] = []
+        self._naps = 0
 
     def start(self, task: Task[Any], due_ns: Callable[[], int]) -> ScheduledTask:
         """Begin a task, up to its first work. `due_ns` returns its deadline at any time."""
@@ -92,10 +94,18 @@ class Scheduler:
         return not self._running
 
     def run_once(self) -> None:
-        """Run the most urgent work with what can join it. Does nothing if there is none."""
+        """Run the most urgent work with what can join it. Does nothing if there is none, and only waits a
+        moment while a device is busy with all of it."""
         if not self._running:
             return
         ready = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
+        if ready:
+            self._naps = 0
+        elif self._naps < _MOST_NAPS and len(self._running) > 1:
+            # Not for one of them: another may be ready sooner, or something may begin.
+            self._naps += 1
+            time.sleep(_NAP_S)
+            return
         # Without other work, wait for what was started before.
         waits_until_ns = self._clock_ns() + _LEAD_NS
         batch = self._batch(sorted(ready or self._running, key=lambda one: self._order(one, waits_until_ns)))

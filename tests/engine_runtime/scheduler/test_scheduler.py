@@ -280,3 +280,14 @@ def test_speech_does_not_wait_while_nothing_else_is_ready() -> None:
     scheduler.start(steps(device, "a", given, stage="encode"), lambda: 10_000_000_000)
     scheduler.run_once()
     assert given == ["A"]
+
+
+def test_no_call_waits_for_one_device_while_another_may_be_ready_sooner() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    for name in "ab":
+        scheduler.start(steps(device, name, given, is_ready=False, stage="arrival", most=1), lambda: 0)
+    scheduler.run_once()
+    assert not given, "it returns, so that something else can begin"
+    finish(scheduler)
+    assert given == ["A", "B"], "in the end it waits"
