@@ -27,7 +27,7 @@ _PATIENT: tuple[Stage, ...] = ("encode", "prefill")
 _LEAD_NS = 25_000_000
 """Work of these stages waits for others of its kind until this long before it is due."""
 _NAP_S, _MOST_NAPS = 0.0002, 250
-_CHEAP = 1.25
+_CHEAP = 1.9
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
 
 

@@ -23,6 +23,8 @@ from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderL
 
 SEEN = (256, 512)
 """Positions that the shorter captures attend to (5 s and 10 s); the longest covers a segment."""
+LONG_CODES = (8, 16, 32, 64, 128)
+"""Codes of the captured calls of a single stream, for revisions and speech that has waited."""
 MOST_STREAMS = 64
 """Streams of one call."""
 
@@ -53,9 +55,20 @@ class EncoderPool:
         codes = []
         following = list(states)
         for chunk in mel.split(self._model.config.frames_per_code, dim=2):
-            one, following = self._code(chunk, following)
+            one, following = self._run(chunk, following)
             codes.append(one)
         return torch.cat(codes, dim=1), following
+
+    @torch.inference_mode()
+    def step_many(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState] | None:
+        """`step` of one stream for many codes in one call, padded; None if they do not fit."""
+        frames = self._model.config.frames_per_code
+        codes = next((codes for codes in LONG_CODES if codes * frames >= mel.shape[2]), None)
+        room = (self._model.config.max_positions - state.length) * CONV2_STRIDE
+        if codes is None or codes * frames > room:
+            return None
+        found, (following,) = self._run(F.pad(mel, (0, codes * frames - mel.shape[2])), [state], mel.shape[2])
+        return found, following
 
     @torch.inference_mode()
     def warm_up(self, most_streams: int) -> None:
@@ -66,15 +79,25 @@ class EncoderPool:
         while size < 2 * min(most_streams, MOST_STREAMS):
             for seen in self._lengths():
                 end = replace(self._padding, length=seen - frames // CONV2_STRIDE)
-                self._code(mel.expand(size, -1, -1), [end] * size)
+                self._run(mel.expand(size, -1, -1), [end] * size)
             size *= 2
+        for codes in LONG_CODES:
+            for seen in self._lengths():
+                if seen * CONV2_STRIDE >= codes * frames:
+                    end = replace(self._padding, length=seen - codes * frames // CONV2_STRIDE)
+                    self._run(mel.repeat(1, 1, codes), [end])
 
     def _lengths(self) -> list[int]:
         longest = self._model.config.max_positions
         return [*(seen for seen in SEEN if seen < longest), longest]
 
-    def _code(self, mel: Tensor, states: Sequence[EncoderState]) -> tuple[Tensor, list[EncoderState]]:
-        count, new = len(states), mel.shape[2] // CONV2_STRIDE
+    def _run(
+        self, mel: Tensor, states: Sequence[EncoderState], frames: int | None = None
+    ) -> tuple[Tensor, list[EncoderState]]:
+        """One captured call. The encoder is causal: what follows the first `frames` is padding, and the keys
+        and values of it are written over later."""
+        count, new, keep = len(states), mel.shape[2] // CONV2_STRIDE, CONV_KERNEL - 1
+        wanted = frames or mel.shape[2]
         ends = [state.length + new for state in states]
         longest = self._model.config.max_positions
         if max(ends) > longest:
@@ -83,7 +106,7 @@ class EncoderPool:
         padded = [*states, *[self._padding] * (size - count)]
         numbers = torch.tensor([[state.slot, state.length] for state in padded])
         seen = next(seen for seen in self._lengths() if max(ends) <= seen)
-        codes, conv1, conv2 = self._calls.run_copied(
+        codes, first = self._calls.run_copied(
             ("encode", size, mel.shape[2], seen),
             partial(step_slots, self._model, self._state, seen=seen),
             torch.cat((mel, mel.new_zeros(size - count, *mel.shape[1:]))) if size > count else mel,
@@ -91,9 +114,15 @@ class EncoderPool:
             torch.cat([state.conv2 for state in padded]),
             numbers,
         )
-        return codes[:count], [
-            replace(state, conv1=conv1[at : at + 1], conv2=conv2[at : at + 1], length=end)
-            for at, (state, end) in enumerate(zip(states, ends, strict=True))
+        last = slice(wanted - keep, wanted)
+        return codes[:count, : wanted // self._model.config.frames_per_code], [
+            replace(
+                state,
+                conv1=mel[at : at + 1, :, last],
+                conv2=first[at : at + 1, :, last],
+                length=state.length + wanted // CONV2_STRIDE,
+            )
+            for at, state in enumerate(states)
         ]
 
 
@@ -106,11 +135,11 @@ def step_slots(
     numbers: Tensor,
     *,
     seen: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes of the next frames [B, n_mels, T] of several segments, and the caches of both convolutions.
-    `numbers` [B, 2]: slot and length of each; keys and values are written to the slots of `caches`. Shapes
-    depend on mel and `seen` only."""
-    encoder, keep = model.encoder, CONV_KERNEL - 1
+) -> tuple[Tensor, Tensor]:
+    """Codes of the next frames [B, n_mels, T] of several segments, and the outputs of the first convolution
+    [B, d, T]. `numbers` [B, 2]: slot and length of each; keys and values are written to the slots of
+    `caches`. Shapes depend on mel and `seen` only."""
+    encoder = model.encoder
     slots, new = numbers[:, 0], mel.shape[2] // CONV2_STRIDE
     first = F.gelu(encoder.conv1(mel, conv1))
     x = F.gelu(encoder.conv2(first, conv2)).transpose(1, 2)
@@ -128,4 +157,4 @@ def step_slots(
         scores = query @ past.transpose(2, 3) * query.shape[3] ** -0.5 + mask
         attended = scores.softmax(dim=-1) @ values[:, :, :seen].index_select(0, slots)
         x = layer.feed_forward(x + layer.self_attn.merge(attended))
-    return model.quantize(model.pool(x)), mel[:, :, -keep:], first[:, :, -keep:]
+    return model.quantize(model.pool(x)), first

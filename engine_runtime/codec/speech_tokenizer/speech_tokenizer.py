@@ -185,13 +185,21 @@ class SpeechTokenizer:
             if self.pool is not None and self._is_pooled(mels[0], states):
                 codes, following = self.pool.step(mel, states)
             elif len(mels) == 1:
-                hidden, state = self.step(mel, states[0])
-                codes, following = self.model.quantize(hidden), [state]
+                codes, state = self._encode_many(mel, states[0])
+                following = [state]
             else:
                 hidden, following = step_batch(self.model, mel, states)
                 codes = self.model.quantize(hidden)
             self._latest = pending = PendingCodes(codes, mels)
         return [(CodesArrival(pending, place), state) for place, state in enumerate(following)]
+
+    def _encode_many(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
+        if self.pool is not None and self.takes_batches and state.slot >= 0:
+            found = self.pool.step_many(mel, state)
+            if found is not None:
+                return found
+        hidden, state = self.step(mel, state)
+        return self.model.quantize(hidden), state
 
     @property
     def is_free(self) -> bool:

@@ -102,3 +102,24 @@ def test_a_tokenizer_with_a_pool_gives_the_same_codes(model: WhisperVQ) -> None:
         found.append([[*stream.codes, *stream.tail().tolist()] for stream in streams])
     assert found[0] == found[1]
     assert len(found[0][0]) == 13
+
+
+@torch.inference_mode()
+def test_many_codes_in_one_padded_call_equal_a_single_step(model: WhisperVQ) -> None:
+    pool = pool_of(model, slots=1)
+    pooled, alone = Owner(pool).state, model.initial_state()
+    for seed, count in enumerate((11, 1, 20)):
+        mel = frames(model, count, seed)
+        found = pool.step_many(mel, pooled)
+        assert found is not None
+        codes, pooled = found
+        hidden, alone = model.step_hidden(mel, alone)
+        assert torch.equal(codes, model.quantize(hidden))
+        assert pooled.length == alone.length
+        torch.testing.assert_close(pooled.conv1, alone.conv1)
+        torch.testing.assert_close(pooled.conv2, alone.conv2, atol=1e-5, rtol=1e-4)
+        end = alone.length
+        torch.testing.assert_close(
+            pooled.keys[:, :, :, :end], alone.keys[:, :, :, :end], atol=1e-5, rtol=1e-4
+        )
+    assert pool.step_many(frames(model, 40, 9), pooled) is None, "padded to 64 codes it does not fit"
