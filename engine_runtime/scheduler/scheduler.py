@@ -5,8 +5,8 @@ tasks that can run in the same call (decode steps of all speakers, prefill rows 
 the call and gives every task its result; a task that needs more work waits again.
 
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
-Speech of users who go on speaking can wait: it runs while nothing else is ready, or shortly before it is due,
-together with that of all others.
+Speech of users who go on speaking waits until shortly before it is due, and then runs together with that of
+all others.
 Others join a call in the same order: those due soon always, those with time left only where that is cheap,
 so that they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task
 whose work fails gets the error. No lock is held. Engine thread.
@@ -98,7 +98,9 @@ class Scheduler:
         moment while a device is busy with all of it."""
         if not self._running:
             return
-        ready = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
+        waits_until_ns = self._clock_ns() + _LEAD_NS
+        able = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
+        ready = [scheduled for scheduled in able if not self._can_wait(scheduled, waits_until_ns)]
         if ready:
             self._naps = 0
         elif self._naps < _MOST_NAPS and len(self._running) > 1:
@@ -107,8 +109,9 @@ class Scheduler:
             time.sleep(_NAP_S)
             return
         # Without other work, wait for what was started before.
-        waits_until_ns = self._clock_ns() + _LEAD_NS
-        batch = self._batch(sorted(ready or self._running, key=lambda one: self._order(one, waits_until_ns)))
+        first = min(ready or able or self._running, key=_order)
+        others = [scheduled for scheduled in able if scheduled is not first]
+        batch = self._batch([first, *sorted(others, key=_order)])
         works = [_work_of(scheduled) for scheduled in batch]
         try:
             for scheduled, outcome in zip(batch, self._outcomes(works), strict=True):
@@ -116,11 +119,10 @@ class Scheduler:
         finally:
             self._forget_finished()
 
-    def _order(self, scheduled: ScheduledTask, waits_until_ns: int) -> tuple[bool, int]:
-        """Work that can wait after all other; each by its deadline."""
-        due_ns = scheduled.due_ns()
+    def _can_wait(self, scheduled: ScheduledTask, waits_until_ns: int) -> bool:
+        """Whether it is better to gather more of its kind."""
         is_patient = self.is_batching and _work_of(scheduled).stage in _PATIENT
-        return is_patient and due_ns > waits_until_ns, due_ns
+        return is_patient and scheduled.due_ns() > waits_until_ns
 
     def _batch(self, by_deadline: list[ScheduledTask]) -> list[ScheduledTask]:
         """The most urgent task, and those that join it."""
@@ -170,6 +172,11 @@ class Scheduler:
 
     def _forget_finished(self) -> None:
         self._running = [scheduled for scheduled in self._running if not scheduled.is_over]
+
+
+def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
+    """What has arrived goes first, since it only lets tasks continue, then what is due first."""
+    return _work_of(scheduled).stage != "arrival", scheduled.due_ns()
 
 
 def _work_of(scheduled: ScheduledTask) -> Work:

@@ -274,12 +274,26 @@ def test_speech_that_can_wait_is_encoded_together_shortly_before_it_is_due() -> 
     assert device.calls == [*[["speaker"]] * 3, ["a", "b"], *[["speaker"]] * 3]
 
 
-def test_speech_does_not_wait_while_nothing_else_is_ready() -> None:
+def test_the_speech_of_one_user_alone_does_not_wait() -> None:
     device, given = Device(), list[str]()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
     scheduler.start(steps(device, "a", given, stage="encode"), lambda: 10_000_000_000)
     scheduler.run_once()
     assert given == ["A"]
+
+
+def test_what_has_arrived_goes_first_so_that_what_follows_it_runs_together() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+
+    def listener(name: str) -> Task[None]:
+        yield from steps(device, name, given, stage="arrival", most=1)
+        yield from steps(device, name, given, stage="prefill")
+
+    for place, name in enumerate("abc"):
+        scheduler.start(listener(name), lambda place=place: place)
+    finish(scheduler)
+    assert device.calls == [["a"], ["b"], ["c"], ["a", "b", "c"]]
 
 
 def test_no_call_waits_for_one_device_while_another_may_be_ready_sooner() -> None:
