@@ -7,22 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from engine_runtime.work import Stage
 
-if TYPE_CHECKING:
-    from engine_runtime.codec.flow.paged import PagedFlow, PagedState
+
+class PacketFlow(Protocol):
+    """The flow as its works call it; see `PagedFlow`."""
+
+    most_streams: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last packet has been computed."""
+
+    def shape_of(self, count: int) -> int:
+        """The captured packet that holds `count` codes."""
+
+    def advance(self, state: Any, count: int) -> Tensor:
+        """The next packet of a stream."""
+
+    def advance_together(self, packets: Sequence[tuple[Any, int]]) -> list[Tensor]:
+        """The next packets of several streams."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PacketWork:
     """The next packet of a stream; its result is the mel. See `Work`."""
 
-    flow: PagedFlow
-    state: PagedState
+    flow: PacketFlow
+    state: Any
     count: int
 
     @property

@@ -7,28 +7,53 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from engine_runtime.codec.speech_tokenizer.encoder_pool import MOST_STREAMS
-from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival
-from engine_runtime.models.whisper_vq import EncoderState
+from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams
+from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes
 from engine_runtime.work import Stage
 
-if TYPE_CHECKING:
-    from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
-
 MOST_BATCHED_CODES = 4
 """Codes per stream of such a call; more keep the device busy alone."""
+
+
+class Encoding(Protocol):
+    """The tokenizer as its works call it; see `SpeechTokenizer`."""
+
+    model: WhisperVQ
+    streams: EncoderStreams | None
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether several streams can be encoded in one call."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the device has done all calls."""
+
+    def encode_step(self, mel: Tensor, state: EncoderState) -> tuple[Codes, EncoderState]:
+        """Codes of the next frames of a stream."""
+
+    def encode_batch(
+        self, mels: Sequence[Tensor], states: Sequence[EncoderState]
+    ) -> list[tuple[Codes, EncoderState]]:
+        """Codes of the next frames of several streams."""
+
+    def start_batch(
+        self, mels: Sequence[Tensor], states: Sequence[EncoderState]
+    ) -> list[tuple[CodesArrival, EncoderState]]:
+        """The same without waiting for the codes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodeWork:
     """The next frames of a segment [n_mels, T]; its result is their codes and the new caches. See `Work`."""
 
-    tokenizer: SpeechTokenizer
+    tokenizer: Encoding
     mel: Tensor
     state: EncoderState
 
