@@ -75,6 +75,7 @@ def test_the_child_gets_the_options_of_the_settings(nano_bundle: Path, tmp_path:
         assert found.engine == wanted.engine
 
 
+@pytest.mark.slow
 def test_a_conversation_with_a_child_that_ends_with_it(scripted: Path) -> None:
     user, children = run_worker(scripted)
     user.ask(1, "hello")
@@ -85,6 +86,7 @@ def test_a_conversation_with_a_child_that_ends_with_it(scripted: Path) -> None:
     assert children[0].status == 0
 
 
+@pytest.mark.slow
 def test_others_cannot_use_the_child(scripted: Path) -> None:
     child = EngineProcess(scripted, [])
     try:
@@ -96,6 +98,7 @@ def test_others_cannot_use_the_child(scripted: Path) -> None:
         child.close()
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_reported(scripted: Path) -> None:
     user, children = run_worker(scripted)
     user.ask(1, "hello")

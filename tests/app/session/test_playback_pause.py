@@ -69,6 +69,7 @@ class Rig:
         return np.concatenate(self.heard)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_record_is_the_reply_with_gaps(seed: int) -> None:
     rng = np.random.default_rng(seed)

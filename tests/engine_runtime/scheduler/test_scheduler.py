@@ -178,6 +178,7 @@ def talk(engine: Engine, number: int, found: dict[int, list[ReplyEvent]]) -> Tas
     engine.end_conversation(conversation)
 
 
+@pytest.mark.slow
 def test_conversations_at_once_say_what_each_says_alone(engine: Engine) -> None:
     alone = [
         exchange(engine, engine.new_conversation(), speech(1.0 + 0.1 * n, n), params=LONG) for n in range(3)

@@ -39,6 +39,7 @@ def test_every_size_yields_torchs_numbers(graph: Graph, plan: bytes, is_rtx: boo
         torch.testing.assert_close(outputs, want)
 
 
+@pytest.mark.slow
 def test_tensors_with_strides_are_laid_out_first(graph: Graph, plan: bytes) -> None:
     runner = EngineRunner(graph, plan, double_library(), CPU)
     x, past = torch.randn(4, 4).T[None], torch.randn(16, 8)[::2, ::2]
