@@ -170,6 +170,21 @@ _LISTED: tuple[Any, ...] = (
         "Errors", "A server cannot continue a conversation that was held with a model on this computer."
     ),
     QT_TRANSLATE_NOOP("Errors", "Choose that model in the settings, or begin a new conversation."),
+    QT_TRANSLATE_NOOP("Errors", "%1 cannot be started: %2."),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",
+    ),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "The engine in %1 did not start: %2 Check that this version of the program is installed there, "
+        "with the extra serve: `-m app doctor` examines it.",
+    ),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "The engine's process has ended with status %1: %2 Start the program again; the log file has "
+        "details.",
+    ),
     QT_TRANSLATE_NOOP("Errors", "See the log file for details."),
     QT_TRANSLATE_NOOP("Errors", "The engine failed with an unexpected %1: %2."),
     QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, see the log file for details."),

@@ -566,6 +566,22 @@
         <translation>请重新复制或下载模型包。</translation>
     </message>
     <message>
+        <source>%1 cannot be started: %2.</source>
+        <translation>无法启动 %1：%2。</translation>
+    </message>
+    <message>
+        <source>Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.</source>
+        <translation>请用 --engine-python 指定某个环境的解释器，例如 ~/moss-trt/bin/python。</translation>
+    </message>
+    <message>
+        <source>The engine in %1 did not start: %2 Check that this version of the program is installed there, with the extra serve: `-m app doctor` examines it.</source>
+        <translation>%1 中的引擎没有启动：%2 请确认那里装有本程序的这个版本和 serve 附加组件：`-m app doctor` 可以检查。</translation>
+    </message>
+    <message>
+        <source>The engine&apos;s process has ended with status %1: %2 Start the program again; the log file has details.</source>
+        <translation>引擎进程已结束，状态码 %1：%2 请重新启动程序；详情见日志文件。</translation>
+    </message>
+    <message>
         <source>See the log file for details.</source>
         <translation>日志文件中有更多信息。</translation>
     </message>
