@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 try:
@@ -61,7 +62,7 @@ HEAD_SIZES = {"HEADS": HEADS, "KV_HEADS": KV_HEADS, "DIM": DIM, "TOKENS": TOKENS
 TABLES = {"q_norm": BF16, "k_norm": BF16, "cos": BF16, "sin": BF16, "table": "*i32"}
 OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 
-INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances")
+INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances", "streams")
 WEIGHTS = ("norm", "norm_bias", "weight", "bias", "q", "q_out", "cache", "seen", "distances")
 STAGES = {
     "linear_add_rows": 4,
@@ -195,7 +196,7 @@ def codec_cases(dtype: str) -> Iterator[Case]:
     rows = dict.fromkeys(("x", "other", "past", "new_past", "time", "add", "out", "h", "residual"), dtype)
     weights = dict.fromkeys(WEIGHTS, dtype)
     scalars = dict.fromkeys(("eps", "softmax_scale", "guidance", "dt"), "fp32")
-    types = counts | rows | weights | scalars | {"slots": "*i64", "distance_of": "*i64"}
+    types = counts | rows | weights | scalars | dict.fromkeys(("slots", "distance_of", "places"), "*i64")
     sizes: dict[str, object] = {"ROWS": 16, "COLUMNS": 16}
     plain: dict[str, object] = sizes | {"IN": width, "OUT": width, "TILE": width}
     heads_of = {"HEADS": heads, "DIM": dim, "COLUMNS": 32}
@@ -204,8 +205,9 @@ def codec_cases(dtype: str) -> Iterator[Case]:
     yield project_rows, types, plain | heads_of | encoder, 4
     half = 2 if dtype == FP32 else 1
     attention = {"HEADS": heads, "DIM": dim, "DIM_TILE": dim, "KEYS": 128 // half}
-    for has in (False, True):
-        yield attend_rows, types, attention | {"ROWS": 16, "HAS_DISTANCES": has}, 4
+    for has, is_paged in product((False, True), repeat=2):
+        switched = {"HAS_DISTANCES": has, "IS_PAGED": is_paged}
+        yield attend_rows, types, attention | switched | {"ROWS": 16}, 4
     yield linear_add_rows, types, plain | {"IN": 4 * width, "BLOCK": 256 // half}, 4
     yield linear_add_rows, types, plain | {"IN": 4 * width // half, "BLOCK": 1024 // half}, 4
     yield inner_rows, types, plain | {"OUT": 4 * width, "IS_GELU": True, "COLUMNS": 32}, 4
