@@ -38,6 +38,7 @@ MODELS = Path("_internal", "assets", "bundles")
 # What a package does not say, or not as an SPDX expression; from the licence file that it brings.
 KNOWN = {
     "bigvgan": "MIT",
+    "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary",  # no files: it only requires the wheels that have them
     "protobuf": "BSD-3-Clause",
     "pyinstaller": "GPL-2.0-or-later WITH Bootloader-exception",
     "python-xlib": "LGPL-2.1-or-later",
