@@ -85,11 +85,13 @@ def test_a_class_name_stands_for_one_idea() -> None:
     assert not [name for name, count in Counter(names).items() if count > 1]
 
 
+@pytest.mark.slow
 def test_no_torch_in_the_application() -> None:
     files = [file for file in SOURCES if file.is_relative_to(ROOT / "app")]
     assert not _offenders(lambda file: _top_imports(file) & {"torch", "torchaudio", "transformers"}, files)
 
 
+@pytest.mark.slow
 def test_qt_only_in_the_gui() -> None:
     # The doctor names Qt's version and reports a Qt that cannot be loaded.
     files = [

@@ -142,6 +142,7 @@ def test_every_document_is_listed() -> None:
     assert set(found) == listed
 
 
+@pytest.mark.slow
 def test_every_command_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     refused, count = [], 0
     for document in DOCUMENTS:
@@ -171,6 +172,7 @@ def test_every_option_exists() -> None:
     assert not [f"{document}: {option}" for document, option in named if option not in known]
 
 
+@pytest.mark.slow
 def test_every_subcommand_exists(capsys: pytest.CaptureFixture[str]) -> None:
     """Also of commands that are named without the arguments that they need."""
     unknown, count = [], 0

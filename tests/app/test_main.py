@@ -62,6 +62,7 @@ def test_without_smart_turn_a_note_says_what_ends_a_turn(
     assert line.startswith("moss-voice: Silence alone ends a turn")
 
 
+@pytest.mark.slow
 def test_only_the_beginning_of_a_voice_is_read(
     random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

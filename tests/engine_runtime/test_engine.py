@@ -104,6 +104,7 @@ def test_all_four_ways_equal_the_plain_network(
         assert not any(isinstance(event, ReplyAudio) for event in events)
 
 
+@pytest.mark.slow
 def test_the_sound_of_a_reply_is_that_of_its_codes(engine: Engine) -> None:
     events = exchange(engine, engine.new_conversation(), speech(1.0))
     stages = engine.stages
@@ -131,6 +132,7 @@ def test_the_first_sound_comes_before_the_last_code(engine: Engine) -> None:
     assert len(list(reply)) > 1
 
 
+@pytest.mark.slow
 def test_speech_is_prefilled_while_it_arrives(engine: Engine) -> None:
     seen: list[TimingEvent] = []
     engine.timing.subscribe(seen.append)
@@ -156,6 +158,7 @@ def test_the_reply_does_not_depend_on_how_speech_was_cut(engine: Engine, block: 
     assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
 
 
+@pytest.mark.slow
 def test_a_follow_up_reuses_the_turns_before_and_equals_a_full_prefill(
     bundle: Bundle, engine: Engine
 ) -> None:
@@ -210,6 +213,7 @@ def test_the_same_seed_yields_the_same_codes(engine: Engine) -> None:
     assert codes(5) != codes(6)
 
 
+@pytest.mark.slow
 def test_the_bundle_decides_how_to_sample(engine: Engine) -> None:
     turn = engine.open_turn(engine.new_conversation(), 1)
     turn.push(speech(1.0))
@@ -430,6 +434,7 @@ def test_parts_of_two_models_are_refused(bundle: Bundle) -> None:
         Engine.load(replace(bundle, speech_encoder=encoder))
 
 
+@pytest.mark.slow
 def test_replies_share_the_flow_if_there_is_room_for_one(engine: Engine, bundle: Bundle) -> None:
     """Each sounds as alone, whose turn it is changes with every event."""
     flow, _ = load_flow(bundle, torch.device("cpu"), EngineOptions())

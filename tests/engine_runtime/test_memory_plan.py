@@ -20,6 +20,7 @@ from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 
 
+@pytest.mark.slow
 def test_the_processor_takes_float32(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     bundle = Bundle.open(random_bundle, verify="none")
@@ -32,6 +33,7 @@ def test_the_processor_takes_float32(random_bundle: Path, monkeypatch: pytest.Mo
     assert native == FormatNeed("native", False, need + 600_000_000), "no reserve of a GPU"
 
 
+@pytest.mark.slow
 def test_a_gpu_offers_each_format_with_and_without_compressed_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -72,6 +72,7 @@ def test_a_missing_library_is_named_with_its_purpose(monkeypatch: pytest.MonkeyP
         create_session(model, purpose="hear")
 
 
+@pytest.mark.slow
 def test_a_session_leaves_no_trace_of_telemetry(tmp_path: Path, model: Path) -> None:
     """The library otherwise stores a device id and events below the home folder as soon as it is loaded."""
     environment = {name: value for name, value in os.environ.items() if name not in _QUIET_BY_CHANCE}

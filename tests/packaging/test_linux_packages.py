@@ -102,6 +102,7 @@ def test_a_deb_says_what_it_is_and_depends_on(
 
 
 @_needs("dpkg-shlibdeps")
+@pytest.mark.slow
 def test_what_programs_are_linked_to_is_found(
     linux_packages: ModuleType, frozen: Path, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_what_needs_what_is_listed(sbom: ModuleType, bundle: Path) -> None:
     assert len(needs[bill["metadata"]["component"]["bom-ref"]]) == len(bill["components"])
 
 
+@pytest.mark.slow
 def test_the_same_bundle_gives_the_same_bytes(sbom: ModuleType, bundle: Path) -> None:
     sbom.write(bundle, "0.1.0", DATE)
     first = (bundle / sbom.SBOM).read_bytes()

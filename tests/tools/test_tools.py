@@ -26,12 +26,14 @@ def module(name: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "word"), [("redraw_bench", "seconds"), ("screenshots", "folder")])
+@pytest.mark.slow
 def test_a_tool_explains_itself(name: str, word: str) -> None:
     ended = run(module(name, "--help"))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert word in ended.stdout
 
 
+@pytest.mark.slow
 def test_window_start_says_that_no_window_came() -> None:
     if shutil.which("Xvfb") is None:
         pytest.skip("needs Xvfb")

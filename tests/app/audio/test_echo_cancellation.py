@@ -29,6 +29,7 @@ def syllables(seconds: float, rate: int, seed: int = 0) -> Pcm:
 
 
 @pytest.mark.parametrize(("loss_db", "delay_ms", "skew_ppm"), [(6, 50, 0), (12, 250, 0), (20, 100, 300)])
+@pytest.mark.slow
 def test_an_echo_is_cancelled_and_measured(loss_db: float, delay_ms: float, skew_ppm: float) -> None:
     scene = Scene(EchoRoom(loss_db, delay_ms, skew_ppm), AudioProcessing())
     scene.run(4.0, syllables(4.0, SPEAKER_RATE))
@@ -52,6 +53,7 @@ def test_a_user_is_heard_through_the_echo() -> None:
     assert likeness > 0.5 * float(np.dot(user, user))
 
 
+@pytest.mark.slow
 def test_automatic_is_off_with_headphones_and_changes_no_bit() -> None:
     scene = Scene(EchoRoom(12, 100), AudioProcessing())
     scene.room.echo_gain = 0.0
@@ -66,6 +68,7 @@ def test_automatic_is_off_with_headphones_and_changes_no_bit() -> None:
     assert scene.processor.measurement.state == "no_echo"
 
 
+@pytest.mark.slow
 def test_an_echo_that_begins_later_is_suspected_at_once_and_cancelled() -> None:
     scene = Scene(EchoRoom(12, 100), AudioProcessing())
     scene.room.echo_gain = 0.0

@@ -31,6 +31,7 @@ def library(request: pytest.FixtureRequest) -> EchoLibrary:
     return chosen
 
 
+@pytest.mark.slow
 def test_the_echo_goes_and_the_user_stays(library: EchoLibrary) -> None:
     scene = Scene(EchoRoom(12, 100, 100), AudioProcessing(library=library))
     scene.run(3.0, noise(3.0, SPEAKER_RATE))

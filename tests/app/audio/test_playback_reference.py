@@ -94,6 +94,7 @@ def test_the_reference_is_what_was_played_at_that_time(rate: int) -> None:
     assert np.sqrt((error**2).mean()) < 0.03 * np.sqrt((expected**2).mean())
 
 
+@pytest.mark.slow
 def test_late_callbacks_and_drift_leave_it_aligned() -> None:
     rate, seconds, skew = 48_000, 150.0, 300.0
     signal = noise(seconds + 1, rate)

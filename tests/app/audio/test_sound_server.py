@@ -116,6 +116,7 @@ def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_every_device_has_its_name_and_its_description(pulsectl: type[Server]) -> None:
     with following(SoundServer(lambda: PORTAUDIO)) as server:
         found = server.devices()
@@ -131,6 +132,7 @@ def test_every_device_has_its_name_and_its_description(pulsectl: type[Server]) -
     assert (found.input_in_use, found.output_in_use) == ("", "usb.2")
 
 
+@pytest.mark.slow
 def test_a_monitor_is_used_by_name_only(pulsectl: type[Server]) -> None:
     with following(SoundServer(lambda: PORTAUDIO)) as server:
         inputs = server.devices().inputs
@@ -151,6 +153,7 @@ def test_a_device_is_found_by_name_or_description() -> None:
     assert find(devices, "alsa") is None
 
 
+@pytest.mark.slow
 def test_the_environment_names_the_default(pulsectl: type[Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE_SOURCE", "usb.monitor")
     with following(SoundServer(lambda: PORTAUDIO)) as server:
@@ -158,6 +161,7 @@ def test_the_environment_names_the_default(pulsectl: type[Server], monkeypatch: 
     assert choose(inputs, None, "microphone", platform="linux").name == "usb.monitor"
 
 
+@pytest.mark.slow
 def test_portaudio_lists_the_devices_while_there_is_no_server(pulsectl: type[Server]) -> None:
     pulsectl.is_away = True
     with following(SoundServer(lambda: PORTAUDIO)) as server:
@@ -177,6 +181,7 @@ def test_devices_are_listed_once_without_a_thread(
     assert current_devices() is PORTAUDIO
 
 
+@pytest.mark.slow
 def test_changes_are_followed(pulsectl: type[Server]) -> None:
     with following(SoundServer(lambda: PORTAUDIO)) as server:
         assert len(server.devices().outputs) == 2

@@ -140,6 +140,7 @@ def test_a_model_that_is_not_here_is_measured_with_random_weights(
     assert "voice prompt of 50 codes" in output
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_here_needs_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _bench(tmp_path / "moss-speech") == 1
     assert "no bundle folder" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from app.cli import main
 from app.installed_models import RELEASED
 
 
+@pytest.mark.slow
 def test_a_model_that_was_not_fetched_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     (paths.user_bundles_dir() / RELEASED).mkdir(parents=True)  # a download was begun
     assert main(["devices", RELEASED, "--json"]) == 0

@@ -51,6 +51,7 @@ def test_what_is_not_as_the_bundle_says_is_reported(
 
 
 @pytest.mark.parametrize("options", [[], ["--exact-encoding"]])
+@pytest.mark.slow
 def test_exact_encoding_reaches_the_engine(
     options: list[str], random_bundle: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

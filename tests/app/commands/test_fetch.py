@@ -68,6 +68,7 @@ def test_fetch_load_and_talk(
     assert len(list(paths.voices_dir().iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_inspect_shows_what_was_fetched(
     released_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

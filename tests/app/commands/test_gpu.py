@@ -47,6 +47,7 @@ def store() -> RuntimeStore:
     return RuntimeStore(paths.gpu_runtime_dir())
 
 
+@pytest.mark.slow
 def test_installed_from_a_mirror_shown_and_removed(
     folder: Path, store: RuntimeStore, lock: Lock, capsys: pytest.CaptureFixture[str]
 ) -> None:

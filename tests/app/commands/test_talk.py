@@ -230,10 +230,12 @@ def test_an_empty_text_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -
     assert _refused(capsys, "--text", "   ", "--reply", "text")
 
 
+@pytest.mark.slow
 def test_a_bundle_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no bundle folder" in _refused(capsys, "--text", "hello", "--bundle", tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 

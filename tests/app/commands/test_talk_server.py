@@ -79,6 +79,7 @@ def test_a_server_of_speech_to_speech_is_understood(capsys: pytest.CaptureFixtur
         assert document["turns"][0]["reply"]["text"] == "You said: hello."
 
 
+@pytest.mark.slow
 def test_errors_are_sentences(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOSS_VOICE_SERVER_KEY", "wrong-key-nobody-may-see")
     with RealtimeServer(key=KEY) as server:

@@ -72,6 +72,7 @@ def test_quantize(
         assert "text_layers.0.mlp.fc.prequant_scaling_factor" in content.keys()  # noqa: SIM118
 
 
+@pytest.mark.slow
 def test_what_cannot_be_quantized(
     random_bundle: Path,
     checkpoint: Path,

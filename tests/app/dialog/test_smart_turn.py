@@ -83,6 +83,7 @@ def test_questions_sound_finished_and_less_so_without_their_last_word(detector: 
     assert np.mean(finished) - np.mean(cut) > 0.2, (finished, cut)
 
 
+@pytest.mark.slow
 def test_the_summary_goes_with_what_was_heard(detector: SmartTurn) -> None:
     whole, half = (detector.hear(pcm) for pcm in (sample("10-repeat"), sample("10-repeat")[:16_000]))
     again = detector.hear(sample("10-repeat"))
@@ -95,6 +96,7 @@ def test_the_summary_goes_with_what_was_heard(detector: SmartTurn) -> None:
     assert np.abs(whole.summary - half.summary).max() > 0.1
 
 
+@pytest.mark.slow
 def test_another_version_of_the_network_has_no_summary(
     detector: SmartTurn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,12 +106,14 @@ def test_another_version_of_the_network_has_no_summary(
     assert other.probability == detector.hear(sample("10-repeat")).probability
 
 
+@pytest.mark.slow
 def test_any_length_yields_a_probability(detector: SmartTurn) -> None:
     for samples in (0, 1, 399, 16_000, 200_000):
         assert 0.0 <= detector.probability(np.zeros(samples, np.float32)) <= 1.0
     assert 0.0 <= detector.probability(np.full(16_000, np.nan, np.float32)) <= 1.0
 
 
+@pytest.mark.slow
 def test_a_call_costs_little(detector: SmartTurn) -> None:
     """Far above what it takes (60 ms), to notice only a wrong set-up such as many threads."""
     pcm = sample("10-repeat")

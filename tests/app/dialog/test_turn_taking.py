@@ -273,6 +273,7 @@ def test_every_story_makes_sense(
 
 @examples(100)
 @given(probabilities)
+@pytest.mark.slow
 def test_silence_ends_every_turn(part: list[tuple[float, int]]) -> None:
     scene = Scene()
     for probability, count in part:
@@ -283,6 +284,7 @@ def test_silence_ends_every_turn(part: list[tuple[float, int]]) -> None:
 
 @examples(50)
 @given(probabilities)
+@pytest.mark.slow
 def test_the_report_is_reproducible(part: list[tuple[float, int]]) -> None:
     first, second = Scene(), Scene()
     for probability, count in part:

@@ -58,6 +58,7 @@ def test_without_a_gpu_it_passes_only_where_none_is_needed(tmp_path: Path) -> No
         trial.try_out(folder, needs_gpu=True)
 
 
+@pytest.mark.slow
 def test_a_test_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_TIMEOUT_S", 0.2)
     run = subprocess.run

@@ -43,6 +43,7 @@ def test_without_a_tray_there_is_no_icon(window: MainWindow) -> None:
     assert window.background.tray is None
 
 
+@pytest.mark.slow
 def test_the_icon_says_what_the_badge_says(shown: MainWindow) -> None:
     tray = tray_of(shown)
     pictures = set()
@@ -65,6 +66,7 @@ def test_the_icon_says_what_the_badge_says(shown: MainWindow) -> None:
     assert tray.icon.toolTip() == "MOSS Voice: No microphone"
 
 
+@pytest.mark.slow
 def test_the_menu_does_what_the_window_does(shown: MainWindow, session: ScriptedSession) -> None:
     tray = tray_of(shown)
     tray.run_action.trigger()
@@ -111,6 +113,7 @@ def test_a_closed_window_stays_in_the_tray_if_wanted(shown: MainWindow, session:
     assert closed == [1]
 
 
+@pytest.mark.slow
 def test_a_tray_that_has_gone_does_not_swallow_the_window(
     shown: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_window_that_starts_minimised_is_in_the_tray(shown: MainWindow, is_min
 
 
 @pytest.mark.parametrize("is_minimised", [True, False])
+@pytest.mark.slow
 def test_without_a_tray_it_is_minimised(window: MainWindow, is_minimised: bool) -> None:
     window.hide()
     window.background.show_window(is_minimised=is_minimised)

@@ -72,6 +72,7 @@ def test_a_new_conversation_empties_the_view_after_a_question(
     assert (session.commands, window.transcript.turn_count) == ([NewConversation()], 0)
 
 
+@pytest.mark.slow
 def test_texts_are_copied(window: MainWindow, session: ScriptedSession) -> None:
     feed_turn(window, session, 1, "one")
     trigger(window, 1, "Copy the question")
@@ -93,6 +94,7 @@ def test_a_turn_is_asked_again_or_deleted(window: MainWindow, session: ScriptedS
     assert window.transcript.turn_count == 1
 
 
+@pytest.mark.slow
 def test_the_button_of_a_reply_opens_its_menu(
     window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

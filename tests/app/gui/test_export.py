@@ -34,6 +34,7 @@ def test_timings_are_exported(
     assert not window.banner.isVisible()
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_is_explained(
     window: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_removing_is_confirmed(
     assert installer.asked == ["status", "remove"]
 
 
+@pytest.mark.slow
 def test_the_settings_have_the_page_where_there_is_an_installer(
     qtbot: QtBot, installer: ScriptedInstaller
 ) -> None:

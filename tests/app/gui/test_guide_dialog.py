@@ -53,6 +53,7 @@ def find_gpu(window: MainWindow, bundle: Path, free_gb: int = 20) -> None:
     window.settings.tools.plans.found.emit(str(bundle))
 
 
+@pytest.mark.slow
 def test_its_steps_lead_to_settings_that_fit(
     guide: GuideDialog, window: MainWindow, asked: list[str], nano_bundle: Path, session: ScriptedSession
 ) -> None:
@@ -82,6 +83,7 @@ def test_its_steps_lead_to_settings_that_fit(
     assert window.applied.store.load() == current
 
 
+@pytest.mark.slow
 def test_where_the_released_model_would_fit_is_said_before_its_download(
     guide: GuideDialog, window: MainWindow, nano_bundle: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_where_the_released_model_would_fit_is_said_before_its_download(
     assert released.advice.text().startswith("No GPU of this computer")
 
 
+@pytest.mark.slow
 def test_it_is_skipped_without_a_trace(
     qtbot: QtBot, guide: GuideDialog, window: MainWindow, nano_bundle: Path
 ) -> None:
@@ -105,6 +108,7 @@ def test_it_is_skipped_without_a_trace(
     assert window.applied.current == before
 
 
+@pytest.mark.slow
 def test_a_bundle_that_would_not_load_holds_it_up(guide: GuideDialog, tmp_path: Path) -> None:
     guide.next_button.click()
     guide.model.models.other_choice.setChecked(True)
@@ -114,6 +118,7 @@ def test_a_bundle_that_would_not_load_holds_it_up(guide: GuideDialog, tmp_path: 
     assert guide.next_button.isEnabled()
 
 
+@pytest.mark.slow
 def test_devices_that_come_are_listed(
     guide: GuideDialog, window: MainWindow, session: ScriptedSession
 ) -> None:
@@ -122,6 +127,7 @@ def test_devices_that_come_are_listed(
     assert guide.sound.input_box.findData("new one") > 0
 
 
+@pytest.mark.slow
 def test_the_help_menu_shows_it_again(asked: list[str], window: MainWindow) -> None:
     window.help.guide_action.trigger()
     assert any(isinstance(child, GuideDialog) and child.isVisible() for child in window.children())

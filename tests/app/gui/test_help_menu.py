@@ -15,6 +15,7 @@ from app.gui.main_window import MainWindow
 from app.version import program_version
 
 
+@pytest.mark.slow
 def test_the_log_folder_is_opened(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[QUrl] = []
     monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url) or True)
@@ -25,6 +26,7 @@ def test_the_log_folder_is_opened(window: MainWindow, monkeypatch: pytest.Monkey
     assert str(paths.log_file().parent) in window.notice.text()
 
 
+@pytest.mark.slow
 def test_the_shortcuts_and_the_guide_are_asked_for(qtbot: QtBot, window: MainWindow) -> None:
     window.help.shortcuts_wanted.disconnect()
     window.help.guide_wanted.disconnect()

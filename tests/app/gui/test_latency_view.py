@@ -38,6 +38,7 @@ def tile(view: LatencyView, metric: Metric) -> FigureTile:
     return next(tile for tile in view.tiles if tile.figure is metric)
 
 
+@pytest.mark.slow
 def test_tiles_show_last_value_and_percentiles(view: LatencyView) -> None:
     view.add_events(all_timings())
     view.redraw()
@@ -185,6 +186,7 @@ def test_waterfall_and_its_sum(view: LatencyView) -> None:
         assert f"{stage_name(stage)} {number(waterfall.total_ms(stage), 'ms')} ms" in described
 
 
+@pytest.mark.slow
 def test_the_answers_of_the_detector_are_marks_with_a_definition(view: LatencyView, theme: Theme) -> None:
     assert "perhaps finished" not in view.waterfall.row_text(LatencyStage.ENDPOINTING)
     view.add_events(all_timings())
@@ -238,6 +240,7 @@ def test_interruptions_are_marked_on_the_playback(view: LatencyView) -> None:
     assert len(marks.item.points()) == 0
 
 
+@pytest.mark.slow
 def test_lighter_bars_are_work_before_the_turn_was_sure(view: LatencyView, theme: Theme) -> None:
     view.add_events(all_timings())
     view.redraw()

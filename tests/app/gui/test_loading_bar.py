@@ -10,6 +10,7 @@ from app.session.events import EngineLoading, SessionState, StateChanged
 from tests.doubles.scripted_session import ScriptedSession
 
 
+@pytest.mark.slow
 def test_it_is_shown_while_an_engine_is_loaded(
     qtbot: QtBot, window: MainWindow, session: ScriptedSession
 ) -> None:

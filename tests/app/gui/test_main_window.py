@@ -103,6 +103,7 @@ def test_a_typed_question_is_asked_with_enter(
     assert ready.composer.edit.toPlainText() == ""
 
 
+@pytest.mark.slow
 def test_the_button_of_the_composer_stops_a_reply(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession
 ) -> None:
@@ -252,6 +253,7 @@ def badge_word(window: MainWindow) -> str:
     return window.header.badge.accessibleName().removeprefix("State: ")
 
 
+@pytest.mark.slow
 def test_the_badge_says_that_no_microphone_is_open(ready: MainWindow, session: ScriptedSession) -> None:
     assert badge_word(ready) == "Listening"
     session.feed(DevicesChanged((), ("pulse",), "", "pulse"))
@@ -271,6 +273,7 @@ def test_the_badge_says_that_no_microphone_is_open(ready: MainWindow, session: S
     assert badge_word(ready) == "Listening"
 
 
+@pytest.mark.slow
 def test_a_loudspeaker_that_is_away_is_said_and_noticed(ready: MainWindow) -> None:
     bridge = ready.bridge
     bridge.devices_changed.emit(DevicesChanged(("usb",), (), "usb", ""))
@@ -304,6 +307,7 @@ def test_nobody_is_invited_to_ask_a_session_that_failed(window: MainWindow, sess
     assert "Press Start" not in transcript.welcome.text.text()
 
 
+@pytest.mark.slow
 def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> None:
     session.feed(Counters(2, 480))
     ready.bridge.poll()
@@ -312,6 +316,7 @@ def test_counters_are_visible(ready: MainWindow, session: ScriptedSession) -> No
     assert ready.controls.counters.underruns.property("alert")
 
 
+@pytest.mark.slow
 def test_no_part_is_a_window_of_its_own(qtbot: QtBot, store: PreferenceStore) -> None:
     class Watch(QObject):
         shown: ClassVar[list[str]] = []
@@ -331,6 +336,7 @@ def test_no_part_is_a_window_of_its_own(qtbot: QtBot, store: PreferenceStore) ->
     assert watch.shown == ["MainWindow"]
 
 
+@pytest.mark.slow
 def test_the_volume_is_sent_and_kept(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession, store: PreferenceStore
 ) -> None:
@@ -348,6 +354,7 @@ def test_the_volume_is_sent_and_kept(
     assert again.controls.volume.value() == 90
 
 
+@pytest.mark.slow
 def test_clear_starts_counters_and_exported_timings_over(ready: MainWindow, session: ScriptedSession) -> None:
     session.feed(Counters(2, 480), Timing(TimingEvent("first_audio", 1, 0, 1_000_000, "engine")))
     ready.bridge.poll()
@@ -363,6 +370,7 @@ def test_clear_starts_counters_and_exported_timings_over(ready: MainWindow, sess
     assert counters.sizeHint().width() <= counters.minimumWidth()  # so the bar does not shift
 
 
+@pytest.mark.slow
 def test_the_echo_is_visible_with_its_definition(ready: MainWindow, session: ScriptedSession) -> None:
     for echo, text in (
         (EchoMeasurement("cancelling"), "echo not measured"),
@@ -437,6 +445,7 @@ def test_closing_stops_the_session_and_keeps_the_geometry(
     assert not window.bridge._timer.isActive()
 
 
+@pytest.mark.slow
 def test_every_control_has_a_name_for_screen_readers(ready: MainWindow) -> None:
     from PySide6.QtWidgets import QAbstractButton, QComboBox, QPlainTextEdit
 

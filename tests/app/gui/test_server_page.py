@@ -42,6 +42,7 @@ def test_a_key_goes_with_its_address(qtbot: QtBot) -> None:
         ("ws://a.example.org", "key", "without encryption"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_used_is_not_accepted(qtbot: QtBot, address: str, key: str, reason: str) -> None:
     dialog = SettingsDialog(Preferences(), None)
     qtbot.addWidget(dialog)

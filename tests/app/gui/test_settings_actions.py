@@ -20,6 +20,7 @@ def released() -> Model:
     return find_models()[-1]
 
 
+@pytest.mark.slow
 def test_what_is_accepted_in_the_dialog_is_applied(
     window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,6 +36,7 @@ def test_what_is_accepted_in_the_dialog_is_applied(
     assert window.applied.current == edited
 
 
+@pytest.mark.slow
 def test_a_download_that_ends_is_announced(window: MainWindow, released: Model) -> None:
     window.settings.tools.jobs.finished.emit(Job("download", released))
     assert window.notice.text() == "moss-speech is downloaded. Choose it in the settings, on the page Model."
@@ -42,6 +44,7 @@ def test_a_download_that_ends_is_announced(window: MainWindow, released: Model) 
     assert (window.banner.message, window.banner.advice) == ("The disk is full.", "Free some space.")
 
 
+@pytest.mark.slow
 def test_a_fatal_error_leads_to_the_settings(
     window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from pytestqt.qtbot import QtBot
 
 from app.gui.main_window import MainWindow
@@ -13,6 +14,7 @@ from app.session.events import Levels
 from tests.doubles.scripted_session import ScriptedSession
 
 
+@pytest.mark.slow
 def test_the_level_is_shown_against_the_threshold(
     qtbot: QtBot, window: MainWindow, session: ScriptedSession
 ) -> None:

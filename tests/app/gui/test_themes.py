@@ -97,6 +97,7 @@ def test_the_style_sheet_names_files_that_exist(qapp: QApplication, theme: Theme
 @pytest.mark.parametrize(
     "name", ["Grüße", "it's", 'a "b"', "100%20", "a & b", "c) d", "e\\f", "x\ny", "plain"]
 )
+@pytest.mark.slow
 def test_icons_are_found_in_any_folder(qapp: QApplication, qtbot: QtBot, tmp_path: Path, name: str) -> None:
     def drawn() -> QImage:
         box = QCheckBox()

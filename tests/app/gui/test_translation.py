@@ -29,6 +29,7 @@ def sources(file: Path) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_every_text_is_translated() -> None:
     for message in ElementTree.parse(TS).getroot().iter("message"):
         text = message.find("translation")
@@ -43,6 +44,7 @@ def test_placeholders_survive_translation() -> None:
         assert sorted(re.findall(r"%\d", source)) == sorted(re.findall(r"%\d", text)), source
 
 
+@pytest.mark.slow
 def test_the_translation_knows_every_text_of_the_code(tmp_path: Path) -> None:
     tool = shutil.which("pyside6-lupdate") or str(Path(sys.executable).parent / "pyside6-lupdate")
     if not Path(tool).is_file():

@@ -61,6 +61,7 @@ def test_a_window_that_is_closed_lets_go(qtbot: QtBot, ready: MainWindow, sessio
     assert session.commands == [HoldToTalk(True), HoldToTalk(False)]
 
 
+@pytest.mark.slow
 def test_the_command_line_wins(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> None:
     settings = SessionSettings(turn_taking=TurnTakingSettings(input_mode="push"))
     window = MainWindow(session, settings, store)
@@ -70,6 +71,7 @@ def test_the_command_line_wins(qtbot: QtBot, session: ScriptedSession, store: Pr
     window.close()
 
 
+@pytest.mark.slow
 def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -> None:
     assert ready.ways.talk_keys == []
     choose(ready, "both", "Ctrl+Alt+Space")
@@ -86,6 +88,7 @@ def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -
     assert "Ctrl+Alt+Space" in ready.controls.talk_button.toolTip()
 
 
+@pytest.mark.slow
 def test_a_hotkey_that_cannot_be_used_is_said_in_the_banner(ready: MainWindow) -> None:
     choose(ready, "push", "Ctrl+Alt+Space")
     assert "X11" in ready.banner.message
@@ -94,6 +97,7 @@ def test_a_hotkey_that_cannot_be_used_is_said_in_the_banner(ready: MainWindow) -
     assert ready.banner.message == ""
 
 
+@pytest.mark.slow
 def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) -> None:
     ready.applied.apply(dataclasses.replace(ready.applied.current, interruption="half_second"))
     session.commands.clear()

@@ -52,6 +52,7 @@ def test_a_session_that_failed_promises_nothing(welcome: Welcome) -> None:
     assert not any(button.isVisibleTo(welcome) for button in welcome.examples)
 
 
+@pytest.mark.slow
 def test_an_example_is_asked_with_a_click(qtbot: QtBot, window: MainWindow, session: ScriptedSession) -> None:
     session.feed(EngineReady("nano", 2.4, 16_000, 24_000, NANO))
     window.bridge.poll()
@@ -63,6 +64,7 @@ def test_an_example_is_asked_with_a_click(qtbot: QtBot, window: MainWindow, sess
     assert session.commands[-1] == AskText("What is three plus four?")
 
 
+@pytest.mark.slow
 def test_a_chinese_window_says_that_nano_speaks_english_only(
     window: MainWindow, session: ScriptedSession
 ) -> None:

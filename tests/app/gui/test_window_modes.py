@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -25,6 +26,7 @@ from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
 
 
+@pytest.mark.slow
 def test_the_latency_view_is_hidden_and_stays_so(
     qtbot: QtBot, window: MainWindow, store: PreferenceStore
 ) -> None:
@@ -57,6 +59,7 @@ def test_a_view_that_is_dragged_away_is_hidden_and_leaves_no_sliver(window: Main
     assert window.splitter.sizes()[1] >= NARROWEST
 
 
+@pytest.mark.slow
 def test_the_latency_view_is_detached_and_put_back(window: MainWindow) -> None:
     modes, width = window.modes, window.latency.width()
     window.shortcuts.made["Shift+F9"].activated.emit()
@@ -77,6 +80,7 @@ def test_the_latency_view_is_detached_and_put_back(window: MainWindow) -> None:
     assert not window.header.detach_action.isChecked()
 
 
+@pytest.mark.slow
 def test_a_detached_view_comes_and_goes_with_the_window_and_stays_detached(
     qtbot: QtBot, window: MainWindow, store: PreferenceStore
 ) -> None:
@@ -102,6 +106,7 @@ def test_a_detached_view_comes_and_goes_with_the_window_and_stays_detached(
     assert again.latency.width() >= NARROWEST
 
 
+@pytest.mark.slow
 def test_the_compact_window_takes_the_place_of_the_large_one(window: MainWindow) -> None:
     compact = window.modes.compact
     window.header.compact_button.click()

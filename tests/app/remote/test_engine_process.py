@@ -124,6 +124,7 @@ def test_a_child_that_does_not_start_says_why(
         EngineProcess(interpreter(script), [])
 
 
+@pytest.mark.slow
 def test_no_interpreter(tmp_path: Path, nano_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["talk", "--engine-python", str(tmp_path / "none"), "--text", "hello"]) == 1
     assert "cannot be started: No such file" in capsys.readouterr().err

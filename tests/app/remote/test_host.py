@@ -92,6 +92,7 @@ def test_a_server_that_comes_back_goes_on_with_the_conversation() -> None:
         assert user.done()[-1].finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_is_given_up() -> None:
     with RealtimeServer() as server, client(server, give_up_s=0.2) as user:
         user.until(lambda: user.of(Loaded))
@@ -114,6 +115,7 @@ def test_a_key_that_is_refused_after_a_loss_ends_the_attempts() -> None:
         assert "does not accept the key" in user.of(EngineLost)[0].message
 
 
+@pytest.mark.slow
 def test_another_engine_takes_the_place_of_a_server() -> None:
     with RealtimeServer() as server, client(server) as user:
         user.ask(1, "one")

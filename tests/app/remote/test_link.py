@@ -48,6 +48,7 @@ def test_tls_where_there_is_none() -> None:
     assert "ws://" in error.what_to_do
 
 
+@pytest.mark.slow
 def test_a_certificate_of_somebody_else(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=other"]

@@ -64,6 +64,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return any(condition() or looked.wait(0.005) for _ in range(round(LIMIT_S / 0.005)))
 
 
+@pytest.mark.slow
 def test_conversations_take_turns() -> None:
     gate = threading.Event()
     engine = ScriptedEngine(Script(chunks=20))
@@ -105,6 +106,7 @@ def test_a_conversation_that_does_not_fit_is_refused_with_the_reason() -> None:
     assert engine.is_closed
 
 
+@pytest.mark.slow
 def test_memory_and_speed_set_the_number_of_conversations() -> None:
     engine = ScriptedEngine(Script(chunks=1, chunk_s=30.0))
     with running(engine, None) as pool:

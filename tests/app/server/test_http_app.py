@@ -163,6 +163,7 @@ def test_sessions_end_at_their_limits(limits: ConnectionLimits, code: str) -> No
         assert f'moss_voice_sessions_total{{end="{code}"}} 1.0' in rig.client.get("/metrics").text
 
 
+@pytest.mark.slow
 def test_a_message_that_is_too_big_ends_its_session() -> None:
     with server(limits=ConnectionLimits(message_bytes=100)) as rig:
         with rig.client.websocket_connect(PATH) as socket:

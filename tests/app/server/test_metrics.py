@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.server.metrics import merged
@@ -17,6 +18,7 @@ moss_voice_rtf_total_sum 0.5
 """
 
 
+@pytest.mark.slow
 def test_a_single_process_is_unchanged() -> None:
     assert merged({"": _TEXT}) == _TEXT
 

@@ -423,6 +423,7 @@ JSON = st.recursive(
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), JSON)), max_size=8)
 )
+@pytest.mark.slow
 def test_garbage_is_answered_and_leaves_a_session_that_works(messages: list[tuple[str, Event]]) -> None:
     client = Client(Script(chunks=1))
     for kind, fields in messages:

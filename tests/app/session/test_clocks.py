@@ -36,6 +36,7 @@ def test_virtual_time_jumps_while_the_engine_is_idle() -> None:
     assert time.perf_counter() - start_s < 1.0
 
 
+@pytest.mark.slow
 def test_virtual_time_is_real_time_while_the_engine_works() -> None:
     clock = VirtualClock()
     start_s = time.perf_counter()

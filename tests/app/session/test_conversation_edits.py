@@ -48,6 +48,7 @@ def questions_of(folder: Path) -> list[str]:
     return [known.event.text for known in read_transcript(folder) if isinstance(known.event, TurnOpened)]
 
 
+@pytest.mark.slow
 def test_a_deleted_turn_leaves_history_and_transcript() -> None:
     with running(ScriptedEngine(), TEXT) as driver:
         ask(driver, "one", "two", "three")

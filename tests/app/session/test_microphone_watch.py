@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from app.session.commands import Start
 from app.session.events import DeviceNoticed, ErrorRaised, TurnCommitted
@@ -35,6 +36,7 @@ def test_silence_is_told_once() -> None:
     assert watch.notices(50.0, S) == []
 
 
+@pytest.mark.slow
 def test_a_microphone_that_delivers_zeros_is_noticed_and_heard_when_it_works() -> None:
     noise = 1e-4 * np.random.default_rng(1).standard_normal(16_000).astype(np.float32)
     microphone = ScriptedMicrophone(noise, silence(12.0), speech(0.6), silence(2.0))

@@ -381,6 +381,7 @@ def test_unexpected_errors_are_reported_without_a_traceback(call: str) -> None:
     assert not error.is_fatal
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded() -> None:
     def fail() -> ScriptedEngine:
         raise MossVoiceError("The bundle is broken. Get it again.")

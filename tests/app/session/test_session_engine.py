@@ -63,6 +63,7 @@ def test_the_same_seed_yields_the_same_reply(load: Callable[[], Engine], tmp_pat
     assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_text_reply_has_no_sound(load: Callable[[], Engine]) -> None:
     settings = SessionSettings(reply=Modality.TEXT, seed=2)
     (turn,) = run_file(load, wav_in=QUESTION, settings=settings)["turns"]

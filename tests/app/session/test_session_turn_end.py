@@ -124,6 +124,7 @@ def test_who_does_not_go_on_is_answered_at_last(question: Path) -> None:
     assert least_rows(engine) == [2]
 
 
+@pytest.mark.slow
 def test_a_backchannel_is_dropped_quietly(backchannel: Path, question: Path) -> None:
     engine = ScriptedEngine(Script(predictions=(0.02, 0.98)))
     with running(engine, ON, detector=ScriptedDetector(0.99)) as driver:

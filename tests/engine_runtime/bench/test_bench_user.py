@@ -45,6 +45,7 @@ def test_a_clock_of_processor_time_does_not_wait() -> None:
     assert WallClock().now_ns() > 0
 
 
+@pytest.mark.slow
 def test_turns_follow_one_another_and_are_the_same_alone(engine: Engine) -> None:
     clock = ProcessorClock()
     user = BenchUser(engine, speech(1.0), 3, 7, clock)
@@ -80,6 +81,7 @@ def test_audio_that_comes_after_all_was_played_is_a_gap(engine: Engine) -> None:
     assert (reply.audio_s, reply.rtf) == (1.5, pytest.approx(1.0, abs=0.05))
 
 
+@pytest.mark.slow
 def test_an_error_is_noted_and_the_user_goes_on(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls = ProcessorClock(), 0
     step = engine.stages.lm.step

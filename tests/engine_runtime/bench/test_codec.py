@@ -88,6 +88,7 @@ def test_steps_that_do_not_fit_lose_no_others(engine: Engine, monkeypatch: pytes
     assert "5 steps not measured" in section.note
 
 
+@pytest.mark.slow
 def test_no_time_for_a_codec_that_is_stuck(engine: Engine) -> None:
     bands = engine.stages.token2mel.mel.n_mels
     with pytest.raises(BenchError, match="is constant"):

@@ -147,6 +147,7 @@ def test_a_rounded_flow_is_near_enough(nano_bundle: Path, codec_dtype: Dtype) ->
     engine.close()
 
 
+@pytest.mark.slow
 def test_another_flow_yields_no_times(engine: Engine) -> None:
     with pytest.raises(ComparisonError, match=r"the 0.0001 of float32\. No times are reported; check"):
         BENCH.compare(_said_to_be_random(engine, 1), "recompute")

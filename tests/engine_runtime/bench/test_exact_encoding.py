@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from engine_runtime.bench.exact_encoding import measure_exact_encoding
 from engine_runtime.bundle.bundle import Bundle
@@ -13,6 +14,7 @@ from engine_runtime.types import SamplingParams
 PARAMS = SamplingParams(min_new=14, max_new=16)
 
 
+@pytest.mark.slow
 def test_both_kinds_are_measured_and_the_change_is_counted(random_bundle: Path) -> None:
     bundle = Bundle.open(random_bundle)
     # A prior that leaves nothing of the features: each code of a short question is wrong until the commit.

@@ -91,6 +91,7 @@ def test_one_engine_is_gone_before_the_other_is_loaded(
     assert compare is verify or len(verdict.checks) == 6
 
 
+@pytest.mark.slow
 def test_questions_without_a_reply_are_left_out(
     random_bundle: Path, questions: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def test_it_is_the_filter_of_scipy(size: int, rate: int, to: int, seed: int) -> 
 @pytest.mark.parametrize(
     ("rate", "to"), [(44_100, 16_000), (24_000, 16_000), (44_101, 16_000), (8_000, 24_000)]
 )
+@pytest.mark.slow
 def test_usual_rates_and_long_recordings(rate: int, to: int) -> None:
     pcm = np.random.default_rng(0).uniform(-1, 1, 3 * rate).astype(np.float32)
     common = gcd(rate, to)

@@ -130,6 +130,7 @@ def test_a_late_device_says_the_same(engine: Engine, patience: int) -> None:
         assert all(0 < event.duration_ns <= 77 for event in mine)
 
 
+@pytest.mark.slow
 def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engine) -> None:
     steps_before: dict[str, list[int]] = {}
     for name, execution_stream in (("host", HostExecution), ("late", LateDevice(4).execution_stream)):

@@ -95,6 +95,7 @@ def test_a_deleted_turn_never_was(engine: Engine) -> None:
     )
 
 
+@pytest.mark.slow
 def test_deleting_the_latest_turn_ends_it(engine: Engine) -> None:
     conversation = engine.new_conversation()
     exchange(engine, conversation, "one", turn_id=1)
@@ -105,6 +106,7 @@ def test_deleting_the_latest_turn_ends_it(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: "what is it?", lambda: speech(0.9)])
+@pytest.mark.slow
 def test_a_question_is_asked_again(engine: Engine, make: Callable[[], Pcm | str]) -> None:
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1)

@@ -49,6 +49,7 @@ def expected_codes(engine: Engine, *questions: float, params: SamplingParams = G
     return last.codes
 
 
+@pytest.mark.slow
 def test_a_turn_cancelled_while_listening_never_happened(engine: Engine) -> None:
     conversation = engine.new_conversation()
     exchange(engine, conversation, speech(1.0, 0))
@@ -64,6 +65,7 @@ def test_a_turn_cancelled_while_listening_never_happened(engine: Engine) -> None
     assert done(exchange(engine, conversation, speech(1.2, 1))).codes == expected_codes(engine, 1.0, 1.2)
 
 
+@pytest.mark.slow
 def test_an_interrupted_reply_stays_as_far_as_it_was_handed_out(engine: Engine) -> None:
     conversation = engine.new_conversation()
     seen: list[TimingEvent] = []
@@ -141,6 +143,7 @@ def test_cancel_stops_the_work_of_another_thread_within_a_step(engine: Engine) -
 
 
 @pytest.mark.parametrize("delay_ms", [0, 3, 8, 15, 25, 40, 60])
+@pytest.mark.slow
 def test_cancel_at_any_time_from_another_thread(engine: Engine, delay_ms: float) -> None:
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1)
@@ -169,6 +172,7 @@ def test_a_reply_that_is_done_is_not_cancelled(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 1000], ids=["at once", "one event", "two events", "done"])
+@pytest.mark.slow
 def test_the_user_continues_after_all(engine: Engine, taken: int) -> None:
     complete = speech(3.0)
     turn = engine.open_turn(engine.new_conversation(), 1)
@@ -260,6 +264,7 @@ def test_a_reply_that_ends_by_itself(engine: Engine) -> None:
     assert list(reply) == [*expected, *prompt.end_turn()]
 
 
+@pytest.mark.slow
 def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engine) -> None:
     codes = list(range(1, 31))
     spoken, executor = scripted(engine, reply_script(engine, codes), SamplingScript)
@@ -358,6 +363,7 @@ def test_speech_inside_a_text_reply_is_no_sound(engine: Engine) -> None:
     assert Row(special.modality_pad, special.eosp) in conversation.exchanges[0].reply
 
 
+@pytest.mark.slow
 def test_an_error_in_a_step_ends_the_turn_and_keeps_the_conversation(engine: Engine) -> None:
     engine, executor = scripted(engine, reply_script(engine, [1, 2, 3, 4, 5, 6]))
     conversation = engine.new_conversation()
@@ -440,6 +446,7 @@ def test_a_reply_that_is_over_releases_its_voice_at_once(
         gc.enable()
 
 
+@pytest.mark.slow
 def test_events_carry_their_turn(engine: Engine) -> None:
     events = exchange(engine, engine.new_conversation(), speech(1.0), turn_id=42)
     assert {event.turn_id for event in events} == {42}
@@ -487,6 +494,7 @@ def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine,
     check(engine)
 
 
+@pytest.mark.slow
 def test_a_step_has_the_gpu_to_itself_while_no_codec_runs(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

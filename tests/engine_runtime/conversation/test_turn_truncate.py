@@ -69,6 +69,7 @@ def answered(
     ("codes", "more", "heard"),
     [(0, 1, 1), (1, -1, 1), (1, 0, 1), (1, 1, 2), (7, 960, 8), (30, 0, 30), (99, 0, 30)],
 )
+@pytest.mark.slow
 def test_a_complete_reply_is_cut_to_the_codes_whose_audio_had_started(
     engine: Engine, codes: int, more: int, heard: int
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_complete_reply_is_cut_to_the_codes_whose_audio_had_started(
     assert held >= len(ids) - closing - 1
 
 
+@pytest.mark.slow
 def test_a_complete_reply_of_which_nothing_was_heard_never_happened(engine: Engine) -> None:
     engine, _ = scripted(engine, reply_script(engine, CODES))
     conversation = engine.new_conversation()
@@ -100,6 +102,7 @@ def test_a_complete_reply_of_which_nothing_was_heard_never_happened(engine: Engi
     assert turn.push(speech(0.5)) == 0
 
 
+@pytest.mark.slow
 def test_a_second_position_can_only_leave_less(engine: Engine) -> None:
     engine, _ = scripted(engine, reply_script(engine, CODES))
     conversation, unit = engine.new_conversation(), engine.bundle.samples_per_code
@@ -112,6 +115,7 @@ def test_a_second_position_can_only_leave_less(engine: Engine) -> None:
     assert conversation.exchanges == []
 
 
+@pytest.mark.slow
 def test_the_text_is_cut_at_the_same_code(engine: Engine) -> None:
     engine = with_subtitles(engine)
     words = engine.stages.tokenizer.encode("two plus three is five and plus two that makes seven")
@@ -196,6 +200,7 @@ def test_a_cut_that_comes_while_the_engine_is_busy_is_done_before_the_next_turn(
     assert codes_in_history(engine, conversation) == CODES[:2]
 
 
+@pytest.mark.slow
 def test_an_earlier_turn_can_be_cut_while_the_user_speaks_again(engine: Engine) -> None:
     conversation = engine.new_conversation()
     turn = engine.open_turn(conversation, 1)
@@ -217,6 +222,7 @@ def test_an_earlier_turn_can_be_cut_while_the_user_speaks_again(engine: Engine) 
     assert done(list(again.commit(Modality.SPEECH, GREEDY))).codes == said
 
 
+@pytest.mark.slow
 def test_a_forgotten_exchange_that_is_cut_away_does_not_hide_another(engine: Engine) -> None:
     engine, _ = scripted(engine, reply_script(engine, CODES))
     conversation = engine.new_conversation()
@@ -247,6 +253,7 @@ def failed(engine: Engine) -> tuple[Engine, Conversation, Turn]:
     return engine, conversation, turn
 
 
+@pytest.mark.slow
 def test_what_was_heard_before_an_error_stays(engine: Engine) -> None:
     engine, conversation, turn = failed(engine)
     turn.cancel()
@@ -257,6 +264,7 @@ def test_what_was_heard_before_an_error_stays(engine: Engine) -> None:
     assert len(conversation.exchanges) == 2
 
 
+@pytest.mark.slow
 def test_a_failed_turn_does_not_come_back_behind_a_later_one(engine: Engine) -> None:
     engine, conversation, turn = failed(engine)
     answered(engine, conversation, "later")

@@ -155,6 +155,7 @@ def test_the_cache_is_that_of_a_fresh_prefill(exact: Engine) -> None:
 
 
 @pytest.mark.parametrize("seconds", [SHORT_S, 2.0])
+@pytest.mark.slow
 def test_the_user_continues_after_the_commit(exact: Engine, seconds: float) -> None:
     complete, place = with_silence(seconds + 1.0), int(seconds * 16000)
     conversation = exact.new_conversation()
@@ -174,6 +175,7 @@ def started_with(turn: Turn) -> float:
     return turn._input.stream._mel._rule.value
 
 
+@pytest.mark.slow
 def test_a_turn_starts_from_the_maximum_of_the_one_before(streamed: Engine) -> None:
     conversation = streamed.new_conversation()
     first = streamed.open_turn(conversation, 1)
@@ -196,6 +198,7 @@ def test_a_turn_starts_from_the_maximum_of_the_one_before(streamed: Engine) -> N
     assert conversation.expected_maximum == pytest.approx(loud - 2.0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_one_outlier_says_nothing_about_the_next_turn(streamed: Engine) -> None:
     conversation = streamed.new_conversation()
     for gain in (0.1, 0.1, 1.0):
@@ -207,6 +210,7 @@ def test_one_outlier_says_nothing_about_the_next_turn(streamed: Engine) -> None:
     assert started_with(streamed.open_turn(conversation, 4)) == maxima[0]
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_taken_back_says_nothing_about_the_next(streamed: Engine) -> None:
     conversation = streamed.new_conversation()
     exchange(streamed, conversation, with_silence(2.0))
@@ -219,6 +223,7 @@ def test_a_turn_that_is_taken_back_says_nothing_about_the_next(streamed: Engine)
     assert conversation.expected_maximum == loud
 
 
+@pytest.mark.slow
 def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     question = with_silence(SHORT_S)
     alone = streamed.new_conversation()

@@ -90,6 +90,7 @@ def test_the_codec_counts_in_the_numbers_it_runs_in(nano_bundle: Path, codec_dty
         assert codec_bytes(bundle, options) == weights + 2 * config.chunk_codes * code * half // 4
 
 
+@pytest.mark.slow
 def test_the_codec_counts_without_its_files() -> None:
     """With caches for a voice of 4 s (50 codes) and two chunks, at 9.2 MB a code in halves."""
     bundle = describe("moss-speech")

@@ -62,6 +62,7 @@ def test_stages_of_one_call(tiny: tuple[CausalFlow, dict[str, torch.Tensor]]) ->
         assert difference(velocity, cases[f"internal.{step}.out"]) <= MEL_TOLERANCE
 
 
+@pytest.mark.slow
 def test_names_and_shapes_at_full_size() -> None:
     inventory = json.loads((GOLDEN / "inventory_flow.json").read_text())
     with torch.device("meta"):

@@ -203,6 +203,7 @@ def listen(events: ReplyEvents, heard: list[int]) -> Task[None]:
             heard.append(event.pcm.size)
 
 
+@pytest.mark.slow
 def test_cancel_reopen_and_truncate_between_steps(engine: Engine) -> None:
     """While another conversation goes on, which says what it says alone."""
     expected = exchange(engine, engine.new_conversation(), speech(1.1, 1), params=LONG)

@@ -63,6 +63,7 @@ def test_replies_are_seen_too(random_bundle: Path, plain: Checkpoint, calibratio
     assert stages.lm.blocks.num_used == 0
 
 
+@pytest.mark.slow
 def test_prompts_are_laid_out_as_in_a_conversation(random_bundle: Path, plain: Checkpoint) -> None:
     from engine_runtime.engine import Engine
     from engine_runtime.types import Modality

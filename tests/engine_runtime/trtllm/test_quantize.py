@@ -135,6 +135,7 @@ def test_int4_yields_the_weights_times_their_smoothing(
     assert len(factors) == 3  # the two of the gated MLP share theirs
 
 
+@pytest.mark.slow
 def test_it_is_the_same_again(plain: Checkpoint, calibration: Calibration, tmp_path: Path) -> None:
     for name in "ab":
         quantize(plain, tmp_path / name, "int4", calibration)

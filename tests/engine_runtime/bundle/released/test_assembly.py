@@ -77,6 +77,7 @@ def test_it_may_be_made_again_and_from_elsewhere(released: Path, tmp_path: Path)
         _assemble(moved, tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_folders_that_are_in_the_bundle_already_need_no_link(released: Path) -> None:
     bundle = _assemble(released, released)
     assert not (released / "MOSS-Speech").is_symlink()
@@ -117,6 +118,7 @@ def test_an_encoder_that_lacks_a_tensor(released: Path, tmp_path: Path) -> None:
         _assemble(released, tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(released: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FetchError, match=r"cannot be written to .*--to"):

@@ -116,6 +116,7 @@ def test_a_full_ring_and_pages_copied_aside(flow: CausalFlow) -> None:  # noqa: 
         assert np.abs(mel - plain.convert(codes)).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalFlow) -> None:  # noqa: F811
     stage = stage_of(flow, None, streams=2)
     path = stage._path

@@ -125,6 +125,7 @@ def test_streams_that_share_slots_are_not_disturbed(
     np.testing.assert_allclose(fixed.convert(spoken[0]), alone[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     """Of a budget for two streams and a half, the third shares a slot; one with other steps is refused
     before it begins; the others are not disturbed, and their buffers serve again."""
@@ -220,6 +221,7 @@ def test_beyond_the_cache_prompt_and_recent_past_are_kept(
     assert np.abs(again - reference[:, :80])[:, :60].max() <= TOLERANCE  # the prompt was not written over
 
 
+@pytest.mark.slow
 def test_short_memory_makes_packets_smaller_before_it_refuses_a_voice(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:

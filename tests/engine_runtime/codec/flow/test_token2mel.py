@@ -110,6 +110,7 @@ def test_long_reply_grows_the_caches(
     assert np.abs(np.concatenate(packets, axis=1) - one_shot(stored[0], codes)).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_interleaved_streams_and_reset_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     flow, cases = stored
     stage = Token2Mel(flow, SPEC, steps=2, prompt=prompt_of(cases, 10))

@@ -68,6 +68,7 @@ def speech(seed: int, seconds: float) -> Pcm:
     return (0.2 * noise * np.sin(np.arange(noise.size) / 2000.0)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_streams_that_listen_at_once_have_the_codes_of_complete_signals(model: WhisperVQ) -> None:
     """Over the end of a segment (3.84 s), with tails in between, which change nothing."""
     tokenizer = SpeechTokenizer(model, RATE, "running_max")

@@ -128,6 +128,7 @@ def test_streamed_codes_equal_complete_signals_across_a_segment_boundary(
     samples=st.integers(0, 60_000),
     chunks=st.lists(st.integers(0, 9000), min_size=1, max_size=12).filter(any),
 )
+@pytest.mark.slow
 def test_streamed_codes_equal_complete_signals_for_any_chunks(
     causal: SpeechTokenizer,
     short_segments: SpeechTokenizer,
@@ -219,6 +220,7 @@ def codes_of_stream(stream: SpeechTokenizerStream, pcm: Pcm, chunks: list[int], 
 
 @pytest.mark.parametrize("gain_db", [0.0, -20.0])
 @pytest.mark.parametrize("lead_in", ["none", "zeros", "dither", "noise"])
+@pytest.mark.slow
 def test_what_is_quiet_before_the_speech_changes_few_codes(
     released: SpeechTokenizer, golden: dict[str, torch.Tensor], lead_in: str, gain_db: float
 ) -> None:
@@ -375,6 +377,7 @@ def test_double_precision_samples_are_taken(causal: SpeechTokenizer, golden: dic
 @pytest.mark.parametrize(
     "name", ["encoder.conv1.weight", "encoder.layers.0.fc1.bias", "encoder.codebook.weight"]
 )
+@pytest.mark.slow
 def test_values_that_are_not_finite_yield_no_codes(
     golden: dict[str, torch.Tensor], name: str, value: float
 ) -> None:
@@ -388,6 +391,7 @@ def test_values_that_are_not_finite_yield_no_codes(
         push_in_chunks(tokenizer.stream(), pcm, [CODE_SAMPLES])
 
 
+@pytest.mark.slow
 def test_bf16_weights_yield_nearly_the_same_codes(golden: dict[str, torch.Tensor]) -> None:
     full = make_tokenizer(golden, "running_max")
     model = WhisperVQ(WhisperVQConfig.from_released(META["config"]))

@@ -217,6 +217,7 @@ def test_what_lacks_context_leaves_no_step() -> None:
     assert max(steps[seam - 2 : seam + 2].max() for seam in seams) <= 1e-5
 
 
+@pytest.mark.slow
 def test_noise_follows_the_seed() -> None:
     network, cases = hift()
     mel = cases["stream.mel"].numpy()

@@ -191,6 +191,7 @@ def test_stored_bigvgan_in_chunks() -> None:
         assert np.abs(pcm - tensors["wave"].numpy()).max() <= 5e-5
 
 
+@pytest.mark.slow
 def test_stream_is_as_new_after_finish_and_reset(bigvgan: Vocoder) -> None:
     stream = bigvgan.stream()
     first = np.concatenate(run(stream, mel_of(30, 1), [7]))

@@ -57,6 +57,7 @@ def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: i
     converse(model, make_cuda_paged(model, **sizes), make_paged(model, **sizes), seed, LOGIT_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_complete_chunks_of_a_prompt_are_captured_once_for_every_sequence(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_products_of_fp8_rows_and_weights_stay_close(tiny: Tiny) -> None:
     assert torch.cosine_similarity(both.audio_logits, weights_only.audio_logits, dim=0) > 0.98
 
 
+@pytest.mark.slow
 def test_stored_logits_of_single_steps(tiny: Tiny) -> None:
     model, cases = tiny
     ids, paged, sequence = as_ids(cases["a.rows"], model), make_cuda_paged(model), Sequence()
@@ -163,6 +165,7 @@ def test_ids_picked_on_the_device_are_those_of_the_sampler(tiny: Tiny, params: S
 
 
 @pytest.mark.parametrize("params", SAMPLINGS[:2])
+@pytest.mark.slow
 def test_the_device_samples_on_after_a_predicted_row(tiny: Tiny, params: SamplingParams) -> None:
     model, cases = tiny
     prompt = cases["a.rows"][:50]
@@ -170,6 +173,7 @@ def test_the_device_samples_on_after_a_predicted_row(tiny: Tiny, params: Samplin
     assert mine == reply(model, make_paged(model), prompt, params)
 
 
+@pytest.mark.slow
 def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
     model, cases = tiny
     params = SamplingParams(repetition_penalty=1.5, max_new=12)

@@ -105,6 +105,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"text_vocab": 48, "modality_pad": 0}, BlockFormats(), 16, "a tile of each matrix"),
     ],
 )
+@pytest.mark.slow
 def test_sizes_that_the_kernel_cannot_run(
     changes: dict[str, int], formats: BlockFormats, tokens_per_block: int, reason: str | None
 ) -> None:
@@ -114,6 +115,7 @@ def test_sizes_that_the_kernel_cannot_run(
 
 
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.slow
 def test_too_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_backend, "_shared_limit", lambda device: 99 << 10)
     assert "shared memory" in str(unsupported_reason(random_network(CONFIG), cache_on_gpu(16)))
@@ -141,6 +143,7 @@ class FakeKernel:
 
 @pytest.mark.parametrize("weight_format", ["native", "int4"])
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.slow
 def test_the_kernel_gets_what_it_declares(
     weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:

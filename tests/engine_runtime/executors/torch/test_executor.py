@@ -136,6 +136,7 @@ def test_a_tail_that_was_left_out_is_filled_before_it_is_read(tiny: Tiny, left_o
     paged.blocks.check_integrity([sequence, other])
 
 
+@pytest.mark.slow
 def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
     """Random mixtures of prefills and decode steps, with skipped tails, forks and scattered blocks."""
     model, _ = tiny
@@ -164,6 +165,7 @@ def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
     batched.blocks.check_integrity([mine for mine, _ in pairs])
 
 
+@pytest.mark.slow
 def test_replies_in_shared_steps_are_those_of_single_replies(tiny: Tiny) -> None:
     """Each with its own sampling parameters, draws, penalized ids and mode."""
     model, cases = tiny
@@ -211,6 +213,7 @@ def test_a_batch_with_one_bad_sequence_changes_none(tiny: Tiny) -> None:
     paged.blocks.check_integrity([first, second])
 
 
+@pytest.mark.slow
 def test_half_precision_stays_close(tiny: Tiny) -> None:
     from engine_runtime.executors.torch.executor import TorchExecutor
     from engine_runtime.lm.block_manager import BlockManager

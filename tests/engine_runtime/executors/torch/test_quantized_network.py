@@ -44,6 +44,7 @@ def _logits(lm: PagedLM, ids: list[int]) -> tuple[Tensor, Tensor]:
     return logits.text_logits, logits.audio_logits
 
 
+@pytest.mark.slow
 def test_plain_it_yields_the_stored_logits(tmp_path: Path) -> None:
     model, cases = load_tiny()
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -146,6 +147,7 @@ def test_a_gpu_computes_the_same(
             assert torch.cosine_similarity(mine.cpu(), theirs, dim=0) > 0.999
 
 
+@pytest.mark.slow
 def test_a_bundle_talks_with_a_quantized_checkpoint(
     random_bundle: Path, plain: Checkpoint, calibration: Calibration, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_too_little_memory_is_reported_before_anything_is_loaded(
         open_for(random_bundle, with_engine(folder, gpu_memory_gb=8), codec_bytes=7_000_000_000)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_or_the_library(random_bundle: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         folder = EngineWorld(patch).build(random_bundle, tmp_path / "engine")

@@ -147,6 +147,7 @@ def test_sentence_and_normalise(domain, units, text) -> None:
     assert domain.normalize("  It's 3, ('OK')? ") == "it's 3 ok"
 
 
+@pytest.mark.slow
 def test_units_and_vocabulary_cover_all_answers(domain, dialogues) -> None:
     units, words = set(domain.all_units(dialogues)), set(domain.vocabulary(dialogues))
     assert set("".join(words)) <= set("abcdefghijklmnopqrstuvwxyz'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ def test_weights_to_start_from_bring_their_tokenizer(recipe, tokenizer, tmp_path
     assert tokenizer.from_file(str(tmp_path / "tokenizer.json")).to_str() == other.to_str()
 
 
+@pytest.mark.slow
 def test_without_weights_to_start_from_the_tokenizer_is_new(recipe, tokenizer, tmp_path) -> None:
     made = recipe("train_lm").prepare_tokenizer(None, tmp_path / "tokenizer.json")
     assert made.to_str() == tokenizer.to_str()

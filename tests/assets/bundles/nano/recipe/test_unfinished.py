@@ -42,6 +42,7 @@ def test_no_complete_question_of_the_domain_is_taken_for_unfinished(dialogues) -
     assert not complete & without_reply
 
 
+@pytest.mark.slow
 def test_few_complete_questions_look_unfinished(recipe, dialogues) -> None:
     unfinished = recipe("unfinished")
     complete = {turn.question for d in dialogues for turn in d.turns if turn.units}
