@@ -12,6 +12,8 @@ NEVER_NS = 1 << 62
 _LOOK_S = 0.0005
 _LONGEST_STEP_S = 0.1
 """Real time after which a step passes although something still works."""
+_GATED_STEP_S = 0.003
+"""The same while the engine waits for something else than time; the end-of-turn detector can answer then."""
 
 
 class SteppedClock(VirtualClock):
@@ -23,6 +25,10 @@ class SteppedClock(VirtualClock):
         """Set by the engine: the time that it waits for."""
 
     def _await_step(self, idle: threading.Event) -> None:
-        give_up_s = time.perf_counter() + _LONGEST_STEP_S
-        while not idle.is_set() and self.wanted_ns <= self._now_ns and time.perf_counter() < give_up_s:
+        longest_s = _GATED_STEP_S if self.wanted_ns == NEVER_NS else _LONGEST_STEP_S
+        give_up_s = time.perf_counter() + longest_s
+        while not idle.is_set() and not self._has_time_for_engine() and time.perf_counter() < give_up_s:
             idle.wait(_LOOK_S)
+
+    def _has_time_for_engine(self) -> bool:
+        return self._now_ns < self.wanted_ns < NEVER_NS
