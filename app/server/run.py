@@ -78,8 +78,8 @@ async def _listen(settings: ServeSettings, app: RealtimeApp, on_listening: Calla
         timeout_graceful_shutdown=HANG_UP_S,
     )
     listener = open_listener(config)
-    server = _DrainingServer(config, app, settings.drain_s)
-    on_listening(url_of(settings, *listener.getsockname()[:2]))
+    url = url_of(settings, *listener.getsockname()[:2])
+    server = _DrainingServer(config, app, settings.drain_s, lambda: on_listening(url))
     await server.serve([listener])
     return 0
 
@@ -110,12 +110,20 @@ def open_listener(config: uvicorn.Config) -> socket.socket:
 class _DrainingServer(uvicorn.Server):
     """Ends responses before it closes connections."""
 
-    def __init__(self, config: uvicorn.Config, app: RealtimeApp, drain_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: RealtimeApp, drain_s: float, on_started: Callable[[], None]
+    ) -> None:
+        """`on_started` is called once signals are handled: from then on SIGTERM drains."""
         super().__init__(config)
-        self._app, self._drain_s = app, drain_s
+        self._app, self._drain_s, self._on_started = app, drain_s, on_started
         self._loop = asyncio.get_running_loop()
         self._drain: asyncio.Task[None] | None = None
         self._is_asked = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second one ends at once."""
