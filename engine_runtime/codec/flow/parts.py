@@ -1,12 +1,13 @@
 """Shared parts of both flow backends (packed weights, voice), and the backend interface.
 
 In: a flow network and a voice prompt. Out: `FlowParts`. flow/dynamic.py (dynamic caches, chunk by chunk) and
-flow/static.py (static buffers, packet by packet, for graphs) implement `FlowBackend`; the first is the
-reference implementation of the second.
+flow/static.py (static buffers, packet by packet, for graphs) implement `FlowBackend`, and so does
+flow/paged.py (the same for several streams at once); the first is the reference implementation of the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,15 @@ from engine_runtime.codec.flow.estimator import EstimatorSteps
 from engine_runtime.models.flow import FlowConfig
 from engine_runtime.types import Codes
 from engine_runtime.work import Work
+
+
+class PacketState(Protocol):
+    """A stream of a backend that computes packets."""
+
+    waiting: list[int]
+    """Codes that are not computed yet."""
+    position: int
+    """Mel frames computed, the prompt's included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,17 @@ class FlowParts:
     prompt_mel: Tensor
     """[1, frames, n_mels]."""
     device: torch.device
+
+    def codes_ready(self, state: PacketState, shapes: Sequence[int], packet_end: int, finishing: bool) -> int:
+        """Codes that a backend of captured `shapes` can take next: the complete packet once it has its
+        look-ahead, in as few calls as possible; at the end all that wait."""
+        waiting = len(state.waiting)
+        if finishing:
+            return min(waiting, shapes[-1])
+        missing = packet_end - state.position // self.config.upsample
+        if waiting < missing + self.config.look_ahead_codes:
+            return 0
+        return max(shape for shape in shapes if shape <= missing)
 
 
 class FlowBackend(Protocol):

@@ -218,14 +218,8 @@ class StaticFlow:
         state.waiting.extend(codes.tolist())
 
     def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
-        """See `FlowBackend`: the complete packet once it has its look-ahead, in as few calls as possible."""
-        config, waiting = self._parts.config, len(state.waiting)
-        missing = packet_end - state.position // config.upsample
-        if not finishing:
-            if waiting < missing + config.look_ahead_codes:
-                return 0
-            return max(shape for shape in self.shapes if shape <= missing)
-        return min(waiting, self.shapes[-1])
+        """See `FlowBackend`."""
+        return self._parts.codes_ready(state, self.shapes, packet_end, finishing)
 
     def work(self, state: StaticState, count: int) -> SingleWork:
         """See `FlowBackend`."""
