@@ -27,6 +27,7 @@ PROGRAMS = (
     *(f"usr/lib/{NAME}/{name}" for name in EXECUTABLES),
     f"usr/lib/{NAME}/_internal/torch/bin/torch_shm_manager",
 )
+_DRIVER = ("libcuda.so", "libnvidia-ml.so")
 # Opened by name at run time, so that no library in the bundle lists them: sound, and text in the window.
 OPENED_BY_NAME = ("fonts-dejavu-core", "libasound2-plugins", "libportaudio2", "libpulse0")
 # Higher levels take minutes more for a few percent. lintian refuses .deb files with zstd.
@@ -109,7 +110,8 @@ def dependencies(folder: Path, work: Path) -> list[str]:
     files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
     binaries = [file for file in files if _is_elf(file)]
     private = sorted({f"-l{file.parent}" for file in binaries})
-    command = ["dpkg-shlibdeps", "-O", "--ignore-missing-info", *private, *map(str, binaries)]
+    asked = [file for file in binaries if not _is_of_cuda(file, folder)]
+    command = ["dpkg-shlibdeps", "-O", "--ignore-missing-info", *private, *map(str, asked)]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error:" in line]
@@ -117,6 +119,16 @@ def dependencies(folder: Path, work: Path) -> list[str]:
         done.check_returncode()
     linked = done.stdout.strip().partition("=")[2].split(", ")
     return sorted({*linked, *OPENED_BY_NAME})
+
+
+def _is_of_cuda(binary: Path, folder: Path) -> bool:
+    """Whether it needs the driver of an NVIDIA GPU, which is in no package, or is one of NVIDIA's libraries,
+    which need glibc alone beside it and load their plugins where they can."""
+    if "nvidia" in binary.relative_to(folder).parts:
+        return True
+    done = subprocess.run(["objdump", "-p", str(binary)], capture_output=True, text=True, check=False)
+    needed = re.findall(r"^\s+NEEDED\s+(\S+)", done.stdout, re.MULTILINE)
+    return any(name.startswith(_DRIVER) for name in needed)
 
 
 def fill(template: Path, fields: dict[str, str]) -> str:

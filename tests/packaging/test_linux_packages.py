@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tarfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -109,6 +109,24 @@ def test_what_programs_are_linked_to_is_found(
     found = linux_packages.dependencies(frozen, tmp_path)
     assert any(package.startswith("libc6") for package in found)
     assert set(linux_packages.OPENED_BY_NAME) <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "is_of_cuda"),
+    [
+        ("nvidia/cu13/lib/libcufile_rdma.so.1", "libmlx5.so.1", True),
+        ("torch/lib/libcaffe2_nvrtc.so", "libcuda.so.1", True),
+        ("torch/lib/libtorch_cpu.so", "libgomp.so.1", False),
+    ],
+)
+def test_no_package_is_asked_for_what_the_driver_brings(
+    name: str, needed: str, is_of_cuda: bool, linux_packages: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = SimpleNamespace(
+        stdout=f"Dynamic Section:\n  NEEDED               {needed}\n  SONAME  libcuda.so.1\n"
+    )
+    monkeypatch.setattr(linux_packages.subprocess, "run", lambda *_, **__: shown)
+    assert linux_packages._is_of_cuda(Path("/bundle", name), Path("/bundle")) == is_of_cuda
 
 
 @_needs("appstreamcli")
