@@ -1,4 +1,4 @@
-"""How soon a conversation goes on after its replica was killed in the middle of a reply, through Ray Serve.
+"""How soon a conversation resumes after its replica was killed in the middle of a reply, through Ray Serve.
 
 python -m tests.tools.replica_kills [--kills 5]
 

@@ -133,7 +133,7 @@ def main() -> int:
         await_quiet(address)
         left = kv_blocks(address)["used"] - used
     growth = grown(rows)
-    say(f"memory {growth:+.1%}; KV blocks not given back: {left:.0f}; wrong answers: {churn.wrong[:5]}")
+    say(f"memory {growth:+.1%}; KV blocks leaked: {left:.0f}; wrong answers: {churn.wrong[:5]}")
     return 0 if growth <= MOST_GROWTH and left == 0 and not churn.wrong else 1
 
 
