@@ -222,10 +222,8 @@ class Engine:
         self._share_encoder()
         if self.stages.token2mel.is_static:  # on a CPU the reply below is enough
             self.stages.token2mel.warm_up()
-            sizes = packet_frames(bundle.flow)
-            if self.stages.options.captures_batches:
-                sizes += tail_frames(bundle.flow)
-            self.stages.vocoder.warm_up(sizes)
+            tails = tail_frames(bundle.flow) if self.stages.options.captures_batches else []
+            self.stages.vocoder.warm_up(packet_frames(bundle.flow), tails)
         noise = np.random.default_rng(0).normal(0.0, 1e-3, rate).astype(np.float32)
         codes = bundle.flow.first_chunk_codes + bundle.flow.chunk_codes + bundle.flow.look_ahead_codes
         for modality in Modality:

@@ -57,10 +57,12 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     from engine_runtime import hardware
     from engine_runtime.bench.batched_decode import measure_batched_decode
     from engine_runtime.bench.batched_flow import measure_batched_flow
+    from engine_runtime.bench.batched_vocoder import measure_batched_vocoder
     from engine_runtime.bench.bench_user import ProcessorClock, WallClock
     from engine_runtime.bench.ceilings import measure_ceilings
     from engine_runtime.bench.language_model import LMBench
     from engine_runtime.bench.simultaneous import measure_simultaneous
+    from engine_runtime.codec.runtime import packet_frames
 
     settings = start_settings(arguments)
     options = replace(
@@ -69,7 +71,8 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     if arguments.kv_blocks is not None:
         options = replace(options, kv_blocks=arguments.kv_blocks)
     settings = replace(settings, engine=options)
-    ceilings = measure_ceilings(hardware.usable_device(options.device))
+    device = hardware.usable_device(options.device)
+    ceilings = measure_ceilings(device)
     with engine_factory(settings)() as engine:
         engine.warm_up()
         environment = {
@@ -83,9 +86,9 @@ def run_conversations(arguments: argparse.Namespace) -> int:
         tables = [ceilings.section()]
         if engine.gains_from_batches:
             tables.append(measure_batched_decode(LMBench(engine.stages, ceilings, arguments.repeats)))
-            tables.append(
-                measure_batched_flow(engine.stages.token2mel, hardware.usable_device(options.device))
-            )
+            stages = engine.stages
+            tables.append(measure_batched_flow(stages.token2mel, device))
+            tables.append(measure_batched_vocoder(stages.vocoder, packet_frames(engine.bundle.flow), device))
         recording = read_question(arguments.question or sample_paths()[0], engine.input_sample_rate)
         clock = ProcessorClock() if arguments.processor_time else WallClock()
         _print(tables, environment)

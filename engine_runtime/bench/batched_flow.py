@@ -79,7 +79,7 @@ def _rounds(
     while True:
         wait_for(device)
         start = time.perf_counter()
-        results = _run(works)
+        results = run_joined(works)
         wait_for(device)
         times.append((time.perf_counter() - start) * 1000)
         following = [_next(task, result) for task, result in zip(tasks, results, strict=True)]
@@ -90,7 +90,8 @@ def _rounds(
             return times, torch.cat(first, dim=1).float().cpu().numpy()
 
 
-def _run(works: list[Work]) -> list[Tensor]:
+def run_joined(works: list[Work]) -> list[Tensor]:
+    """The results of works of one kind: in one call if they join, else one by one."""
     joins = all(work.batch_key is not None and work.fits(works[:place]) for place, work in enumerate(works))
     if len(works) == 1 or not joins:
         return [work.run() for work in works]

@@ -17,7 +17,7 @@ from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.onnx_encoder import use_onnxruntime
-from engine_runtime.codec.runtime import CodecRuntime
+from engine_runtime.codec.runtime import VOCODER_BATCH_BYTES, CodecRuntime, most_replies
 from engine_runtime.codec.speech_tokenizer.features import Normalization
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     """Bytes of the weights of speech encoder, flow and vocoder in their dtypes, computed from shapes, plus
-    the smallest flow caches that fit the longest voice prompt."""
+    the smallest flow caches that fit the longest voice prompt, and what a HiFT vocoder takes for several
+    replies in one call."""
     with torch.device("meta"), Uninitialized():
         encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
@@ -60,7 +61,9 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     section = bundle.flow
     prompt = round(voice_s * section.mel.sample_rate / bundle.samples_per_code)
     per_code = bytes_per_code(flow.config, options.flow_steps or section.steps, section.cfg_rate, chosen)
-    return weights + per_code * least_codes(prompt, flow.config.chunk_codes)
+    joins = isinstance(vocoder, HiFT) and most_replies(options) > 1
+    caches = per_code * least_codes(prompt, flow.config.chunk_codes)
+    return weights + caches + (VOCODER_BATCH_BYTES if joins else 0)
 
 
 def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:
@@ -140,8 +143,7 @@ def load_token2mel(
         dtype=dtype,
         device=device,
         static_bytes=runtime.cache_bytes(),
-        # A reply is spoken by a stream; about half of the conversations speak.
-        streams=1 if options.trt_codec or options.max_batch_size == 1 else 2 * options.max_batch_size,
+        streams=most_replies(options),
         calls=runtime.calls,
         # No Triton kernels in float32: on an H200 a packet takes 225 ms with them and 66 ms with cuBLAS.
         triton=runtime.triton and dtype != torch.float32,
@@ -180,6 +182,7 @@ def load_vocoder(
         graphed=runtime.graphed,
         triton=runtime.triton,
         keep_state=runtime.keep_state,
+        streams=most_replies(options),
     )
     vocoder.require(bundle.flow.mel)
     return vocoder

@@ -26,6 +26,9 @@ CACHE_SHARE_OF_MANY = 5
 _RESERVE = 400_000_000
 """Bytes reserved for later allocations: the vocoder, captured graphs, activations. The released model takes
 about 300 MB."""
+VOCODER_BATCH_BYTES = 400_000_000
+"""Bytes for chunks of several replies in one call of the vocoder. By the shapes of the released HiFT, the
+values within a call of 16 replies take 250 MB, and the inputs of all captured calls 115 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class CodecRuntime:
     graphed: GraphedFrames | None = None
     triton: bool = False
     cache_share: int = CACHE_SHARE
+    reserve: int = _RESERVE
     keep_state: bool = False
     """Whether a vocoder may keep the state of its levels, which captures and engines do not support."""
 
@@ -46,7 +50,7 @@ class CodecRuntime:
         if self.calls is None:
             return None
         free, total = memory_of(self.calls.device)
-        return max(0, min(total // self.cache_share, free - _RESERVE))
+        return max(0, min(total // self.cache_share, free - self.reserve))
 
     def hold_graphs(self) -> None:
         """Stop capturing: an engine is a single launch, and its setup at the first run of a shape must not be
@@ -75,7 +79,14 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
         GraphedFrames(calls, frozenset(frames)),
         uses_triton(options.kernels, device),
         CACHE_SHARE if options.max_batch_size == 1 else CACHE_SHARE_OF_MANY,
+        _RESERVE if most_replies(options) == 1 else _RESERVE + VOCODER_BATCH_BYTES,
     )
+
+
+def most_replies(options: EngineOptions) -> int:
+    """Replies that flow and vocoder speak at once, each by a stream; about half of the conversations
+    speak. The engines of TensorRT run one at a time."""
+    return 1 if options.trt_codec or options.max_batch_size == 1 else 2 * options.max_batch_size
 
 
 def packet_frames(flow: FlowSection) -> list[int]:

@@ -117,6 +117,10 @@ class GraphedCalls:
             graph.graph.replay()
             return graph.outputs  # type: ignore[no-any-return]
 
+    def has_graph(self, key: Hashable) -> bool:
+        """Whether `run` replays a graph for this key, or captures none at all."""
+        return not self.is_capturing or self._graphs_by_key.get(key) is not None
+
     def run_copied(self, key: Hashable, function: Callable[..., Outputs], *inputs: Tensor) -> Outputs:
         """As `run`, for outputs (a tensor, or a tuple of them) that are kept beyond the key's next call."""
         outputs: Any = self.run(key, function, *inputs)

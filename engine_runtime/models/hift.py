@@ -171,8 +171,9 @@ class HarmonicSource(nn.Module):
         are linear."""
         config = self.config
         phase = (self.phases(f0) if phases is None else phases).transpose(1, 2)
-        phase = F.interpolate(phase, scale_factor=float(config.hop), mode="linear").transpose(1, 2)
-        sines = config.nsf_alpha * torch.sin(2.0 * math.pi * (phase % 1.0)).to(noise.dtype)
+        sines = F.interpolate(phase, scale_factor=float(config.hop), mode="linear").transpose(1, 2)
+        # In place: in float64 for many replies this is the largest tensor of the network.
+        sines = config.nsf_alpha * sines.remainder_(1.0).mul_(2.0 * math.pi).sin_().to(noise.dtype)
         voiced = (f0 > config.nsf_voiced_threshold).to(noise.dtype)
         voiced = voiced.repeat_interleave(config.hop, dim=1).unsqueeze(-1)  # [B, samples, 1]
         amplitude = voiced * config.nsf_sigma + (1.0 - voiced) * config.nsf_alpha / 3.0
@@ -246,13 +247,13 @@ class HiFT(nn.Module):
     def continued_source(
         self, mel: Tensor, noise: Tensor, frame: int, phase: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `source` for mel [1, n_mels, frames], with the phase at the centre of its last frame, float64
-        [harmonics + 1] in turns; `phase` is the phase to continue from at the centre of `frame`, or empty."""
+        """As `source`, with the phases at the centre of the last frame, float64 [B, harmonics + 1] in turns;
+        `phase` are the phases to continue from at the centre of `frame`, or [B, 0]."""
         f0 = self.f0_predictor(mel)
         phases = self.m_source.phases(f0)
-        if len(phase):
-            phases = phases + (phase - phases[0, frame])
-        return self.m_source(f0, noise, phases), phases[0, -1] % 1.0
+        if phase.shape[1]:
+            phases = phases + (phase - phases[:, frame])[:, None]
+        return self.m_source(f0, noise, phases), phases[:, -1] % 1.0
 
     def draw_noise(self, frames: int, generator: torch.Generator | None = None) -> Tensor:
         """Noise for `frames` mel frames: float32 [1, samples, harmonics + 1], on the generator's device."""

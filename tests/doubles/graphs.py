@@ -76,6 +76,10 @@ class EmulatedCalls(GraphedCalls):
             log.replay()
             return outputs
 
+    def has_graph(self, key: Hashable) -> bool:
+        """See GraphedCalls."""
+        return key in self._logs
+
     def forget(self, concerns: Callable[[Hashable], bool]) -> None:
         """See GraphedCalls."""
         for key in self.keys:

@@ -4,19 +4,21 @@ In: mel chunks. Out: samples; the last ones of each chunk are held back for a cr
 recomputes the last frames with the same excitation, and fades from the samples computed without right context
 to those computed with it. It differs from upstream, where a seam is audible, in two points: the phases of the
 sines continue from the last call instead of restarting; and the two weights of the fade sum to one (raised
-cosine), while upstream's Hamming window sums to 1.08. Runs in the thread of its caller.
+cosine), while upstream's Hamming window sums to 1.08. Equal chunks of several replies run in one call. Runs
+in the thread of its caller; on CUDA all chunks must run on one CUDA stream.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
+from engine_runtime.codec.vocoder.chunk_work import ChunkWork, padded
 from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.models.hift import HiFTConfig
 
@@ -53,10 +55,11 @@ class HiFTStream(VocoderStream):
         check: Callable[[Tensor], None],
         like: Tensor,
         calls: GraphedFrames | None = None,
+        most_streams: int = 1,
     ) -> None:
-        """`like` has the dtype and the device of the network."""
+        """`like` has the dtype and the device of the network; `most_streams` can run in one call."""
         self._network, self._overlap, self._new_noise, self._check = network, overlap, new_noise, check
-        self._calls, self._dtype = calls, like.dtype
+        self._calls, self._dtype, self._most_streams = calls, like.dtype, most_streams
         self._empty = torch.zeros((1, network.config.in_channels, 0), device=like.device)
         samples = overlap * network.config.hop
         self._fade_in, self._fade_out = (weights.to(like.device) for weights in fade_weights(samples))
@@ -67,59 +70,100 @@ class HiFTStream(VocoderStream):
     def reset(self) -> None:
         """Clear the state and restart the noise."""
         self._frames = self._empty
-        self._source = self._speech = self._fade_in[:0]
+        self._source = self._speech = self._empty[:, 0]  # [1, samples]
         self._phase = self._source.double()
         self._noise = self._new_noise()
 
-    @torch.inference_mode()
+    def push_work(self, mel: Tensor) -> ChunkWork:
+        """See `VocoderStream`."""
+        return ChunkWork(self, mel)
+
     def push_tensor(self, mel: Tensor) -> Tensor:
         """See `VocoderStream`."""
-        self._check(mel)
-        if mel.shape[1] == 0:
-            return self._fade_in[:0]
-        self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
-        if self._frames.shape[2] <= self._overlap:  # all of it would be held back
-            return self._fade_in[:0]
-        speech = self._run(mel.shape[1])
-        held = len(self._fade_in)
-        self._frames = self._frames[:, :, self._frames.shape[2] - self._overlap :]
-        self._speech = speech[len(speech) - held :]
-        return speech[: len(speech) - held]
+        return self.push_together([(self, mel)])[0]
+
+    @torch.inference_mode()
+    def push_together(self, chunks: Sequence[tuple[HiFTStream, Tensor]]) -> list[Tensor]:
+        """`push_tensor` of streams of one vocoder whose chunks have the same shape."""
+        for _, mel in chunks:
+            self._check(mel)
+        streams = [stream for stream, _ in chunks]
+        frames = [torch.cat((stream._frames, mel.to(self._empty)[None]), dim=2) for stream, mel in chunks]
+        pcm = [self._fade_in[:0]] * len(chunks)
+        if frames[0].shape[2] > self._overlap:  # else all of it is held back
+            pushed = chunks[0][1].shape[1]
+            is_graphed = self._calls is not None and (len(chunks) > 1 or pushed in self._calls.frames)
+            pcm = self._run(streams, frames, is_graphed)
+        for stream, own in zip(streams, frames, strict=True):
+            stream._frames = own[:, :, max(own.shape[2] - self._overlap, 0) :]
+        return pcm
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
         """See `VocoderStream`."""
-        if len(self._speech) == 0 and self._frames.shape[2] > 0:  # too short for a single call so far
-            self._speech = self._run(0)
-        pcm = self._speech
+        if self._speech.shape[1] == 0 and self._frames.shape[2] > 0:  # too short for a single call so far
+            self._run([self], [self._frames], is_graphed=False)
+        pcm = self._speech[0]
         self.reset()
         return pcm
 
-    def _run(self, pushed: int) -> Tensor:
-        """Samples of the kept frames, cross-faded with the samples held back before. Keeps the excitation."""
-        frames = self._frames
-        inputs = (frames, self._noise(frames.shape[2]).to(frames), self._source, self._phase, self._speech)
-        if self._calls is not None and pushed in self._calls.frames:
-            key = (self._network, frames.shape[2], len(self._source))
-            speech, *kept = self._calls.calls.run_copied(key, self._compute, *inputs)
+    def shape_of(self, frames: int) -> Hashable:
+        """See `ChunkStream`."""
+        count = self._frames.shape[2] + frames
+        return ("vocoder", id(self._network), *self._shape(count)) if count > self._overlap else None
+
+    def takes(self, streams: int, frames: int) -> bool:
+        """See `ChunkStream`. One whose capture ran out of memory is not run either."""
+        key = self._key(streams, self._frames.shape[2] + frames)
+        return streams <= self._most_streams and (self._calls is None or self._calls.calls.has_graph(key))
+
+    def _shape(self, count: int) -> tuple[int, int]:
+        """What all sizes of the next call follow from; `count` are its frames."""
+        return count, self._source.shape[1]
+
+    def _key(self, streams: int, count: int) -> Hashable:
+        """Of the captured call of this many streams, padded to a power of two."""
+        return self._network, padded(streams), *self._shape(count)
+
+    def _run(self, streams: Sequence[HiFTStream], frames: Sequence[Tensor], is_graphed: bool) -> list[Tensor]:
+        """Final samples of each stream, cross-faded with those held back before. Keeps what the next call
+        continues from."""
+        count = frames[0].shape[2]
+        values = [
+            (own, stream._noise(count).to(own), stream._source, stream._phase, stream._speech)
+            for stream, own in zip(streams, frames, strict=True)
+        ]
+        inputs = [_joined(parts) for parts in zip(*values, strict=True)]
+        if self._calls is not None and is_graphed:
+            results = self._calls.calls.run_copied(self._key(len(streams), count), self._compute, *inputs)
         else:
-            speech, *kept = self._compute(*inputs)
-        self._source, self._phase = kept
-        return speech
+            results = self._compute(*inputs)
+        # those behind the streams are padding
+        pcm, *kept = (value.split(1)[: len(streams)] for value in results)
+        for stream, *own in zip(streams, *kept, strict=True):
+            stream._speech, stream._source, stream._phase = own
+        return [samples[0] for samples in pcm]
 
     def _compute(
         self, frames: Tensor, noise: Tensor, before: Tensor, phase: Tensor, held: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples of the frames, the end of their excitation and its phases. `before`, `phase` and `held` are
-        excitation, phases and samples of the last call for the overlap with this one (empty at the start)."""
-        excitation, phase = self._network.continued_source(frames, noise, self._overlap - 1, phase)
-        source = excitation[0]
-        source[: len(before)] = before
-        speech = self._network.decode(frames.to(self._dtype), source[None])[0]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Samples of the frames [B, n_mels, frames] up to those held back, and those; the end of their
+        excitation, and its phases. `before`, `phase` and `held` [B, n] are excitation, phases and samples of
+        the last call for the overlap with this one (n = 0 at the start)."""
+        source, phase = self._network.continued_source(frames, noise, self._overlap - 1, phase)
+        source[:, : before.shape[1]] = before
+        speech = self._network.decode(frames.to(self._dtype), source)
         samples = len(self._fade_in)
-        if len(held):
-            speech[:samples] = speech[:samples] * self._fade_in + held * self._fade_out
-        return speech, source[max(len(source) - samples, 0) : len(source) - self._unsettled], phase
+        if held.shape[1]:
+            speech[:, :samples] = speech[:, :samples] * self._fade_in + held * self._fade_out
+        end = max(source.shape[1] - samples, 0)
+        return speech[:, :end], speech[:, end:], source[:, end : source.shape[1] - self._unsettled], phase
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """[1, ...] of each stream as [B, ...], where B is a power of two; the last stream fills the rest."""
+    missing = padded(len(parts)) - len(parts)
+    return parts[0] if len(parts) == 1 else torch.cat([*parts, *[parts[-1]] * missing])
 
 
 def fade_weights(samples: int) -> tuple[Tensor, Tensor]:

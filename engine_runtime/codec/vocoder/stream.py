@@ -28,7 +28,7 @@ class VocoderStream(ABC):
         return self.finish_tensor().cpu().numpy()
 
     def push_work(self, mel: Tensor) -> Work:
-        """`push_tensor` as work of a task."""
+        """`push_tensor` as work of a task. Here of this stream alone, as BigVGAN's; `HiFTStream` joins."""
         return SingleWork("vocoder", partial(self.push_tensor, mel))
 
     def finish_work(self) -> Work:

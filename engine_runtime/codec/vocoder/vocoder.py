@@ -19,6 +19,7 @@ from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANStream, BigVGANWindows, Windows
+from engine_runtime.codec.vocoder.chunk_work import MOST_STREAMS, padded
 from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN
 from engine_runtime.codec.vocoder.cpu_bigvgan_stream import CpuBigVGANStream
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTNetwork, HiFTStream
@@ -37,7 +38,8 @@ class Vocoder:
     field, HiFT's overlap. Less than BigVGAN's receptive field lowers latency but is not exact (`is_exact`).
     `seed` is that of HiFT's noise; every stream starts from it. `graphed` selects the chunk sizes to capture,
     if any; `triton` enables a kernel in HiFT; `keep_state` makes the streams of an exact BigVGAN keep the
-    state of its levels (`cpu_bigvgan`), on a CPU. Raises BundleError if network and mel do not match.
+    state of its levels (`cpu_bigvgan`), on a CPU. `streams` is the number of replies at once at most; HiFT
+    runs equal chunks of up to 16 of them in one call. Raises BundleError if network and mel do not match.
     """
 
     def __init__(
@@ -53,12 +55,16 @@ class Vocoder:
         graphed: GraphedFrames | None = None,
         triton: bool = False,
         keep_state: bool = False,
+        streams: int = 1,
     ) -> None:
         self.mel, self.sample_rate = mel, mel.sample_rate
         self.kind: Literal["bigvgan", "hift"] = "hift" if isinstance(network, HiFT) else "bigvgan"
         self._seed = seed
         network = network.to(device).eval()
         self._graphed = graphed
+        joins = min(MOST_STREAMS, padded(streams))
+        self.most_streams = joins if isinstance(network, HiFT) else 1
+        """Streams of one call."""
         self.like = torch.zeros(0, dtype=dtype, device=device)
         """A tensor with the dtype and device of the network."""
         if isinstance(network, HiFT):
@@ -127,19 +133,26 @@ class Vocoder:
         left, right = self.left_context_frames, self.right_context_frames
         if self.kind == "hift":
             hift = cast(HiFTNetwork, self.network)
-            return HiFTStream(hift, right, self._draws, self.check, self.like, self._graphed)
+            return HiFTStream(
+                hift, right, self._draws, self.check, self.like, self._graphed, self.most_streams
+            )
         if isinstance(self.network, CpuBigVGAN):
             return CpuBigVGANStream(self.network, self.check)
         windows = cast(Windows, self.network)
         return BigVGANStream(windows, self.mel.n_mels, (left, right), self.check, self.like, self._graphed)
 
-    def warm_up(self, frames: Sequence[int]) -> None:
-        """Run a stream with packets of these sizes in frames, to capture graphs and to let libraries choose
-        algorithms."""
-        stream = self.stream()
-        for size in frames:
-            stream.push_tensor(torch.zeros((self.mel.n_mels, size), device=self.like.device))
-        stream.finish()
+    def warm_up(self, packets: Sequence[int], tails: Sequence[int] = ()) -> None:
+        """Run every number of streams with packets of these sizes in frames, and one stream also with the
+        tails, to capture graphs and to let libraries choose algorithms."""
+        count = self.most_streams
+        while count:
+            streams = [self.stream() for _ in range(count)]
+            for size in packets if count > 1 else (*packets, *tails):
+                mel = torch.zeros((self.mel.n_mels, size), device=self.like.device)
+                works = [stream.push_work(mel) for stream in streams]
+                works[0].run_together(works)
+            count //= 2
+        streams[0].finish()
 
     def check(self, mel: Tensor) -> None:
         """Raise MelMismatchError for a wrong number of bands, ExecutorError for values that are not finite.

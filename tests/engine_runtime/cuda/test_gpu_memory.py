@@ -16,7 +16,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.codec.flow.static import bytes_per_code
 from engine_runtime.codec.loading import codec_bytes
-from engine_runtime.codec.runtime import CodecRuntime
+from engine_runtime.codec.runtime import VOCODER_BATCH_BYTES, CodecRuntime
 from engine_runtime.cuda.gpu_memory import (
     _RESERVE,
     Demand,
@@ -98,6 +98,9 @@ def test_the_codec_counts_without_its_files() -> None:
     assert codec_bytes(bundle, EngineOptions(random_weights=0)) == pytest.approx(1.94e9 + 1.11e9, rel=0.01)
     half = EngineOptions(random_weights=0, codec_dtype="float16")
     assert codec_bytes(bundle, half) == pytest.approx(1.66e9 + 0.55e9, rel=0.01)
+    several = codec_bytes(bundle, replace(half, max_batch_size=8))
+    assert several == codec_bytes(bundle, half) + VOCODER_BATCH_BYTES
+    assert codec_bytes(bundle, replace(half, max_batch_size=8, trt_codec=True)) < several
 
 
 def test_too_little_memory_names_what_would_fit() -> None:

@@ -25,6 +25,7 @@ def test_without_a_device_the_function_itself_runs() -> None:
     assert torch.equal(calls.run("double", double, value), 2 * value)
     assert seen[0] is value
     assert (calls.num_captured, calls.is_capturing) == (0, False)
+    assert calls.has_graph("another")  # nothing is to be captured
 
 
 def test_copied_outputs_outlive_the_next_call() -> None:
@@ -67,6 +68,7 @@ def test_without_memory_for_a_capture_the_function_itself_runs(
         outputs = [calls.run("add", add, torch.ones(2), changes=(total,)) for _ in range(3)]
     assert [output.tolist() for output in outputs] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
     assert (len(tried), calls.num_captured) == (1, 0)
+    assert not calls.has_graph("add")
     assert "one by one" in caplog.text
 
 

@@ -65,16 +65,16 @@ class UpstreamStream(HiFTStream):
     def _compute(
         self, frames: torch.Tensor, noise: torch.Tensor, before: torch.Tensor, phase: torch.Tensor,
         held: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
         network, samples = self._network, len(self._fade_in)
         assert isinstance(network, HiFT)
         window = torch.hamming_window(2 * samples, periodic=False)
-        source = network.source(frames, noise)[0]
-        source[: len(before)] = before
-        speech = network.decode(frames, source[None])[0]
-        if len(held):
-            speech[:samples] = speech[:samples] * window[:samples] + held * window[samples:]
-        return speech, source[-samples:], phase
+        source = network.source(frames, noise)
+        source[:, : before.shape[1]] = before
+        speech = network.decode(frames, source)
+        if held.shape[1]:
+            speech[:, :samples] = speech[:, :samples] * window[:samples] + held * window[samples:]
+        return speech[:, :-samples], speech[:, -samples:], source[:, -samples:], phase
 
 
 def stored_stream(network: HiFT, cases: dict[str, torch.Tensor]) -> UpstreamStream:
@@ -149,9 +149,9 @@ class KnownNetwork:
         self, mel: torch.Tensor, noise: torch.Tensor, frame: int, phase: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         phases = self.harmonic.phases(mel[:, 0])
-        if len(phase):
-            phases = phases + (phase - phases[0, frame])
-        return self.harmonic(mel[:, 0], noise, phases), phases[0, -1]
+        if phase.shape[1]:
+            phases = phases + (phase - phases[:, frame])[:, None]
+        return self.harmonic(mel[:, 0], noise, phases), phases[:, -1]
 
     def decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         level = torch.nn.functional.interpolate(mel[:, 1:2], scale_factor=480.0, mode="nearest")[:, 0]
@@ -163,7 +163,7 @@ class KnownNetwork:
     @torch.inference_mode()
     def reference(self, mel: Mel) -> Pcm:
         frames = torch.as_tensor(mel)[None]
-        source, _ = self.continued_source(frames, self.noise(frames.shape[2]), 0, torch.zeros(0))
+        source, _ = self.continued_source(frames, self.noise(frames.shape[2]), 0, torch.zeros(1, 0))
         return self.decode(frames, source)[0].numpy()  # type: ignore[no-any-return]
 
     def noise(self, frames: int) -> torch.Tensor:

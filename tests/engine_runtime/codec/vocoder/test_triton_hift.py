@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine_runtime.codec.vocoder.hift_stream import HiFTStream
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.hift import ResidualBlock
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
@@ -50,5 +51,12 @@ def test_a_vocoder_with_the_kernel_says_the_same() -> None:
     )
     mel = np.random.default_rng(0).normal(-5.0, 2.0, (80, 3)).astype(np.float32)
     assert np.abs(fast.vocode(mel) - plain.vocode(mel)).max() <= 1e-4
+    # several replies in one call
+    mels = [torch.from_numpy(mel[:, :1]).repeat(1, 9) + shift for shift in (0.0, 1.0, 2.0)]
+    streams = [(fast.stream(), one.to(DEVICE)) for one in mels]
+    stream = streams[0][0]
+    assert isinstance(stream, HiFTStream)
+    for pcm, one in zip(stream.push_together(streams), mels, strict=True):  # type: ignore[arg-type]
+        assert np.abs(pcm.cpu().numpy() - plain.stream().push(one.numpy())).max() <= 1e-3
     assert any(getattr(module, "faster", None) for module in fast.network.modules())
     assert not any(getattr(module, "faster", None) for module in plain.network.modules())

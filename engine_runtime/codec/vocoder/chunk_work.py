@@ -1,0 +1,73 @@
+"""ChunkWork: the next chunk of a vocoder stream, as work that equal chunks of other streams can join.
+
+In: a stream and the mel of its chunk. Out: the samples that are final now. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from engine_runtime.work import Stage
+
+MOST_STREAMS = 16
+"""Streams of one call: as many as those of the flow, whose packets they are."""
+
+
+class ChunkStream(Protocol):
+    """A stream as its works call it; see `HiFTStream`."""
+
+    def shape_of(self, frames: int) -> Hashable:
+        """What the next chunks of streams in one call have in common; None if it cannot join others."""
+
+    def takes(self, streams: int, frames: int) -> bool:
+        """Whether the next chunks of this many streams can run in one call, without a capture."""
+
+    def push_tensor(self, mel: Tensor) -> Tensor:
+        """See `VocoderStream`."""
+
+    def push_together(self, chunks: Sequence[tuple[Any, Tensor]]) -> list[Tensor]:
+        """`push_tensor` of several streams."""
+
+
+def padded(streams: int) -> int:
+    """Streams of a captured call: the next power of two."""
+    return 1 << (streams - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkWork:
+    """The next chunk of a stream; its result is the samples, on the device. See `Work`."""
+
+    stream: ChunkStream
+    mel: Tensor
+
+    @property
+    def stage(self) -> Stage:
+        """See `Work`."""
+        return "vocoder"
+
+    @property
+    def batch_key(self) -> Hashable:
+        """See `Work`."""
+        return self.stream.shape_of(self.mel.shape[1])
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`."""
+        return True
+
+    def fits(self, batch: Sequence[ChunkWork]) -> bool:
+        """See `Work`."""
+        return self.stream.takes(len(batch) + 1, self.mel.shape[1])
+
+    def run(self) -> Tensor:
+        """See `Work`."""
+        return self.stream.push_tensor(self.mel)
+
+    def run_together(self, batch: Sequence[ChunkWork]) -> list[Tensor]:
+        """See `Work`."""
+        return self.stream.push_together([(work.stream, work.mel) for work in batch])
