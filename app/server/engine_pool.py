@@ -5,7 +5,7 @@ of the engine thread, the only one that touches the engine; everything else may 
 
 Each conversation runs one task at a time, a job or the next event of its reply, and the scheduler runs equal
 work of several in one call (engine_runtime/scheduler). What is due first goes first: a job at once, speech
-100 ms after it was submitted, the next event of a reply when the audio made so far has been played.
+260 ms after it was submitted, the next event of a reply when the audio made so far has been played.
 
 Admission: a conversation gets a `Seat`, or `PoolFullError` with the reason. Each seat has all KV blocks that
 a conversation can need, and as many seats exist as can speak at once without a gap at the measured speed
@@ -40,7 +40,8 @@ from engine_runtime.work import Task
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.engine import BlockStats, Engine
 
-_HEAR_DUE_NS = 100_000_000
+_HEAR_DUE_NS = 260_000_000
+"""A tick of the scheduler, and 100 ms."""
 _log = logging.getLogger(__name__)
 
 
@@ -90,13 +91,19 @@ class Seat:
 
     # ---- engine thread ----
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something can be begun, or ended."""
+    def is_waiting(self, scheduler: Scheduler) -> bool:
+        """Whether something can be begun, or ended. The caller holds the pool's condition, as for
+        `take_job`."""
         if self.is_leaving:
             return True
         is_free = self.running is None or self.running.is_over
-        return is_free and (bool(self.jobs) or self.is_speaking)
+        return is_free and (self.is_speaking or self._has_job(scheduler))
+
+    def _has_job(self, scheduler: Scheduler) -> bool:
+        """Whether the next job can begin: speech that no other job follows begins with that of all."""
+        if all(isinstance(job, Hear) for _, job in self.jobs) and self.jobs:
+            return scheduler.speech_begins_ns(self.jobs[0][0] - _HEAR_DUE_NS) <= time.monotonic_ns()
+        return bool(self.jobs)
 
     @property
     def due_ns(self) -> int:
@@ -107,9 +114,9 @@ class Seat:
         jobs = self.jobs.copy()  # other threads add to it
         return min(due_ns, jobs[0][0]) if jobs else due_ns
 
-    def take_job(self) -> Job | None:
-        """The next job, which is due now; None if there is none. The caller holds the pool's condition."""
-        self._running_due_ns, job = self.jobs.popleft() if self.jobs else (None, None)
+    def take_job(self, scheduler: Scheduler) -> Job | None:
+        """The next job that can begin; None if there is none."""
+        self._running_due_ns, job = self.jobs.popleft() if self._has_job(scheduler) else (None, None)
         if not isinstance(job, Hear):
             return job
         # Speech that has waited is encoded and prefilled at once, which takes less time than block by block.
@@ -281,10 +288,10 @@ class EnginePool:
             while True:
                 if self._is_closing:
                     return None
-                waiting = [seat for seat in self._seats if seat.is_waiting]
+                waiting = [seat for seat in self._seats if seat.is_waiting(self.scheduler)]
                 if waiting or not self.scheduler.is_idle:
                     waiting.sort(key=lambda seat: seat.due_ns)
-                    return [(seat, seat.take_job()) for seat in waiting]
+                    return [(seat, seat.take_job(self.scheduler)) for seat in waiting]
                 self._work.wait()
 
     def _begin(self, engine: Engine, seat: Seat, job: Job | None) -> None:

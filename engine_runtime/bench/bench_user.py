@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TURN_S = (5.0, 10.0)
 """Shortest and longest question and reply."""
 _BLOCK_S = 0.08
-_PUSH_DUE_NS = 100_000_000
+_PUSH_DUE_NS = 260_000_000
+"""A tick of the scheduler, and 100 ms."""
 
 
 class WallClock:
@@ -113,10 +114,18 @@ class BenchUser:
             return
         if not self._jobs and not self.is_ending and self._clock.now_ns() >= self._next_turn_ns:
             self._plan_turn(self._next_turn_ns)
-        if self._jobs and self._clock.now_ns() >= self._jobs[0][0]:
+        if self._jobs and self._clock.now_ns() >= self._begins_ns(scheduler):
             _, self._due_ns, job = self._jobs.popleft()
             task = self._push(job) if isinstance(job, np.ndarray) else job()
             self._running = scheduler.start(self._noting(task), self._deadline_ns)
+
+    def _begins_ns(self, scheduler: Scheduler) -> int:
+        """When to begin the next job: speech with that of all users, or at once if the question is over."""
+        at_ns, _, job = self._jobs[0]
+        if not isinstance(job, np.ndarray):
+            return at_ns
+        over_ns = next(at_ns for at_ns, _, job in self._jobs if not isinstance(job, np.ndarray))
+        return min(scheduler.speech_begins_ns(at_ns), over_ns)
 
     def close(self) -> None:
         """End the conversation."""

@@ -20,7 +20,7 @@ from engine_runtime.lm.generation import Row, merged_id
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import ExecutorLimits, StepOutput, Tails
+from engine_runtime.lm.step import MAX_JOINT_ROWS, ExecutorLimits, StepOutput, Tails
 from engine_runtime.work import Stage, Task
 
 
@@ -148,8 +148,9 @@ class StepWork:
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
-        return self.stage, id(self.runner)
+        """See `Work`. A few rows of a prefill run beside decode steps."""
+        is_long = len(self.request.token_ids) > MAX_JOINT_ROWS
+        return is_long, id(self.runner)
 
     @property
     def is_ready(self) -> bool:
@@ -160,8 +161,7 @@ class StepWork:
         """See `Work`. The rows of a joint prefill are limited like those of a single one."""
         limits = self.runner.limits
         num_rows = sum(len(work.request.token_ids) for work in (*batch, self))
-        is_short = not self.request.is_prefill or num_rows <= limits.max_num_tokens
-        return len(batch) < limits.max_batch_size and is_short
+        return len(batch) < limits.max_batch_size and num_rows <= limits.max_num_tokens
 
     def run(self) -> StepOutput:
         """See `Work`."""

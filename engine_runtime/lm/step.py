@@ -17,6 +17,9 @@ from torch import Tensor
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 
+MAX_JOINT_ROWS = 16
+"""New rows of a sequence that is prefilled beside decode steps; longer prefills run alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorLimits:

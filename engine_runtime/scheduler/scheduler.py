@@ -5,11 +5,14 @@ tasks that can run in the same call (decode steps of all speakers, prefill rows 
 the call and gives every task its result; a task that needs more work waits again.
 
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
-Speech of users who go on speaking waits until shortly before it is due, and then runs together with that of
-all others.
-Others join a call in the same order: those due soon always, those with time left only where that is cheap,
-so that they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task
-whose work fails gets the error. No lock is held. Engine thread.
+Others join a call in the same order: a forward of the language model always, since it reads all weights for
+any number of rows; other calls if they are due soon or where that is cheap, so that they do not delay the
+urgent one. If a common call fails, each work is tried alone, and only the task whose work fails gets the
+error. No lock is held. Engine thread.
+
+Two rules make calls larger. Speech of users who go on speaking is begun at ticks, that of all at once. While
+a task is due soon, decode steps and flow packets of replies whose audio lasts much longer are not called for
+their own sake: they would only slow down what the device does for the urgent task.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from engine_runtime.work import Outcome, Stage, Task, Work
 
 _SOON_NS = 300_000_000
 """A task due this soon after the most urgent one joins its call in any case."""
-_PATIENT: tuple[Stage, ...] = ("encode", "prefill")
-_LEAD_NS = 25_000_000
-"""Work of these stages waits for others of its kind until this long before it is due."""
+_TICK_NS = 160_000_000
+"""Speech is begun at multiples of this: two codes of the released model."""
+_AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
+"""A reply that is this far ahead of its playback leaves the device to tasks that are due within this time."""
 _NAP_S, _MOST_NAPS = 0.0002, 250
 _CHEAP = 1.9
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
+_OF_LANGUAGE_MODEL: tuple[Stage, ...] = ("prefill", "step")
 
 
 class ScheduledTask:
@@ -93,14 +98,23 @@ class Scheduler:
         """Whether no task waits for work."""
         return not self._running
 
+    def speech_begins_ns(self, arrived_ns: int) -> int:
+        """When to begin a task for speech of a user who goes on speaking: at the next tick, or at once while
+        nothing else runs. What arrives until then belongs to the same task."""
+        if self.is_idle or not self.is_batching:
+            return arrived_ns
+        return -(-arrived_ns // _TICK_NS) * _TICK_NS
+
     def run_once(self) -> None:
         """Run the most urgent work with what can join it. Does nothing if there is none, and only waits a
         moment while a device is busy with all of it."""
         if not self._running:
             return
-        waits_until_ns = self._clock_ns() + _LEAD_NS
         able = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
-        ready = [scheduled for scheduled in able if not self._can_wait(scheduled, waits_until_ns)]
+        first_due_ns, now_ns = min(scheduled.due_ns() for scheduled in self._running), self._clock_ns()
+        ready = able
+        if self.is_batching:
+            ready = [scheduled for scheduled in able if not _can_wait(scheduled, first_due_ns, now_ns)]
         if ready:
             self._naps = 0
         elif self._naps < _MOST_NAPS and len(self._running) > 1:
@@ -112,17 +126,16 @@ class Scheduler:
         first = min(ready or able or self._running, key=_order)
         others = [scheduled for scheduled in able if scheduled is not first]
         batch = self._batch([first, *sorted(others, key=_order)])
-        works = [_work_of(scheduled) for scheduled in batch]
-        try:
-            for scheduled, outcome in zip(batch, self._outcomes(works), strict=True):
+        errors: list[BaseException] = []
+        outcomes = self._outcomes([_work_of(scheduled) for scheduled in batch])
+        for scheduled, outcome in zip(batch, outcomes, strict=True):
+            try:
                 scheduled.resume(outcome)
-        finally:
-            self._forget_finished()
-
-    def _can_wait(self, scheduled: ScheduledTask, waits_until_ns: int) -> bool:
-        """Whether it is better to gather more of its kind."""
-        is_patient = self.is_batching and _work_of(scheduled).stage in _PATIENT
-        return is_patient and scheduled.due_ns() > waits_until_ns
+            except BaseException as error:  # the others get their results first
+                errors.append(error)
+        self._forget_finished()
+        if errors:
+            raise errors[0]
 
     def _batch(self, by_deadline: list[ScheduledTask]) -> list[ScheduledTask]:
         """The most urgent task, and those that join it."""
@@ -136,7 +149,7 @@ class Scheduler:
             its = _work_of(other)
             if its.batch_key != work.batch_key or not its.fits(works):
                 continue
-            if other.due_ns() <= soon_ns:
+            if other.due_ns() <= soon_ns or work.stage in _OF_LANGUAGE_MODEL:
                 urgent += 1
             elif not self._is_cheap(work, urgent, len(batch) + 1):
                 break
@@ -177,6 +190,12 @@ class Scheduler:
 def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
     """What has arrived goes first, since it only lets tasks continue, then what is due first."""
     return _work_of(scheduled).stage != "arrival", scheduled.due_ns()
+
+
+def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:
+    """Whether it is far ahead, and the most urgent task is not."""
+    ahead_ns = _AHEAD_NS.get(_work_of(scheduled).stage)
+    return ahead_ns is not None and first_due_ns <= now_ns + ahead_ns < scheduled.due_ns()
 
 
 def _work_of(scheduled: ScheduledTask) -> Work:

@@ -66,8 +66,11 @@ class EncodeWork:
     def batch_key(self) -> Hashable:
         """See `Work`."""
         is_short = self.mel.shape[1] <= MOST_BATCHED_CODES * self.tokenizer.model.config.frames_per_code
-        can_join = is_short and self.tokenizer.takes_batches
-        return ("encode", id(self.tokenizer), self.mel.shape[1]) if can_join else None
+        if not (is_short and self.tokenizer.takes_batches):
+            return None
+        # In a pool each stream can have its own number of codes.
+        size = 0 if self.state.slot >= 0 else self.mel.shape[1]
+        return "encode", id(self.tokenizer), size
 
     @property
     def is_ready(self) -> bool:

@@ -30,11 +30,13 @@ MOST_STREAMS = 64
 
 
 class EncoderPool:
-    """See the module. `slots` streams have their caches here; `calls` capture the steps."""
+    """See the module. `slots` streams have their caches here."""
 
     @torch.inference_mode()
     def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls) -> None:
-        self._model, self._calls = model, calls
+        self._model = model
+        self.calls = calls
+        """Capture the steps; may be replaced before `warm_up`."""
         self._state = model.initial_state(slots + 1)
         self._spare = slots
         self._free = list(range(slots))
@@ -50,14 +52,22 @@ class EncoderPool:
         return self._model.initial_state_of(self._state, slot)
 
     @torch.inference_mode()
-    def step(self, mel: Tensor, states: Sequence[EncoderState]) -> tuple[Tensor, list[EncoderState]]:
-        """Codes [B, T / frames_per_code] of mel [B, n_mels, T] and the new states, all of this pool."""
-        codes = []
-        following = list(states)
-        for chunk in mel.split(self._model.config.frames_per_code, dim=2):
-            one, following = self._run(chunk, following)
-            codes.append(one)
-        return torch.cat(codes, dim=1), following
+    def step(
+        self, mels: Sequence[Tensor], states: Sequence[EncoderState]
+    ) -> tuple[list[Tensor], list[EncoderState]]:
+        """The next frames [n_mels, T] of segments of this pool, T of any number of codes each: their codes
+        [T / frames_per_code], and the new states. One captured call for the first code of all, one for the
+        second code of those that have one, ..."""
+        frames, following = self._model.config.frames_per_code, list(states)
+        found: list[list[Tensor]] = [[] for _ in mels]
+        for start in range(0, max(mel.shape[1] for mel in mels), frames):
+            busy = [place for place, mel in enumerate(mels) if start < mel.shape[1]]
+            chunk = torch.stack([mels[place][:, start : start + frames] for place in busy])
+            codes, new = self._run(chunk, [following[place] for place in busy])
+            for place, one, state in zip(busy, codes, new, strict=True):
+                found[place].append(one)
+                following[place] = state
+        return [torch.cat(codes) for codes in found], following
 
     @torch.inference_mode()
     def step_many(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState] | None:
@@ -106,7 +116,7 @@ class EncoderPool:
         padded = [*states, *[self._padding] * (size - count)]
         numbers = torch.tensor([[state.slot, state.length] for state in padded])
         seen = next(seen for seen in self._lengths() if max(ends) <= seen)
-        codes, first = self._calls.run_copied(
+        codes, first = self.calls.run_copied(
             ("encode", size, mel.shape[2], seen),
             partial(step_slots, self._model, self._state, seen=seen),
             torch.cat((mel, mel.new_zeros(size - count, *mel.shape[1:]))) if size > count else mel,

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -166,32 +167,34 @@ class SpeechTokenizer:
     def encode_batch(
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> list[tuple[Codes, EncoderState]]:
-        """As `encode_step`, for the next frames of several segments, equally many."""
-        mel = torch.stack(list(mels)).to(self.dtype)
-        if self.pool is not None and self._is_pooled(mels[0], states):
-            codes, following = self.pool.step(mel, states)
-        else:
-            hidden, following = step_batch(self.model, mel, states)
-            codes = self.model.quantize(hidden)
-        codes = codes.cpu()
-        return [(_checked(one), state) for one, state in zip(codes.numpy(), following, strict=True)]
+        """As `encode_step`, for the next frames of several segments: equally many, but in a pool."""
+        codes, following = self._encode_all(mels, states)
+        sizes = [len(one) for one in codes]
+        found = torch.cat(codes).cpu().split(sizes)
+        return [(_checked(one.numpy()), state) for one, state in zip(found, following, strict=True)]
 
     def start_batch(
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> list[tuple[CodesArrival, EncoderState]]:
         """As `encode_batch` or, for one stream, `encode_step`, without waiting for the codes."""
         with self.beside(), torch.inference_mode():
-            mel = torch.stack(list(mels)).to(self.dtype)
-            if self.pool is not None and self._is_pooled(mels[0], states):
-                codes, following = self.pool.step(mel, states)
-            elif len(mels) == 1:
-                codes, state = self._encode_many(mel, states[0])
-                following = [state]
-            else:
-                hidden, following = step_batch(self.model, mel, states)
-                codes = self.model.quantize(hidden)
-            self._latest = pending = PendingCodes(codes, mels)
-        return [(CodesArrival(pending, place), state) for place, state in enumerate(following)]
+            codes, following = self._encode_all(mels, states)
+            self._latest = pending = PendingCodes(torch.cat(codes), mels)
+        ends = list(accumulate(len(one) for one in codes))
+        places = [slice(end - len(one), end) for end, one in zip(ends, codes, strict=True)]
+        return [(CodesArrival(pending, at), state) for at, state in zip(places, following, strict=True)]
+
+    def _encode_all(
+        self, mels: Sequence[Tensor], states: Sequence[EncoderState]
+    ) -> tuple[list[Tensor], list[EncoderState]]:
+        if self.pool is not None and all(self._is_pooled(mel, states) for mel in mels):
+            return self.pool.step([mel.to(self.dtype) for mel in mels], states)
+        mel = torch.stack(list(mels)).to(self.dtype)
+        if len(mels) == 1:
+            codes, state = self._encode_many(mel, states[0])
+            return [codes[0]], [state]
+        hidden, following = step_batch(self.model, mel, states)
+        return list(self.model.quantize(hidden)), following
 
     def _encode_many(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState]:
         if self.pool is not None and self.takes_batches and state.slot >= 0:
@@ -223,10 +226,12 @@ class SpeechTokenizer:
         `most_streams`. For streams created afterwards."""
         self.pool = EncoderPool(self.model, slots, self.calls)
         if self.calls.is_capturing:
-            # The features are captured apart: graphs of one GraphedCalls wait for each other.
-            self.feature_calls = GraphedCalls(self.calls.device)
-            self.streams = EncoderStreams(self.calls.device)
-            torch.cuda.synchronize(self.calls.device)
+            device = self.calls.device
+            self.streams = streams = EncoderStreams(device)
+            # Features and encoder are captured apart: graphs of one GraphedCalls wait for each other.
+            self.feature_calls = GraphedCalls(device, stream=streams.feature_stream)
+            self.pool.calls = GraphedCalls(device, stream=streams.encoder_stream)
+            torch.cuda.synchronize(device)
         with self.beside():
             self.pool.warm_up(most_streams)
 
@@ -234,6 +239,8 @@ class SpeechTokenizer:
         """Drop all captured graphs."""
         self.calls.clear()
         self.feature_calls.clear()
+        if self.pool is not None:
+            self.pool.calls.clear()
 
     @property
     def stream_bytes(self) -> int:

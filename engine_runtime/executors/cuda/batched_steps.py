@@ -24,6 +24,7 @@ from engine_runtime.executors.cuda.weights import Network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
 from engine_runtime.lm.step import (
+    MAX_JOINT_ROWS,
     ExecutorLimits,
     ScheduledSequence,
     StepOutput,
@@ -31,13 +32,10 @@ from engine_runtime.lm.step import (
     check_magnitude,
 )
 
-MAX_PREFILL_ROWS = 16
-"""New rows of a sequence that is prefilled beside others; longer prefills run alone."""
-
 
 def plan_forwards(sequences: Sequence[ScheduledSequence], capacity: int) -> list[list[int]]:
     """Indices of the sequences of each forward, decode rows first; a forward of one sequence runs alone."""
-    short = [i for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) <= MAX_PREFILL_ROWS]
+    short = [i for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) <= MAX_JOINT_ROWS]
     forwards: list[list[int]] = []
     room = 0
     for index in sorted(short, key=lambda index: len(sequences[index].token_ids)):
@@ -47,7 +45,7 @@ def plan_forwards(sequences: Sequence[ScheduledSequence], capacity: int) -> list
             room = capacity
         forwards[-1].append(index)
         room -= rows
-    forwards += [[i] for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) > MAX_PREFILL_ROWS]
+    forwards += [[i] for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) > MAX_JOINT_ROWS]
     return forwards
 
 
@@ -63,6 +61,8 @@ class BatchedSteps:
         self._inputs = BatchInputs(self.capacity, limits.max_blocks, device, _take)
         self.backend = BatchedBackend(network, cache, self._inputs, limits.max_seq_len)
         config = network.config
+        self._samples_both = False
+        """Whether forwards with both tails sample in any case."""
         self._sampler = BatchSampler(config.text_vocab, config.audio_vocab, self._inputs, device)
 
     def plan(self, sequences: Sequence[ScheduledSequence]) -> list[list[int]]:
@@ -72,12 +72,16 @@ class BatchedSteps:
     def run(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput]:
         """One forward; a StepOutput for each sequence."""
         samplings = [scheduled.sampling for scheduled in sequences]
+        is_sampled = any(sampling is not None for sampling in samplings)
+        text = any(scheduled.tails.text for scheduled in sequences)
+        audio = any(scheduled.tails.audio for scheduled in sequences)
         shape = BatchShape(
             rows=_power_of_2(sum(len(scheduled.token_ids) for scheduled in sequences)),
             bucket=bucket_of(max(scheduled.num_rows for scheduled in sequences), self._limits.max_seq_len),
-            text=any(scheduled.tails.text for scheduled in sequences),
-            audio=any(scheduled.tails.audio for scheduled in sequences),
-            samples=any(sampling is not None for sampling in samplings),
+            text=text,
+            audio=audio,
+            # Rows of listeners run both tails, alone or beside decode steps: the same capture serves.
+            samples=is_sampled or (text and audio and self._samples_both),
         )
         self._inputs.wait()
         self._inputs.set_rows(sequences, self._limits.tokens_per_block, 2 * self._limits.num_layers)
@@ -86,25 +90,30 @@ class BatchedSteps:
         self._inputs.send()
         self._run(shape)
         self._inputs.note_use()
-        found = self._sampler.read(len(sequences)) if shape.samples else [[]] * len(sequences)
+        found = self._sampler.read(len(sequences)) if is_sampled else [[]] * len(sequences)
         return [
             self._logits(index, scheduled) if scheduled.sampling is None else self._sampled(scheduled, ids)
             for index, (scheduled, ids) in enumerate(zip(sequences, found, strict=True))
         ]
 
     def capture(self, shapes: Iterable[StepShape], buckets: Iterable[int]) -> None:
-        """Capture the forwards of decode steps of these shapes, in every size and these length buckets."""
+        """Capture the forwards of decode steps of these shapes, alone and beside rows of listeners, in every
+        size and these length buckets."""
         self._inputs.wait()
         self._inputs.pad_all()
         self._sampler.set([None])
         self._inputs.send()
+        shapes = list(shapes)
+        self._samples_both = any(shape.samples for shape in shapes)
+        tails = {(shape.text, shape.audio, shape.samples) for shape in shapes}
+        tails.add((True, True, self._samples_both))
         sizes, size = [], 2
         while size // 2 < min(self.capacity, self._limits.max_batch_size):
             sizes.append(size)
             size *= 2
         wanted = {
-            BatchShape(size, bucket, shape.text, shape.audio, shape.samples)
-            for shape, size, bucket in product(shapes, sizes, buckets)
+            BatchShape(size, bucket, text, audio, samples)
+            for (text, audio, samples), size, bucket in product(tails, sizes, buckets)
         }
         for one in sorted(wanted, key=lambda shape: (-shape.rows, shape.bucket)):
             self._run(one)

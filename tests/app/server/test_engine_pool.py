@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from app.server import engine_pool
-from app.server.engine_pool import EnginePool, PoolFullError
+from app.server.engine_pool import EnginePool, PoolFullError, Seat
 from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
+from engine_runtime.work import SingleWork, Task
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
 SPEECH = Modality.SPEECH
@@ -173,6 +175,34 @@ def test_speech_that_has_waited_is_taken_at_once() -> None:
         gate.set()
         assert speaker.is_done.wait(LIMIT_S)
     assert [call[2] for call in engine.calls if call[0] == "push" and call[1] == 1] == [3 * 1_280]
+
+
+def test_speech_waits_for_that_of_others_unless_the_turn_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 1_000_000  # just after a tick
+    monkeypatch.setattr(engine_pool.time, "monotonic_ns", lambda: now_ns)
+    pool, scheduler = EnginePool(ScriptedEngine), Scheduler()  # type: ignore[arg-type]
+    seat = Seat(pool, lambda result: None)
+    hear = Hear(1, np.ones(1_280, np.float32))
+    seat.submit(hear)
+    assert seat.is_waiting(scheduler), "nothing else runs"
+
+    def reply() -> Task[None]:
+        yield SingleWork("step", lambda: None)
+
+    scheduler.start(reply(), lambda: 0)
+    assert not seat.is_waiting(scheduler)
+    seat.is_speaking = True
+    assert seat.take_job(scheduler) is None, "its reply goes on meanwhile"
+    seat.is_speaking = False
+    now_ns = 200_000_000
+    seat.submit(hear)
+    taken = seat.take_job(scheduler)
+    assert isinstance(taken, Hear)
+    assert taken.pcm.size == 2 * 1_280, "with what came until the tick"
+    seat.submit(hear)
+    assert not seat.is_waiting(scheduler)
+    seat.submit(Commit(1, SPEECH, None, CancelScope()))
+    assert isinstance(seat.take_job(scheduler), Hear), "the user has ended"
 
 
 def test_memory_is_given_back_when_a_conversation_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,15 +97,15 @@ def test_without_batching_each_work_runs_alone() -> None:
 def test_a_task_with_time_left_joins_only_where_that_is_cheap() -> None:
     device, given = Device(cost_ns={1: 100, 2: 200}), list[str]()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
-    scheduler.start(steps(device, "urgent", given, 4), lambda: 0)
-    scheduler.start(steps(device, "later", given, 4), lambda: 10_000_000_000)
+    scheduler.start(steps(device, "urgent", given, 4, stage="flow"), lambda: 0)
+    scheduler.start(steps(device, "later", given, 4, stage="flow"), lambda: 10_000_000_000)
     finish(scheduler)
     assert device.calls[0] == ["urgent", "later"], "nothing is known of two at once"
     assert device.calls[1:4] == [["urgent"]] * 3, "twice the time for two is no gain"
     cheap = Device(cost_ns={1: 100, 2: 110})
     scheduler = Scheduler(clock_ns=lambda: cheap.now_ns)
-    scheduler.start(steps(cheap, "urgent", given, 4), lambda: 0)
-    scheduler.start(steps(cheap, "later", given, 4), lambda: 10_000_000_000)
+    scheduler.start(steps(cheap, "urgent", given, 4, stage="flow"), lambda: 0)
+    scheduler.start(steps(cheap, "later", given, 4, stage="flow"), lambda: 10_000_000_000)
     finish(scheduler)
     assert cheap.calls == [["urgent", "later"], ["urgent"], *[["urgent", "later"]] * 2, ["later"]]
 
@@ -158,6 +158,22 @@ def test_an_abandoned_task_does_no_more_work() -> None:
     assert dropped.is_over
     finish(scheduler)
     assert given == ["A", "B"]
+
+
+def test_a_task_that_fails_with_a_result_takes_nothing_from_the_others() -> None:
+    device, given = Device(), list[str]()
+
+    def fails() -> Task[None]:
+        yield DeviceWork(device, "a")
+        raise RuntimeError("no use for it")
+
+    scheduler = Scheduler()
+    scheduler.start(fails(), lambda: 0)
+    scheduler.start(steps(device, "b", given), lambda: 1)
+    with pytest.raises(RuntimeError, match="no use"):
+        scheduler.run_once()
+    assert given == ["B"]
+    assert scheduler.is_idle
 
 
 @pytest.fixture(scope="module")
@@ -266,22 +282,55 @@ def test_three_conversations_of_nano_at_once_have_the_ids_of_each_alone(nano_bun
         np.testing.assert_allclose(sound(mine), sound(expected), atol=1e-4)
 
 
-def test_speech_that_can_wait_is_encoded_together_shortly_before_it_is_due() -> None:
-    device, given = Device(cost_ns={1: 20_000_000}), list[str]()
+def test_a_forward_of_the_language_model_takes_whoever_waits_for_one() -> None:
+    device, given = Device(cost_ns={1: 100, 2: 200}), list[str]()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
-    scheduler.start(steps(device, "speaker", given, 6), lambda: 10_000_000_000)
-    for name, due_ns in (("a", 80_000_000), ("b", 100_000_000)):
-        scheduler.start(steps(device, name, given, stage="encode"), lambda due_ns=due_ns: due_ns)
+    scheduler.start(steps(device, "urgent", given, 2), lambda: 0)
+    scheduler.start(steps(device, "later", given, 2), lambda: 10_000_000_000)
     finish(scheduler)
-    assert device.calls == [*[["speaker"]] * 3, ["a", "b"], *[["speaker"]] * 3]
+    assert device.calls == [["urgent", "later"]] * 2
 
 
-def test_the_speech_of_one_user_alone_does_not_wait() -> None:
+def test_a_reply_that_is_far_ahead_leaves_the_device_to_urgent_work() -> None:
+    """It steps if the urgent task steps or nothing is urgent, and not while that task waits for a device."""
     device, given = Device(), list[str]()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
-    scheduler.start(steps(device, "a", given, stage="encode"), lambda: 10_000_000_000)
+    arrival = DeviceWork(device, "arrival", stage="arrival", is_ready=False, most=1)
+
+    def urgent() -> Task[None]:
+        yield from steps(device, "urgent", given)
+        yield arrival
+
+    task = scheduler.start(urgent(), lambda: 0)
+    scheduler.start(steps(device, "ahead", given, 4), lambda: 2_000_000_000)
+    for _ in range(5):
+        scheduler.run_once()
+    assert device.calls == [["urgent", "ahead"]]
+    object.__setattr__(arrival, "is_ready", True)
     scheduler.run_once()
-    assert given == ["A"]
+    assert task.is_over
+    finish(scheduler)
+    assert device.calls == [["urgent", "ahead"], ["arrival"], *[["ahead"]] * 3]
+
+
+def test_a_reply_that_is_soon_played_does_not_wait() -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    scheduler.start(steps(device, "arrival", given, stage="arrival", is_ready=False), lambda: 0)
+    scheduler.start(steps(device, "reply", given), lambda: 400_000_000)
+    scheduler.run_once()
+    assert device.calls == [["reply"]]
+
+
+@pytest.mark.parametrize("is_batching", [True, False])
+def test_speech_is_begun_at_ticks_where_several_talk(is_batching: bool) -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(is_batching=is_batching, clock_ns=lambda: device.now_ns)
+    assert scheduler.speech_begins_ns(100_000_000) == 100_000_000, "nothing else runs"
+    scheduler.start(steps(device, "reply", given), lambda: 0)
+    begins = [scheduler.speech_begins_ns(arrived * 1_000_000) for arrived in (1, 100, 160, 161)]
+    expected = [160, 160, 160, 320] if is_batching else [1, 100, 160, 161]
+    assert begins == [ms * 1_000_000 for ms in expected]
 
 
 def test_what_has_arrived_goes_first_so_that_what_follows_it_runs_together() -> None:

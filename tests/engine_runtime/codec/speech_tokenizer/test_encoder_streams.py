@@ -74,6 +74,22 @@ def test_codes_that_arrive_later_are_the_same(has_pool: bool) -> None:
     assert {("encode", 3), ("arrival", 1)} <= stages
 
 
+def test_streams_of_a_pool_with_different_numbers_of_codes_share_a_call() -> None:
+    plain, pooled = tokenizer_of(), tokenizer_of()
+    pooled.use_pool(2, 2)
+    pcm = np.random.default_rng(7).normal(0.0, 0.1, 4_000).astype(np.float32)
+    blocks = [pcm[:1_400], pcm]  # one code and three
+    scheduler, streams = Scheduler(), [pooled.stream() for _ in blocks]
+    for stream, block in zip(streams, blocks, strict=True):
+        scheduler.start(stream.push_task(block), lambda: 0)
+    while not scheduler.is_idle:
+        scheduler.run_once()
+    expected = [plain.stream() for _ in blocks]
+    assert [len(stream.push(block)) for stream, block in zip(expected, blocks, strict=True)] == [1, 3]
+    assert [stream.codes for stream in streams] == [stream.codes for stream in expected]
+    assert ("encode", 2) in scheduler.times.summary()
+
+
 def test_codes_that_are_not_finite_are_refused_on_arrival() -> None:
     tokenizer = tokenizer_of()
     tokenizer.streams = cast(EncoderStreams, NoStreams())
