@@ -7,6 +7,7 @@ equal: with larger batches a GPU may round differently.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -89,6 +90,9 @@ def run_conversations(arguments: argparse.Namespace) -> int:
             stages = engine.stages
             tables.append(measure_batched_flow(stages.token2mel, device))
             tables.append(measure_batched_vocoder(stages.vocoder, packet_frames(engine.bundle.flow), device))
+        # As in a server: without this, a collection walks all that was loaded while replies wait.
+        gc.collect()
+        gc.freeze()
         recording = read_question(arguments.question or sample_paths()[0], engine.input_sample_rate)
         clock = ProcessorClock() if arguments.processor_time else WallClock()
         _print(tables, environment)
