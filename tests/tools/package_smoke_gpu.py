@@ -16,6 +16,7 @@ from tests.tools.bare_root import HOME, BareRoot, CompletedRun, Mount
 from tests.tools.checks import Checks, require
 
 LOCK = Path("_internal", "app", "gpu_runtime", "pylock.gpu.toml")
+_CUDA = Path("_internal", "torch", "lib", "libtorch_cuda.so")
 _FOLDER = Path("/srv/gpu")
 _WHEELS = Path("/srv/wheels")
 _RUNTIMES = HOME / ".local" / "share" / "moss-voice" / "gpu-runtime"
@@ -23,6 +24,9 @@ _RUNTIMES = HOME / ".local" / "share" / "moss-voice" / "gpu-runtime"
 
 def check_gpu_runtime(checks: Checks, root: BareRoot, bundle: Path, folder: Path) -> None:
     """Installed from a folder, used, broken, reported once, removed. `folder` is for files of the test."""
+    if (bundle / _CUDA).exists():
+        check_no_runtime_needed(checks, root, bundle)
+        return
     wheels = make_runtime_wheels(folder / "wheels")
     mounts = (
         Mount(with_lock(bundle, folder / "gpu", wheels), _FOLDER, is_read_only=True),
@@ -47,6 +51,16 @@ def check_gpu_runtime(checks: Checks, root: BareRoot, bundle: Path, folder: Path
     with checks.check("archive: the GPU runtime is removed"):
         require(run("gpu", "remove").status == 0, "it failed")
         require(not root.inside(_RUNTIMES).exists(), "files are left")
+
+
+def check_no_runtime_needed(checks: Checks, root: BareRoot, bundle: Path) -> None:
+    """A bundle made with `--gpu` has torch for the GPU inside, and says so."""
+    mounts = (Mount(bundle, _FOLDER, is_read_only=True),)
+    with checks.check("archive: no GPU runtime is installed over torch for the GPU") as notes:
+        ended = root.run([str(_FOLDER / "moss-voice"), "gpu", "install"], mounts=mounts)
+        require(ended.status == 1, f"exit status {ended.status}")
+        require("has torch for the GPU inside" in ended.stderr, ended.stderr[-500:])
+        notes.append(ended.stderr.strip())
 
 
 def with_lock(bundle: Path, copy: Path, wheels: list[Path]) -> Path:
