@@ -71,7 +71,7 @@ class EngineOptions:
     """Limit of torch's GPU memory in GB of 10^9 bytes; None for no limit."""
     max_batch_size: int = 1
     """Sequences that a GPU runs in one step of the language model, at most; buffers for them are allocated at
-    load. The CPU needs none and takes more. A TensorRT-LLM engine has its own limit."""
+    load. The CPU needs none and takes more. A TensorRT-LLM engine takes no more than it was built for."""
     captures_batches: bool = False
     """Whether steps of every batch size are captured as CUDA graphs at load, rather than each at its first
     use."""

@@ -1,10 +1,10 @@
 """moss-voice trt build: build an engine from a TensorRT-LLM checkpoint.
 
 Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: the length of a
-conversation, and the rows of one call. The engine appears in its folder when it is complete. Notes and the
-library's messages come before the report: its time, size, limits and tensors. With --check nothing is built:
-the checkpoint and the sizes are checked, and the arguments of the library are shown. That needs neither the
-library nor a GPU.
+conversation, the rows of one call, and the conversations of one call. The engine appears in its folder when
+it is complete. Notes and the library's messages come before the report: its time, size, limits and tensors.
+With --check nothing is built: the checkpoint and the sizes are checked, and the arguments of the library and
+the GPU memory that they lead to are shown. That needs neither the library nor a GPU.
 """
 
 from __future__ import annotations
@@ -45,11 +45,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows of the longest call (default: 2048, at most --max-seq-len)",
     )
     parser.add_argument(
-        "--opt-num-tokens",
+        "--max-batch-size",
         type=integer(1, LARGEST_COUNT),
         default=1,
         metavar="N",
-        help="rows of the call that kernels are chosen for (default: 1, a step of a reply)",
+        help="conversations in one call, for `serve --conversations` (default: 1)",
+    )
+    parser.add_argument(
+        "--opt-num-tokens",
+        type=integer(1, LARGEST_COUNT),
+        metavar="N",
+        help="rows of the call that kernels are chosen for (default: --max-batch-size, a step of as many "
+        "replies)",
     )
     parser.add_argument(
         "--tokens-per-block",
@@ -82,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = BuildOptions(
         max_seq_len=arguments.max_seq_len,
         max_num_tokens=arguments.max_num_tokens,
+        max_batch_size=arguments.max_batch_size,
         opt_num_tokens=arguments.opt_num_tokens,
         tokens_per_block=arguments.tokens_per_block,
         multiple_profiles=arguments.multiple_profiles,

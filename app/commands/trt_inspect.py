@@ -73,6 +73,7 @@ def _of_files(engine: EngineDirectory) -> dict[str, Any]:
         "build_seconds": engine.build_seconds,
         "rows_of_a_conversation": engine.max_seq_len,
         "rows_of_a_call": min(engine.max_num_tokens, engine.max_input_len),
+        "conversations_of_a_call": engine.max_batch_size,
         "rows_of_a_block": engine.tokens_per_block,
         "kv_bytes_of_a_block": block_bytes(engine),
         "reads_cache_in_prefill": engine.has_paged_context_fmha,

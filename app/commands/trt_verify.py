@@ -1,8 +1,8 @@
 """moss-voice trt verify: compare an engine with the torch executor.
 
 Runs both over the same conversations of two turns (teacher forcing) and compares the logits of both heads
-after each call, in prefill and decode. Exit status 0 if they are aligned; otherwise the first different row
-is reported.
+after each call, in prefill and decode; of an engine for several conversations also in steps of several. Exit
+status 0 if they are aligned; otherwise the first different row is reported.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
     from app.main import engine_factory
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
-    from engine_runtime.trtllm.alignment import ROWS_PER_REPLY, align
+    from engine_runtime.trtllm.alignment import MOST_TOGETHER, ROWS_PER_REPLY, align
 
     engine = EngineDirectory.open(arguments.folder)
+    together = min(engine.max_batch_size, MOST_TOGETHER)
+    settings = replace(settings, engine=replace(settings.engine, max_batch_size=together))
     rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate
     alignment = align(
         engine_factory(replace(settings, engine=native)),
@@ -62,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.rows or ROWS_PER_REPLY,
     )
     verdict = alignment.verdict
-    title = f"{engine.path} ({engine.precision}) against torch in {native.lm_dtype}"
+    batch = f", steps of 1 to {together} conversations" if together > 1 else ", one conversation a step"
+    title = f"{engine.path} ({engine.precision}{batch}) against torch in {native.lm_dtype}"
     section = verdict.section(title)
     print("\n".join(section.lines()))
     if alignment.first is None:
@@ -73,6 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         about = {"engine": str(engine.path), "bundle": str(settings.bundle), "precision": engine.precision}
         first = None if alignment.first is None else str(alignment.first)
-        document = about | {"reference_dtype": native.lm_dtype, "first_difference": first}
+        document = about | {
+            "conversations_of_a_step": together,
+            "reference_dtype": native.lm_dtype,
+            "first_difference": first,
+        }
         print(json.dumps(document | section.document() | {"aligned": verdict.is_aligned}))
     return 0 if verdict.is_aligned else 1

@@ -3,8 +3,9 @@
 In: two loaders of a bundle, without and with an engine; spoken questions. Out: an `Alignment`: agreement of
 the most likely id and cosine of the logits, for each head, in the first and the second turn, in prefill and
 in decode, and the first row at which they differ. A prefill is split in two chunks, as while a user speaks,
-so that all but the first continue from cached rows; a first prefill alone would not test the cache. The
-models are loaded one after the other. Engine thread.
+so that all but the first continue from cached rows; a first prefill alone would not test the cache. An engine
+that takes several sequences runs everything again in common steps. The models are loaded one after the other.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_runtime.bench.verify import LEAST_COSINE, LEAST_TOP1, Check, Verdict, VerifyError
+from engine_runtime.lm.paged_lm import StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.types import Modality, Pcm
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
 ROWS_PER_REPLY = 48
+MOST_TOGETHER = 8
+"""Sequences of a common step, at most."""
 HEADS = ("text", "audio")
 Phase = Literal["prefill", "decode"]
 
@@ -61,10 +65,12 @@ class Difference:
     wanted: int
     found: int
     cosine: float
+    is_together: bool = False
 
     def __str__(self) -> str:
+        together = ", in a step with others" if self.is_together else ""
         return (
-            f"{self.question}, turn {self.step.turn}, {self.step.phase}, row {self.step.end - 1}: "
+            f"{self.question}, turn {self.step.turn}, {self.step.phase}{together}, row {self.step.end - 1}: "
             f"{self.head} head {self.found} where torch says {self.wanted}, cosine {self.cosine:.4f}"
         )
 
@@ -156,28 +162,109 @@ def _on_host(logits: StepOutput, audio_end: int) -> tuple[Tensor, Tensor]:
 
 
 def _compare(engine: Engine, lessons: list[Lesson]) -> Alignment:
-    same: dict[tuple[int, Phase, str], list[bool]] = {}
-    cosines: dict[tuple[int, Phase, str], list[float]] = {}
-    first: Difference | None = None
+    scores = _Scores()
     for lesson in lessons:
-        for step, wanted, found in zip(lesson.steps, lesson.logits, _run(engine, lesson), strict=True):
-            for head, mine, other in zip(HEADS, found, wanted, strict=True):
-                key = (step.turn, step.phase, head)
-                ids, cosine = (int(other.argmax()), int(mine.argmax())), _cosine(mine, other)
-                same.setdefault(key, []).append(ids[0] == ids[1])
-                cosines.setdefault(key, []).append(cosine)
-                if first is None and (ids[0] != ids[1] or not cosine >= LEAST_COSINE):
-                    first = Difference(lesson.question, step, head, *ids, cosine)
-    verdict = Verdict()
-    for turn, phase, head in sorted(same, key=lambda key: (key[0], key[1] == "decode", key[2])):
-        key, rows = (turn, phase, head), len(same[turn, phase, head])
-        name = f"turn {turn} {phase} {head}"
-        top1 = sum(same[key]) / rows
-        verdict.checks += [
-            Check(f"{name} top-1", top1, LEAST_TOP1, rows),
-            Check(f"{name} cosine", sum(cosines[key]) / rows, LEAST_COSINE, rows),
-        ]
-    return Alignment(verdict, first)
+        for number, found in enumerate(_run(engine, lesson)):
+            scores.add(lesson, number, found)
+    if engine.stages.lm.executor.limits.max_batch_size > 1:
+        for lesson, number, found in _run_together(engine, lessons):
+            scores.add(lesson, number, found, is_together=True)
+    return Alignment(scores.verdict(), scores.first)
+
+
+class _Pupil:
+    """One run of a lesson among others."""
+
+    def __init__(self, engine: Engine, lesson: Lesson) -> None:
+        self.lesson, self.sequence = lesson, Sequence()
+        self._lm = engine.stages.lm
+        self._requests = self._all_requests()
+        self.pending = next(self._requests, None)
+        """Number of the call, and what it needs next; None at the end."""
+
+    def advance(self) -> None:
+        """The pending request was run."""
+        self.pending = next(self._requests, None)
+
+    def _all_requests(self) -> Iterator[tuple[int, StepRequest]]:
+        for number, step in enumerate(self.lesson.steps):
+            ids = self.lesson.ids[step.first : step.end]
+            if step.phase == "decode":
+                yield number, StepRequest(self.sequence, ids)
+                continue
+            for request in self._lm.prefill_requests(self.sequence, ids):
+                yield number, request
+
+
+def _run_together(
+    engine: Engine, lessons: list[Lesson]
+) -> Iterator[tuple[Lesson, int, tuple[Tensor, Tensor]]]:
+    """Logits after each call, in steps of several lessons. One joins at each step, so that prefills run
+    beside decode steps; a few lessons are repeated."""
+    lm, end = engine.stages.lm, engine.bundle.lm.special_ids.audio_forbidden_from
+    limits = lm.executor.limits
+    most = min(limits.max_batch_size, MOST_TOGETHER)
+    waiting, running = [*lessons * -(-most // len(lessons))], list[_Pupil]()
+    while waiting or running:
+        blocks = [-(-len(lesson.ids) // limits.tokens_per_block) for lesson in _lessons_of(running, waiting)]
+        if waiting and len(running) < most and (sum(blocks) <= limits.num_blocks or not running):
+            running.append(_Pupil(engine, waiting.pop(0)))
+        batch, rows = list[tuple[_Pupil, int, StepRequest]](), 0
+        for pupil in running:
+            assert pupil.pending is not None, "finished ones are removed"
+            number, request = pupil.pending
+            if not batch or rows + len(request.token_ids) <= limits.max_num_tokens:
+                batch.append((pupil, number, request))
+                rows += len(request.token_ids)
+        outputs = lm.step([request for _, _, request in batch])
+        for (pupil, number, _), output in zip(batch, outputs, strict=True):
+            if pupil.sequence.num_rows == pupil.lesson.steps[number].end:
+                yield pupil.lesson, number, _on_host(output, end)
+            pupil.advance()
+        for pupil in running:
+            if pupil.pending is None:
+                lm.blocks.release(pupil.sequence)
+        running = [pupil for pupil in running if pupil.pending is not None]
+
+
+def _lessons_of(running: list[_Pupil], waiting: list[Lesson]) -> list[Lesson]:
+    """Those in progress, and the next one."""
+    return [*(pupil.lesson for pupil in running), *waiting[:1]]
+
+
+class _Scores:
+    """Agreement by turn, phase, head and whether the step was common; the first row that differs."""
+
+    def __init__(self) -> None:
+        self.first: Difference | None = None
+        self._same: dict[tuple[bool, int, Phase, str], list[bool]] = {}
+        self._cosines: dict[tuple[bool, int, Phase, str], list[float]] = {}
+
+    def add(
+        self, lesson: Lesson, number: int, found: tuple[Tensor, Tensor], *, is_together: bool = False
+    ) -> None:
+        """Compare the logits of both heads after a call with the teacher's."""
+        step = lesson.steps[number]
+        for head, mine, other in zip(HEADS, found, lesson.logits[number], strict=True):
+            key = (is_together, step.turn, step.phase, head)
+            ids, cosine = (int(other.argmax()), int(mine.argmax())), _cosine(mine, other)
+            self._same.setdefault(key, []).append(ids[0] == ids[1])
+            self._cosines.setdefault(key, []).append(cosine)
+            if self.first is None and (ids[0] != ids[1] or not cosine >= LEAST_COSINE):
+                self.first = Difference(lesson.question, step, head, *ids, cosine, is_together)
+
+    def verdict(self) -> Verdict:
+        """The agreement of each kind of row."""
+        verdict = Verdict()
+        for key in sorted(self._same, key=lambda key: (key[0], key[1], key[2] == "decode", key[3])):
+            is_together, turn, phase, head = key
+            rows = len(self._same[key])
+            name = f"turn {turn} {phase} {head}{' together' if is_together else ''}"
+            verdict.checks += [
+                Check(f"{name} top-1", sum(self._same[key]) / rows, LEAST_TOP1, rows),
+                Check(f"{name} cosine", sum(self._cosines[key]) / rows, LEAST_COSINE, rows),
+            ]
+        return verdict
 
 
 def _cosine(one: Tensor, other: Tensor) -> float:

@@ -75,6 +75,7 @@ def build_engine(plan: BuildPlan, directory: Path, options: BuildOptions, librar
         tokens_per_block=made.tokens_per_block,
         max_seq_len=made.max_seq_len,
         max_num_tokens=made.max_num_tokens,
+        max_batch_size=made.max_batch_size,
         inputs=tuple(tensor.name for tensor in tensors if tensor.is_input),
         outputs=tuple(tensor.name for tensor in tensors if not tensor.is_input),
     ).write(unfinished)

@@ -4,8 +4,8 @@ In: a folder created by `moss-voice trt convert` or `quantize`, and the sizes to
 `BuildPlan`, or an error for settings that the library would reject after minutes or silently misinterpret.
 The library is not needed. Any thread.
 
-Settings: PluginConfig and BuildConfig of TensorRT-LLM 1.2. One user talks to the engine: one sequence, one
-beam.
+Settings: PluginConfig and BuildConfig of TensorRT-LLM 1.2. One beam; one sequence unless the engine is to
+serve several conversations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class BuildOptions:
     Attributes:
         max_seq_len: rows of the longest conversation; None: that of the model, at most 8192.
         max_num_tokens: rows of the longest call; None: 2048, at most `max_seq_len`.
-        opt_num_tokens: rows of the call that kernels are tuned for. A decode step is a call of one row.
+        max_batch_size: sequences of a call, whose rows are packed.
+        opt_num_tokens: rows of the call that kernels are tuned for; None: those of the largest decode step,
+            one of each sequence.
         tokens_per_block: rows of a block of the KV cache, a power of two.
         multiple_profiles: tune kernels for several ranges of rows; the build takes several times as long.
         fused_mlp: one GEMM for gate and fc of the MLP.
@@ -41,7 +43,8 @@ class BuildOptions:
 
     max_seq_len: int | None = None
     max_num_tokens: int | None = None
-    opt_num_tokens: int = 1
+    max_batch_size: int = 1
+    opt_num_tokens: int | None = None
     tokens_per_block: int = 32
     multiple_profiles: bool = False
     fused_mlp: bool = True
@@ -68,14 +71,28 @@ class BuildPlan:
         return self.checkpoint.config
 
     def document(self) -> dict[str, dict[str, Any]]:
-        """All settings as plain values, grouped."""
+        """All settings as plain values, grouped, and the GPU memory that they lead to; that of activations is
+        known after the build."""
         about = {
             "path": str(self.checkpoint.directory),
             "tensors": len(self.checkpoint.specs),
             "weights_bytes": self.weights_bytes,
             "precision": describe_precision(self.config),
         }
-        return {"checkpoint": about, "build": dict(self.settings), "plugins": dict(self.plugins)}
+        config, batch = self.config, self.settings["max_batch_size"]
+        kv_bytes = self.settings["max_seq_len"] * config.kv_row_bytes
+        memory = {
+            "engine_bytes": self.weights_bytes,
+            "kv_bytes_of_a_conversation": kv_bytes,
+            "kv_bytes_of_a_batch": batch * kv_bytes,
+            "logits_bytes_of_a_batch": batch * config.logits_bytes,
+        }
+        return {
+            "checkpoint": about,
+            "build": dict(self.settings),
+            "plugins": dict(self.plugins),
+            "memory": memory,
+        }
 
 
 def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
@@ -91,7 +108,8 @@ def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
         longest = min(_LONGEST, config.max_position_embeddings)
     if most is None:
         most = min(_MOST, longest)
-    _check_sizes(config, options, longest, most)
+    best = options.max_batch_size if options.opt_num_tokens is None else options.opt_num_tokens
+    _check_sizes(config, options, longest, most, best)
     if options.timing_cache is not None:
         require_file(options.timing_cache, "--timing-cache")
     plugins = {
@@ -110,13 +128,13 @@ def plan_build(directory: Path, options: BuildOptions) -> BuildPlan:
         "multiple_profiles": options.multiple_profiles,
     }
     settings = {
-        "max_batch_size": 1,
-        "opt_batch_size": 1,
+        "max_batch_size": options.max_batch_size,
+        "opt_batch_size": min(options.max_batch_size, best),
         "max_beam_width": 1,
         "max_input_len": most,
         "max_seq_len": longest,
         "max_num_tokens": most,
-        "opt_num_tokens": options.opt_num_tokens,
+        "opt_num_tokens": best,
         "strongly_typed": True,
     }
     size = sum(file.stat().st_size for file in {stored.file for stored in checkpoint.stored.values()})
@@ -161,7 +179,7 @@ def _is_fused_quantized(config: CheckpointConfig, name: str) -> bool:
     )
 
 
-def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, most: int) -> None:
+def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, most: int, best: int) -> None:
     block = options.tokens_per_block
     if block < 1 or block & (block - 1):
         raise EngineError(f"tokens_per_block is {block}. Specify a power of two, such as 32.")
@@ -175,8 +193,10 @@ def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, 
             f"max_num_tokens is {most}. Give at least tokens_per_block ({block}) and at most max_seq_len "
             f"({longest})."
         )
-    if not 1 <= options.opt_num_tokens <= most:
+    if not 1 <= options.max_batch_size <= most:  # a decode step has one row of each sequence
         raise EngineError(
-            f"opt_num_tokens is {options.opt_num_tokens}. Give at least 1 and at most max_num_tokens "
+            f"max_batch_size is {options.max_batch_size}. Give at least 1 and at most max_num_tokens "
             f"({most})."
         )
+    if not 1 <= best <= most:
+        raise EngineError(f"opt_num_tokens is {best}. Give at least 1 and at most max_num_tokens ({most}).")

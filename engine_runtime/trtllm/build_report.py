@@ -38,9 +38,7 @@ class BuildReport:
     @property
     def cache_bytes(self) -> int:
         """Keys and values of the longest sequence."""
-        model = self.engine.model
-        row = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_size
-        return row * model.torch_dtype.itemsize * self.engine.max_seq_len
+        return self.engine.max_seq_len * self.engine.model.kv_row_bytes
 
     def document(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -60,6 +58,7 @@ class BuildReport:
             "cache_bytes": self.cache_bytes,
             "max_seq_len": engine.max_seq_len,
             "max_num_tokens": engine.max_num_tokens,
+            "max_batch_size": engine.max_batch_size,
             "tokens_per_block": engine.tokens_per_block,
             "changed": list(self.changed),
             "tensors": [
@@ -89,6 +88,7 @@ class BuildReport:
             f"  size        {self.plan_bytes / 1e9:.2f} GB, of {self.weights_bytes / 1e9:.2f} GB of weights",
             f"  precision   {engine.precision}",
             f"  limits      {engine.max_seq_len} rows in all ({cache}), {engine.max_num_tokens} a call",
+            f"  batch       {self._batch()}",
             *(f"  changed     {change}" for change in self.changed),
             f"  tensors     {inputs} inputs, {len(self.tensors) - inputs} outputs",
         ]
@@ -96,3 +96,9 @@ class BuildReport:
             mode, dtype = "in " if tensor.is_input else "out", str(tensor.dtype).removeprefix("torch.")
             lines.append(f"    {mode} {tensor.name:<32} {dtype:<8} {list(tensor.shape)}")
         return lines
+
+    def _batch(self) -> str:
+        sequences = self.engine.max_batch_size
+        if sequences == 1:
+            return "one sequence a call; for several, build with --max-batch-size"
+        return f"{sequences} sequences a call, {sequences * self.cache_bytes / 1e9:.2f} GB at full length"

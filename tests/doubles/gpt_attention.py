@@ -3,7 +3,9 @@
 It follows the GPT attention plugin, not our runtime: rotations come from `sequence_length` and not from
 `position_ids`, K and V are addressed each by its own offset in units of a block of one layer, the layer adds
 its own term, sizes of grids come from the host and lengths from the device, the row for the heads is counted
-from 1. Nothing is checked here that the plugin does not check. Weights are those of the plain network.
+from 1. Sequences of a step are packed: those up to the first generation request are context requests with the
+rows that the host says, each one after it has one row. `compute` checks nothing; what the plugin checks is in
+`packing_fault`. Weights are those of the plain network.
 """
 
 from __future__ import annotations
@@ -86,34 +88,69 @@ def _layer(build: Build, layer: Layer, index: int, x: Tensor, call: _Call) -> Te
 
 
 def _attention(build: Build, layer: Layer, index: int, h: Tensor, call: _Call) -> Tensor:
-    attention, config, size = layer.self_attn, build.model.config, build.tokens_per_block
-    device, host = call.device, call.host
+    attention, config = layer.self_attn, build.model.config
     num_rows, dim = h.shape[0], config.head_dim
-    is_context = int(host["host_request_types"][0]) == 0
-    num_queries = device["context_lengths"] if is_context else torch.ones_like(device["context_lengths"])
-    total = device["sequence_length"]
-    positions = total - num_queries + torch.arange(num_rows, device=h.device)
-    cos, sin = rotary_tables(config, positions)
-    q = attention.q_norm(attention.q_proj(h).view(num_rows, -1, dim)).transpose(0, 1)
-    k = attention.k_norm(attention.k_proj(h).view(num_rows, -1, dim)).transpose(0, 1)
+    q = attention.q_norm(attention.q_proj(h).view(num_rows, -1, dim))
+    k = attention.k_norm(attention.k_proj(h).view(num_rows, -1, dim))
     v = attention.v_proj(h).view(num_rows, -1, dim)
-    q, k = rotate(q, cos, sin), rotate(k, cos, sin).transpose(0, 1)
+    out, start = torch.zeros_like(q), 0
+    past, types = call.host["host_past_key_value_lengths"].tolist(), call.host["host_request_types"].tolist()
+    num_context = _num_context(types)
+    for sequence in range(len(types)):
+        is_context = sequence < num_context
+        rows = slice(
+            start, start + int(call.host["host_context_lengths"][sequence]) if is_context else start + 1
+        )
+        # one launch for all of a kind: its grid has the size of the longest
+        longest = max(past[:num_context]) if is_context else max(past[num_context:]) + 1
+        segment = _Segment(sequence, is_context, longest)
+        out[rows] = _attend(build, index, segment, (q[rows], k[rows], v[rows]), call)
+        start = rows.stop
+    return out.reshape(num_rows, -1)
 
-    table = device["kv_cache_block_offsets"].view(2, -1).long()
+
+@dataclass
+class _Segment:
+    """The rows of one sequence."""
+
+    sequence: int
+    is_context: bool
+    longest: int
+    """Rows of the cache that the grid covers."""
+
+
+def _num_context(types: list[int]) -> int:
+    return types.index(1) if 1 in types else len(types)
+
+
+def _attend(
+    build: Build, index: int, segment: _Segment, rows: tuple[Tensor, Tensor, Tensor], call: _Call
+) -> Tensor:
+    config, size = build.model.config, build.tokens_per_block
+    device, host, sequence = call.device, call.host, segment.sequence
+    q, k, v = rows
+    lengths = device["context_lengths"][sequence]
+    total = device["sequence_length"][sequence]
+    num_queries = lengths if segment.is_context else torch.ones_like(lengths)
+    positions = total - num_queries + torch.arange(len(q), device=q.device)
+    cos, sin = rotary_tables(config, positions)
+    q, k = rotate(q.transpose(0, 1), cos, sin), rotate(k.transpose(0, 1), cos, sin).transpose(0, 1)
+
+    table = device["kv_cache_block_offsets"]
+    table = table.view(-1, 2, table.shape[-1])[sequence].long()
     first = 2 * (int(host["host_kv_cache_pool_mapping"][index, 1]) if build.has_pools else index)
     window = int(host["host_max_attention_window_sizes"][index])
     for new, offsets in ((k, table[0]), (v, table[1])):
         call.slots[offsets[positions.long() // size] + first, :, positions.long() % size] = new.to(
             call.slots.dtype
         )
-    if is_context and not build.paged_context_fmha:
-        keys, values, rows = k, v, positions
+    if segment.is_context and not build.paged_context_fmha:
+        keys, values, cached = k, v, positions
     else:
-        past = int(host["host_past_key_value_lengths"][0])
-        rows = torch.arange(past if is_context else past + 1, device=h.device)
-        keys = call.slots[table[0][rows // size] + first, :, rows % size].to(h.dtype)
-        values = call.slots[table[1][rows // size] + first, :, rows % size].to(h.dtype)
-    seen = (rows <= positions[:, None]) & (rows > positions[:, None] - window) & (rows < total)
+        cached = torch.arange(segment.longest, device=q.device)
+        keys = call.slots[table[0][cached // size] + first, :, cached % size].to(q.dtype)
+        values = call.slots[table[1][cached // size] + first, :, cached % size].to(q.dtype)
+    seen = (cached <= positions[:, None]) & (cached > positions[:, None] - window) & (cached < total)
     out = F.scaled_dot_product_attention(
         q[None],
         keys.transpose(0, 1)[None],
@@ -121,4 +158,36 @@ def _attention(build: Build, layer: Layer, index: int, h: Tensor, call: _Call) -
         attn_mask=seen[None, None],
         enable_gqa=True,
     )
-    return out[0].transpose(0, 1).reshape(num_rows, -1)
+    return out[0].transpose(0, 1)
+
+
+def packing_fault(host: Mapping[str, Tensor], num_rows: int) -> str | None:
+    """What the plugin finds wrong with the values on the host, None if it would run."""
+    types, lengths = host["host_request_types"].tolist(), host["host_context_lengths"].tolist()
+    num_context = _num_context(types)
+    if any(kind != 1 for kind in types[num_context:]):
+        return "Assertion failed: reqTypes[seqIdx] == RequestType::kGENERATION"
+    num_generation, rows = len(types) - num_context, num_rows - sum(lengths[:num_context])
+    if rows != num_generation:
+        if num_generation and rows % num_generation == 0:
+            return "Only speculative decoding mode supports input length > 1 in the generation phase"
+        return f"Assertion failed: {rows} tokens of {num_generation} generation requests"
+    return None
+
+
+def check_written_blocks(build: Build, device: Mapping[str, Tensor], host: Mapping[str, Tensor]) -> None:
+    """Undefined behaviour on a GPU: a sequence writes to a block that another one uses."""
+    table = device["kv_cache_block_offsets"]
+    used: list[set[int]] = []
+    written: list[set[int]] = []
+    types, lengths = host["host_request_types"].tolist(), host["host_context_lengths"].tolist()
+    totals = device["sequence_length"].tolist()
+    for offsets, kind, length, total in zip(
+        table.view(-1, 2, table.shape[-1]), types, lengths, totals, strict=True
+    ):
+        first, end = total - (length if kind == 0 else 1), -(-total // build.tokens_per_block)
+        used.append(set(offsets[0, :end].tolist()))
+        written.append(set(offsets[0, max(first, 0) // build.tokens_per_block : end].tolist()))
+    for one, its in enumerate(written):
+        for other, theirs in enumerate(used):
+            assert one == other or not its & theirs, f"sequences {one} and {other} share a written block"

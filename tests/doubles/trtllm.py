@@ -1,8 +1,9 @@
 """A double of the Python module `tensorrt` as the executor of TensorRT-LLM engines calls it.
 
 It binds by the rules of tensorrt.py. It also rejects undefined behaviour on a GPU: an address of the wrong
-kind, of too little memory, or of freed memory. An engine computes gpt_attention.py from the bound addresses
-only, on the stream passed to it. On a GPU that can be captured in a CUDA graph, as an engine can.
+kind, of too little memory, or of freed memory; and on a CPU, two sequences of a step that write to one block.
+An engine computes gpt_attention.py from the bound addresses only, on the stream passed to it. On a GPU that
+can be captured in a CUDA graph, as an engine can.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
 from tests.doubles.engine_memory import KnownMemory, look_at
-from tests.doubles.gpt_attention import compute
+from tests.doubles.gpt_attention import check_written_blocks, compute, packing_fault
 from tests.doubles.tensorrt import (
     BoundContext,
     DataType,
@@ -30,7 +31,7 @@ from tests.doubles.tensorrt import (
     TensorIOMode,
     TensorLocation,
 )
-from tests.factories.engine_plans import OUTPUTS, VERSION, Plan
+from tests.factories.engine_plans import OF_EACH_SEQUENCE, OUTPUTS, VERSION, Plan
 
 _TORCH = {
     DataType.FLOAT: torch.float32,
@@ -154,9 +155,16 @@ class Context(BoundContext):
 
     def infer_shapes(self) -> list[str]:
         missing = super().infer_shapes()
-        if not missing and self.shapes["input_ids"] != self.shapes["position_ids"]:
+        if missing:
+            return missing
+        if self.shapes["input_ids"] != self.shapes["position_ids"]:
             raise RuntimeError("num_tokens: dimensions of one name differ")
-        return missing
+        tables = [
+            self.shapes[name][-3:-2] for name in ("kv_cache_block_offsets", "host_kv_cache_block_offsets")
+        ]
+        if len({*tables, *(self.shapes[name] for name in OF_EACH_SEQUENCE)}) > 1:
+            raise RuntimeError("batch_size_beam_width: dimensions of one name differ")
+        return []
 
     def get_tensor_shape(self, name: str) -> Shape:
         width = self.engine.tensors[name].shape[-1]
@@ -175,8 +183,8 @@ class Context(BoundContext):
         host = {
             name: self._view(name).clone() for name, tensor in self.engine.tensors.items() if tensor.is_host
         }
-        if int(host["host_request_types"][0]) == 1 and self.shapes["input_ids"] != (1,):
-            return self._refuse("Only speculative decoding mode supports input length > 1 in generation")
+        if fault := packing_fault(host, self.shapes["input_ids"][0]):
+            return self._refuse(fault)
         if self.trt.capturing is not None:
             self.is_captured = True
             self.trt.capturing.append(lambda: self._launch(host))
@@ -210,6 +218,8 @@ class Context(BoundContext):
             device = {name: value.clone() for name, value in device.items()}
             host = {name: value.clone() for name, value in host.items()}
             self.trt.tamper(device, host)
+        if self.trt.memory.device.type == "cpu":
+            check_written_blocks(self.engine.plan.build, device, host)
         with torch.inference_mode():
             if self.trt.cycles:
                 torch.cuda._sleep(self.trt.cycles)

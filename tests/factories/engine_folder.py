@@ -52,6 +52,7 @@ class EngineWorld:
         tokens_per_block: int = 32,
         max_seq_len: int = 1024,
         max_num_tokens: int = 128,
+        max_batch_size: int = 1,
         **of_plan: Any,
     ) -> Path:
         """The engine of a bundle's language model, or of `model` passed off as that."""
@@ -60,7 +61,11 @@ class EngineWorld:
         if model is None:
             model = MossLM(config)
             load_weights(model, bundle.lm.weights)
-        sizes = {"max_seq_len": max_seq_len, "max_num_tokens": max_num_tokens}
+        sizes = {
+            "max_seq_len": max_seq_len,
+            "max_num_tokens": max_num_tokens,
+            "max_batch_size": max_batch_size,
+        }
         folder.mkdir(parents=True, exist_ok=True)
         plan = plan_of(model.eval(), contract, tokens_per_block=tokens_per_block, **sizes, **of_plan)
         self.trt.write(folder / PLAN, plan)
@@ -70,7 +75,6 @@ class EngineWorld:
             "pretrained_config": checkpoint.to_dict(),
             "build_config": {
                 "max_input_len": max_num_tokens,
-                "max_batch_size": 1,
                 **sizes,
                 "kv_cache_type": "PAGED",
                 "plugin_config": {"tokens_per_block": tokens_per_block, "use_paged_context_fmha": True},

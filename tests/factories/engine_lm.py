@@ -26,6 +26,7 @@ def make_engine_paged(
     tokens_per_block: int = 16,
     max_seq_len: int = 1024,
     chunk: int = 512,
+    max_batch_size: int = 1,
     captures: bool = False,
     device: str = "cpu",
     uses_graphs: bool = True,
@@ -37,6 +38,7 @@ def make_engine_paged(
     """
     trt = TensorRT(KnownMemory(device))
     of_plan.setdefault("max_seq_len", max_seq_len)
+    of_plan.setdefault("max_batch_size", max_batch_size)
     plan = plan or plan_of(model, contract, tokens_per_block=tokens_per_block, **of_plan)
     session = EngineSession(trt.write(folder / "rank0.engine", plan), trt.library, trt.memory)
     cache = KVCache(model.config, num_blocks, tokens_per_block, keep_trunk=False, device=device)
@@ -48,6 +50,7 @@ def make_engine_paged(
         trt.memory,
         max_seq_len=max_seq_len,
         max_num_tokens=chunk,
+        max_batch_size=max_batch_size,
         uses_graphs=uses_graphs,
         calls=CapturedCalls(trt) if captures else None,  # type: ignore[arg-type]
     )

@@ -28,4 +28,4 @@ def next_row(paged: PagedLM, sequence: Sequence, ids: list[int]) -> ScheduledSeq
 def step_tensors(paged: PagedLM, sequence: Sequence, ids: list[int]) -> dict[str, Tensor]:
     """The same step as the tensors of a TensorRT-LLM engine."""
     builder = StepInputBuilder(paged.executor.limits, paged.cache)
-    return builder.fill(next_row(paged, sequence, ids))
+    return builder.fill([next_row(paged, sequence, ids)])

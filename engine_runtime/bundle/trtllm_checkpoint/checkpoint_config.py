@@ -126,6 +126,18 @@ class CheckpointConfig:
             norm_epsilon=config.rms_norm_eps,
         )
 
+    @property
+    def kv_row_bytes(self) -> int:
+        """Keys and values of one row in `dtype`, over all layers."""
+        return (
+            2 * self.num_hidden_layers * self.num_key_value_heads * self.head_size * self.torch_dtype.itemsize
+        )
+
+    @property
+    def logits_bytes(self) -> int:
+        """Logits of both heads for one sequence, in float32."""
+        return (self.text_vocab_size + self.audio_vocab_size) * torch.float32.itemsize
+
     def lm_config(self, modality_pad: int) -> MossLMConfig:
         """Sizes of our network, without `modality_pad`, which an engine does not need: it reads merged
         ids."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.tensorrt_engine import Binding, Shape
 from engine_runtime.executors.trtllm.contract import Contract
-from engine_runtime.executors.trtllm.step_tensors import StepTensors, TensorSpec
+from engine_runtime.executors.trtllm.step_tensors import CACHE_INDIRECTION, StepTensors
 from engine_runtime.lm.step import ExecutorLimits
 
 _ALIGNMENT = 256
@@ -47,26 +47,27 @@ class EngineInputs:
 
     def __init__(self, contract: Contract, limits: ExecutorLimits, memory: Memory) -> None:
         specs = contract.inputs(limits)
-        on_device = {spec.name: _largest(spec, limits) for spec in specs if spec.place == "device"}
-        on_host = {spec.name: _largest(spec, limits) for spec in specs if spec.place == "host"}
+        largest = {spec.name: spec.sized(limits.max_num_tokens, limits.max_batch_size) for spec in specs}
+        sent = {spec.name: largest[spec.name] for spec in specs if spec.place == "device"}
+        constant = {CACHE_INDIRECTION: sent.pop(CACHE_INDIRECTION)}
+        on_host = {spec.name: largest[spec.name] for spec in specs if spec.place == "host"}
         dtypes = {spec.name: spec.dtype for spec in specs}
-        size = _size(on_device, dtypes)
+        size = _size(sent, dtypes)
         self._contract = contract
         self._staged_bytes, self._device_bytes = memory.on_host(size), memory.on_device(size)
-        staged = _cut(self._staged_bytes, on_device, dtypes)
-        device = _cut(self._device_bytes, on_device, dtypes)
+        staged = _cut(self._staged_bytes, sent, dtypes)
+        device = _cut(self._device_bytes, sent, dtypes)
         host = _cut(memory.on_host(_size(on_host, dtypes)), on_host, dtypes)
         self._written = staged | host
-        self._bound = device | host
-        self._shapes = {spec.name: tuple(self._bound[spec.name].shape) for spec in specs}
+        self._bound = device | host | _cut(memory.on_device(_size(constant, dtypes)), constant, dtypes)
+        self._shapes = largest
 
     def write(self, tensors: StepTensors) -> None:
-        """Copy the values of a checked step."""
+        """Copy the values of a checked step. Those of a smaller step lie at the start of each buffer."""
         for name, value in self._contract.adapt(tensors).items():
-            buffer = self._written[name]
-            shape = tuple(value.shape)
-            self._shapes[name] = shape
-            (buffer if shape == buffer.shape else buffer[: shape[0]]).copy_(value)
+            self._shapes[name] = tuple(value.shape)
+            if name != CACHE_INDIRECTION:
+                self._written[name].view(-1)[: value.numel()].view(value.shape).copy_(value)
 
     def set_past(self, rows: int) -> None:
         """Overwrite the number of cached rows on the host, as a captured step does."""
@@ -82,35 +83,41 @@ class EngineInputs:
 
 
 class EngineOutputs:
-    """The outputs of an engine, [1, width] each, in the engine's dtypes."""
+    """The outputs of an engine, [sequences, width] each, in the engine's dtypes; room for `max_batch_size`
+    sequences."""
 
-    def __init__(self, widths: Mapping[str, int], dtypes: Mapping[str, torch.dtype], memory: Memory) -> None:
-        shapes: dict[str, Shape] = {name: (1, width) for name, width in widths.items()}
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        dtypes: Mapping[str, torch.dtype],
+        memory: Memory,
+        max_batch_size: int = 1,
+    ) -> None:
+        shapes: dict[str, Shape] = {name: (max_batch_size, width) for name, width in widths.items()}
         size = _size(shapes, dtypes)
-        device, host = memory.on_device(size), memory.on_host(size)
-        self._device_bytes, self._host_bytes = device, host
-        self._device, self._host = _cut(device, shapes, dtypes), _cut(host, shapes, dtypes)
+        self._device = _cut(memory.on_device(size), shapes, dtypes)
+        self._host = _cut(memory.on_host(size), shapes, dtypes)
 
-    def spoil(self) -> None:
+    def spoil(self, sequences: int) -> None:
         """Fill with NaN, on the current stream, to detect a step that writes nothing."""
         for buffer in self._device.values():
-            buffer.fill_(torch.nan)
+            buffer[:sequences].fill_(torch.nan)
 
-    def fetch(self) -> None:
+    def fetch(self, sequences: int) -> None:
         """Copy to the host, on the current stream."""
-        self._host_bytes.copy_(self._device_bytes, non_blocking=True)
+        for name, buffer in self._device.items():
+            self._host[name][:sequences].copy_(buffer[:sequences], non_blocking=True)
 
-    def values(self) -> dict[str, Tensor]:
+    def values(self, sequences: int) -> dict[str, Tensor]:
         """The fetched values as new float32 tensors. The stream must be synchronized."""
-        return {name: buffer.to(torch.float32, copy=True) for name, buffer in self._host.items()}
+        return {name: buffer[:sequences].to(torch.float32, copy=True) for name, buffer in self._host.items()}
 
-    def bindings(self) -> list[Binding]:
+    def bindings(self, sequences: int) -> list[Binding]:
         """Every output with the shape that it must have."""
-        return [Binding(name, tuple(b.shape), b.data_ptr()) for name, b in self._device.items()]
-
-
-def _largest(spec: TensorSpec, limits: ExecutorLimits) -> Shape:
-    return tuple(limits.max_num_tokens if size is None else size for size in spec.shape)
+        return [
+            Binding(name, (sequences, *buffer.shape[1:]), buffer.data_ptr())
+            for name, buffer in self._device.items()
+        ]
 
 
 def _aligned(size: int) -> int:

@@ -17,12 +17,18 @@ from torch import Tensor
 
 from engine_runtime.cuda.tensorrt_engine import EngineTensor, Shape
 from engine_runtime.errors import EngineError
-from engine_runtime.executors.trtllm.step_tensors import StepTensors, TensorSpec, step_spec
+from engine_runtime.executors.trtllm.step_tensors import (
+    CACHE_INDIRECTION,
+    StepTensors,
+    TensorSpec,
+    step_spec,
+)
 from engine_runtime.lm.step import ExecutorLimits
 
 ContractName = Literal["1.x", "0.13"]
 BUILD_ANEW = "Rebuild the engine with `moss-voice trt build`."
-_ROWS, _WINDOW, _BLOCKS = "input_ids", "cache_indirection", "kv_cache_block_offsets"
+_ROWS, _SEQUENCES = "input_ids", "host_request_types"
+_WINDOW, _BLOCKS = CACHE_INDIRECTION, "kv_cache_block_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Contract:
     requires_block_aligned_prefill: bool = False
 
     def inputs(self, limits: ExecutorLimits) -> tuple[TensorSpec, ...]:
-        """Every input with its dtype, device and shape in this engine (None = rows)."""
+        """Every input with its dtype, device and shape in this engine."""
         return tuple(
             TensorSpec(
                 spec.name,
@@ -103,17 +109,19 @@ def choose_contract(tensors: Iterable[EngineTensor]) -> Contract:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The maximum sizes of an engine, read from its tensors: rows of a call, rows of a sequence, blocks."""
+    """The maximum sizes of an engine, read from its tensors: rows of a call, rows of a sequence, blocks of a
+    sequence, sequences of a call."""
 
     num_tokens: int
     seq_len: int
     max_blocks: int
+    batch_size: int
 
 
 def capacity_of(tensors: Iterable[EngineTensor]) -> Capacity:
     """Read from the ranges of the profiles. The tensors follow one of the contracts."""
     most = {tensor.name: _most(tensor) for tensor in tensors if tensor.is_input}
-    return Capacity(most[_ROWS][0], most[_WINDOW][2], most[_BLOCKS][-1])
+    return Capacity(most[_ROWS][0], most[_WINDOW][2], most[_BLOCKS][-1], most[_SEQUENCES][0])
 
 
 def check_tensors(
@@ -126,9 +134,8 @@ def check_tensors(
     by_name = {tensor.name: tensor for tensor in tensors}
     problems = []
     for spec in contract.inputs(limits):
-        for rows in (1, limits.max_num_tokens):
-            shape = tuple(rows if size is None else size for size in spec.shape)
-            if problem := _misfit(by_name[spec.name], spec.dtype, shape):
+        for size in ((1, 1), (limits.max_num_tokens, limits.max_batch_size)):
+            if problem := _misfit(by_name[spec.name], spec.dtype, spec.sized(*size)):
                 problems.append(problem)
                 break
     found = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
@@ -137,7 +144,7 @@ def check_tensors(
     for name in outputs.keys() & found.keys():
         shape = found[name].shape
         if len(shape) != 2 or shape[1] != outputs[name]:
-            problems.append(f"{name}: expected [1, {outputs[name]}], got {list(shape)}")
+            problems.append(f"{name}: expected [sequences, {outputs[name]}], got {list(shape)}")
         if found[name].dtype not in (torch.float32, torch.float16, torch.bfloat16):
             problems.append(f"{name}: expected floating-point numbers, got {found[name].dtype}")
     if problems:

@@ -48,6 +48,8 @@ class Provenance:
     tokens_per_block: int
     max_seq_len: int
     max_num_tokens: int
+    max_batch_size: int = 1
+    """Notes of earlier builds have none; they were all of one sequence."""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -64,6 +66,7 @@ class EngineDirectory:
         plan: file of the serialized engine.
         library_version: version of the library that built it, "" if unknown.
         model: sizes and number formats of the network.
+        max_batch_size: sequences of a call.
         has_paged_context_fmha: whether a prefill can attend to cached rows; without it they would be ignored.
         provenance: None for an engine of trtllm-build.
     """
@@ -172,7 +175,7 @@ def _check_provenance(engine: EngineDirectory) -> None:
             f"{engine.plan} has {engine.plan.stat().st_size} bytes instead of {note.plan_bytes}: it was "
             f"truncated or replaced. Copy it again, or rebuild it with `moss-voice trt build`."
         )
-    for name in ("tokens_per_block", "max_seq_len", "max_num_tokens"):
+    for name in ("tokens_per_block", "max_seq_len", "max_num_tokens", "max_batch_size"):
         noted, configured = getattr(note, name), getattr(engine, name)
         if noted != configured:
             raise EngineError(

@@ -1,11 +1,12 @@
 """TrtllmExecutor: the forward step as a TensorRT-LLM engine runs it, on a GPU.
 
-In: a ScheduledBatch (lm/step.py) of one sequence, which step_tensors.py turns into the tensors of an engine.
-Out: logits of the last row, in host memory. The reference implementation is executors/torch/executor.py, with
-the same pool. The engine computes both tails at every step, so none is skipped.
-Decode steps are captured, one CUDA graph for each 256 rows of cache, as the library's own C++ runtime rounds
-them; a graph fixes the host values at capture, so these are the maximum of its bucket, and kernels read the
-true length on the device. Engine thread; inference only.
+In: a ScheduledBatch (lm/step.py) of at most as many sequences as the engine was built for, which
+step_tensors.py turns into the tensors of an engine: prefills first, without padding. Out: logits of the last
+row of each sequence, in host memory. The reference implementation is executors/torch/executor.py, with the
+same pool. The engine computes both tails at every step, so none is skipped.
+Decode steps of one sequence are captured, one CUDA graph for each 256 rows of cache, as the library's own C++
+runtime rounds them; a graph fixes the host values at capture, so these are the maximum of its bucket, and
+kernels read the true length on the device. Engine thread; inference only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from engine_runtime.executors.trtllm.contract import BUILD_ANEW, check_tensors, 
 from engine_runtime.executors.trtllm.engine import EngineSession, bind
 from engine_runtime.executors.trtllm.graphed_decode import GraphedDecode
 from engine_runtime.executors.trtllm.step_check import StepMemory, check_step
-from engine_runtime.executors.trtllm.step_tensors import GENERATION, StepInputBuilder, StepTensors, step_spec
+from engine_runtime.executors.trtllm.step_tensors import (
+    GENERATION,
+    StepInputBuilder,
+    StepTensors,
+    packing_order,
+    step_spec,
+)
 from engine_runtime.executors.trtllm.stream import EngineStream
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
@@ -41,7 +48,8 @@ class TrtllmExecutor:
         cache: the pool, in the engine's dtype for keys and values.
         memory: allocator of a step's buffers.
         max_seq_len: rows of the longest sequence.
-        max_num_tokens: rows of the longest single call.
+        max_num_tokens: rows of the longest single call, all sequences together.
+        max_batch_size: sequences of a call.
         uses_graphs: capture decode steps.
         calls: captures them; None for CUDA graphs on the executor's own stream.
 
@@ -60,12 +68,13 @@ class TrtllmExecutor:
         *,
         max_seq_len: int,
         max_num_tokens: int,
+        max_batch_size: int = 1,
         uses_graphs: bool = True,
         calls: GraphedCalls | None = None,
     ) -> None:
         self.device = torch.device("cpu")  # the device of the logits
         self.cache = cache
-        self.limits = cache.limits(config, max_seq_len, max_num_tokens)
+        self.limits = cache.limits(config, max_seq_len, max_num_tokens, max_batch_size)
         self.contract = choose_contract(session.tensors)
         self.requires_block_aligned_prefill = self.contract.requires_block_aligned_prefill
         self._widths = {"logits": config.text_vocab, "audio_logits": config.audio_vocab}
@@ -81,10 +90,10 @@ class TrtllmExecutor:
         self._stream = EngineStream(memory.device)
         self._inputs = EngineInputs(self.contract, self.limits, memory)
         dtypes = {tensor.name: tensor.dtype for tensor in session.tensors if tensor.dtype is not None}
-        self._outputs = EngineOutputs(self._widths, dtypes, memory)
+        self._outputs = EngineOutputs(self._widths, dtypes, memory, max_batch_size)
         self._contexts: dict[int, ExecutionContext] = {}
         self.note = ""
-        """Why decode steps are not captured although enabled, or None."""
+        """Why decode steps are not captured although enabled, or ""."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
         self._graphed: GraphedDecode | None = None
         if calls.is_capturing:
@@ -109,22 +118,26 @@ class TrtllmExecutor:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
-        """See lm/executor.py. Refuses a batch of more than one sequence."""
+        """See lm/executor.py."""
         check_batch(batch, self.limits, can_sample=self.can_sample)
-        (scheduled,) = batch.sequences
-        if min(scheduled.text_rows, scheduled.audio_rows) < scheduled.first_position:
-            raise ExecutorError("text_rows, audio_rows: an engine cannot fill the rows of a skipped tail")
-        outputs = self.run(self._builder.fill(scheduled))
-        return [
-            StepOutput(
-                outputs["logits"] if scheduled.tails.text else None,
-                outputs["audio_logits"] if scheduled.tails.audio else None,
+        for scheduled in batch.sequences:
+            if min(scheduled.text_rows, scheduled.audio_rows) < scheduled.first_position:
+                raise ExecutorError("text_rows, audio_rows: an engine cannot fill the rows of a skipped tail")
+        order = packing_order(batch.sequences)
+        logits = self.run(self._builder.fill([batch.sequences[index] for index in order]))
+        outputs: dict[int, StepOutput] = {}
+        for place, index in enumerate(order):
+            tails = batch.sequences[index].tails
+            outputs[index] = StepOutput(
+                logits["logits"][place] if tails.text else None,
+                logits["audio_logits"][place] if tails.audio else None,
             )
-        ]
+        return [outputs[index] for index in range(len(order))]
 
     def run(self, tensors: StepTensors) -> dict[str, Tensor]:
-        """Run the engine on the tensors of a step; returns `logits` [text_vocab] and `audio_logits`
-        [audio_vocab] in float32. Raises ExecutorError if a tensor does not match its declaration."""
+        """Run the engine on the tensors of a step; returns `logits` [sequences, text_vocab] and
+        `audio_logits` [sequences, audio_vocab] in float32. Raises ExecutorError if a tensor does not match
+        its declaration."""
         if self._session is None:
             raise ExecutorError("The engine is closed. Load it again.")
         lengths = check_step(self._spec, self.limits, tensors, self._known)
@@ -136,22 +149,23 @@ class TrtllmExecutor:
             with self._stream.working():
                 self._inputs.write(tensors)
                 self._inputs.send()
-                self._outputs.spoil()
+                self._outputs.spoil(len(lengths))
                 with self._stream.timed():
-                    if self._graphed is not None and int(tensors["host_request_types"]) == GENERATION:
-                        self._replay(self._graphed, lengths.past)
+                    if self._graphed is not None and tensors["host_request_types"].tolist() == [GENERATION]:
+                        self._replay(self._graphed, lengths[0].past)
                     else:
-                        self._launch(lengths.num_new)
-                self._outputs.fetch()
+                        self._launch(sum(one.num_new for one in lengths), len(lengths))
+                self._outputs.fetch(len(lengths))
         except torch.OutOfMemoryError:  # the loader explains what would fit
             raise
         except RuntimeError as error:  # torch reports CUDA errors like this
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error
         self._stream.read_time()
-        outputs = {name: value[0] for name, value in self._outputs.values().items()}
+        outputs = self._outputs.values(len(lengths))
         for name, width in self._widths.items():
-            check_logits(name, outputs[name], width)
+            for logits in outputs[name]:
+                check_logits(name, logits, width)
         return outputs
 
     def close(self) -> None:
@@ -166,13 +180,13 @@ class TrtllmExecutor:
         self._session.close()
         self._session = None
 
-    def _launch(self, rows: int) -> None:
+    def _launch(self, rows: int, sequences: int) -> None:
         """Run the step without a graph."""
         profile = self._profile(rows)
         if profile not in self._contexts:
             self._contexts[profile] = self._new_context(rows)
         context = self._contexts[profile]
-        bind(context, self._inputs.bindings(), self._outputs.bindings())
+        bind(context, self._inputs.bindings(), self._outputs.bindings(sequences))
         context.enqueue(self._stream.handle)
 
     def _replay(self, graphed: GraphedDecode, past: int) -> None:
@@ -187,8 +201,8 @@ class TrtllmExecutor:
             _log.warning("%s", self.note)
             self._graphed = None
             self._inputs.set_past(past)
-            self._outputs.spoil()  # the attempt may have written to them
-            self._launch(1)
+            self._outputs.spoil(1)  # the attempt may have written to them
+            self._launch(1, 1)
 
     def _profile(self, rows: int) -> int:
         assert self._session is not None

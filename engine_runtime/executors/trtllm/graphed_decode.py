@@ -3,7 +3,8 @@
 In: the buffers of a step, written and sent. Out: the outputs in their buffers. A graph fixes the host values
 at capture; so the number of cached rows is set to the maximum of its bucket, from which kernels derive their
 grid sizes, while they read the true length on the device. The library's own C++ runtime rounds in the same
-way. Each graph has its own context, which is not modified afterwards. Engine thread.
+way. Each graph has its own context, which is not modified afterwards. Steps of several sequences are not
+captured: each number of them would need as many graphs again. Engine thread.
 """
 
 from __future__ import annotations
@@ -62,5 +63,5 @@ class GraphedDecode:
     def _bound_context(self, bucket: int) -> ExecutionContext:
         context = self._new_context()
         self._inputs.set_past(min((bucket + 1) * ROWS_PER_GRAPH, self._most_past))
-        bind(context, self._inputs.bindings(), self._outputs.bindings())
+        bind(context, self._inputs.bindings(), self._outputs.bindings(1))
         return context

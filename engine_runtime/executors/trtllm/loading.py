@@ -31,7 +31,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import ScheduledBatch, ScheduledSequence
+from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, ScheduledSequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.quantization import FP8
@@ -69,13 +69,14 @@ def _check_memory(
     # TensorRT allocates the weights itself; torch gets the rest of the limit.
     rest_gb = None if limit_gb is None else max(limit_gb - plan_bytes / 1e9, 0.1)
     available = bound(device, rest_gb) + (0 if rest_gb is None else plan_bytes)
-    needed = plan_bytes + kv_bytes + codec_bytes + _RESERVE
+    step_bytes = _RESERVE + _batch_bytes(engine, options)
+    needed = plan_bytes + kv_bytes + codec_bytes + step_bytes
     if needed > available:
         raise AcceleratorError(
             f"The GPU has {available / 1e9:.1f} GB for the model, but {needed / 1e9:.1f} GB are needed: "
             f"engine {plan_bytes / 1e9:.1f}, keys and values {kv_bytes / 1e9:.1f}, codec "
-            f"{codec_bytes / 1e9:.1f}, activations and libraries {_RESERVE / 1e9:.1f}. Build an engine in 8 "
-            "or 4 bits (`moss-voice trt quantize`), or free memory."
+            f"{codec_bytes / 1e9:.1f}, activations and libraries {step_bytes / 1e9:.1f}. Build an engine in "
+            "8 or 4 bits (`moss-voice trt quantize`), or free memory."
         )
 
 
@@ -119,17 +120,19 @@ def load_engine(
         device=device,
         keep_trunk=False,
     )
+    most_rows = min(engine.max_num_tokens, engine.max_input_len, capacity.num_tokens)
     executor = TrtllmExecutor(
         session,
         config,
         cache,
         memory,
         max_seq_len=min(engine.max_seq_len, capacity.seq_len, bundle.lm.context_rows),
-        max_num_tokens=min(engine.max_num_tokens, engine.max_input_len, capacity.num_tokens),
+        max_num_tokens=most_rows,
+        max_batch_size=min(_batch_size(engine, options), capacity.batch_size, most_rows),
         uses_graphs=options.graphs,
     )
     paged = PagedLM(executor, cache, BlockManager(num_blocks, engine.tokens_per_block))
-    notes = _notes(engine, bundle, executor.limits.max_seq_len)
+    notes = _notes(engine, bundle, executor.limits, options)
     if options.graphs and device.type == "cuda":
         capture_decode(paged)
         notes += [executor.note] if executor.note else []
@@ -169,9 +172,29 @@ def _kv_dtype(engine: EngineDirectory) -> torch.dtype:
     return FP8 if engine.model.quantization.kv_cache == "FP8" else engine.model.torch_dtype
 
 
-def _notes(engine: EngineDirectory, bundle: Bundle, max_seq_len: int) -> list[str]:
-    """Differences from the bundle, and unknown properties."""
+def _batch_size(engine: EngineDirectory, options: EngineOptions) -> int:
+    """Sequences of a step: those that the engine was built for, as far as they are wanted."""
+    return min(engine.max_batch_size, options.max_batch_size)
+
+
+def _batch_bytes(engine: EngineDirectory, options: EngineOptions) -> int:
+    """Device memory for outputs and inputs that grow with the sequences of a step: logits, cache_indirection,
+    block tables."""
+    per_sequence = engine.model.logits_bytes + 2 * torch.int32.itemsize * engine.max_seq_len
+    return _batch_size(engine, options) * per_sequence
+
+
+def _notes(
+    engine: EngineDirectory, bundle: Bundle, limits: ExecutorLimits, options: EngineOptions
+) -> list[str]:
+    """Differences from the bundle and from what is wanted, and unknown properties."""
     notes = []
+    if limits.max_batch_size < options.max_batch_size:
+        notes.append(
+            f"A step of the engine takes {limits.max_batch_size} of the up to {options.max_batch_size} "
+            "conversations; the others take turns. Build it with a larger --max-batch-size for more."
+        )
+    max_seq_len = limits.max_seq_len
     if max_seq_len < bundle.lm.context_rows:
         notes.append(
             f"The engine holds conversations of {max_seq_len} rows, but bundle {bundle.name} allows "

@@ -54,10 +54,12 @@ def test_a_timing_cache_that_cannot_be_written_is_said_before_the_build(
 
 
 def test_check_shows_what_would_be_built(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trt", "build", str(checkpoint), "--check", "--json", "--max-num-tokens", "64"]) == 0
+    sizes = ["--max-num-tokens", "64", "--max-batch-size", "4"]
+    assert main(["trt", "build", str(checkpoint), "--check", "--json", *sizes]) == 0
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
-    assert document["build"]["max_num_tokens"] == 64
+    assert (document["build"]["max_num_tokens"], document["build"]["max_batch_size"]) == (64, 4)
+    assert document["memory"]["kv_bytes_of_a_batch"] == 4 * document["memory"]["kv_bytes_of_a_conversation"]
     assert document["plugins"]["use_paged_context_fmha"] is True
     assert any(line.split() == ["use_fp8_context_fmha", "False"] for line in lines)
 
@@ -68,6 +70,7 @@ def test_the_report_of_a_build(
 ) -> None:
     monkeypatch.setattr(library, "load_library", make_library)
     options = ["--no-fused-mlp", "--multiple-profiles", "--opt-num-tokens", "4", "--max-seq-len", "100"]
+    options += ["--max-batch-size", "3"]
     timings = ["--timing-cache", str(tmp_path / "timings")]
     to = tmp_path / "engine"
     assert main(["trt", "build", str(checkpoint), "--to", str(to), *options, *timings, "--json"]) == 0
@@ -76,6 +79,8 @@ def test_the_report_of_a_build(
     document = json.loads(printed.out.splitlines()[-1])
     assert document["engine"] == str(to)
     assert len(document["tensors"]) == 19
+    assert (document["max_batch_size"], document["changed"]) == (3, [])
+    assert "  batch       3 sequences a call, " in printed.out
     built = json.loads((to / "config.json").read_text())["build_config"]
     assert (built["max_seq_len"], built["opt_num_tokens"]) == (100, 4)
     assert (built["plugin_config"]["use_fused_mlp"], built["plugin_config"]["multiple_profiles"]) == (

@@ -18,12 +18,15 @@ def test_an_engine_is_described_by_its_files_and_by_itself(
     contract: str,
     inputs: int,
 ) -> None:
-    folder = engine_world.build(random_bundle, tmp_path / "engine", contract, tokens_per_block=64)
+    folder = engine_world.build(
+        random_bundle, tmp_path / "engine", contract, tokens_per_block=64, max_batch_size=3
+    )
     assert main(["trt", "inspect", str(folder), "--json"]) == 0
     output = capsys.readouterr().out
     document = json.loads(output.splitlines()[-1])
     assert (document["contract"], document["inputs"], document["outputs"]) == (contract, inputs, 2)
     assert (document["rows_of_a_conversation"], document["rows_of_a_call"]) == (1024, 128)
+    assert document["conversations_of_a_call"] == 3
     assert document["kv_bytes_of_a_block"] == 4 * 2 * 2 * 64 * 16 * 4
     assert document["precision"] == "float32, K/V float32"
     assert document["bundle"] == "random"
@@ -36,8 +39,8 @@ def test_an_engine_is_described_by_its_files_and_by_itself(
         "number": "int32",
         "shape": "-1x-1x-1",
         "least": "1x1x1",
-        "best": "1x1x1024",
-        "most": "1x1x1024",
+        "best": "3x1x1024",
+        "most": "3x1x1024",
     }
     assert tensors["audio_logits"]["shape"] == "-1x80"
     table = [line.split() for line in output.splitlines() if line.startswith(("tensor ", "logits "))]

@@ -183,11 +183,19 @@ class PagedAttention:
         self.memory = default_net().memory_of
 
     def __call__(self, qkv: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
-        layer, step = self.layer, dict(zip(self.names, values, strict=True))
-        is_context = int(step["host_request_types"]) == 0
-        total, num_new = int(step["sequence_length"]), len(qkv)
-        if not is_context:
-            assert num_new == 1, "a generation call takes one row"
+        """The rows of each sequence: context requests first, then one row of each generation request."""
+        step = dict(zip(self.names, values, strict=True))
+        types, lengths = step["host_request_types"].tolist(), step["host_context_lengths"].tolist()
+        assert types == sorted(types), "context requests come first"
+        counts = [length if kind == 0 else 1 for kind, length in zip(types, lengths, strict=True)]
+        assert sum(counts) == len(qkv), "a generation request takes one row"
+        parts = [self._sequence(part, step, index) for index, part in enumerate(qkv.split(counts))]
+        return torch.cat(parts)
+
+    def _sequence(self, qkv: torch.Tensor, step: dict[str, torch.Tensor], sequence: int) -> torch.Tensor:
+        layer = self.layer
+        is_context = int(step["host_request_types"][sequence]) == 0
+        total, num_new = int(step["sequence_length"][sequence]), len(qkv)
         first = total - num_new
         q, k, v = qkv.view(num_new, -1, layer.head_size).split(
             (layer.heads, layer.kv_heads, layer.kv_heads), dim=1
@@ -197,12 +205,13 @@ class PagedAttention:
             table = rotary_table(layer.head_size, layer.rotary_embedding_base, torch.arange(total))
         q, k = (_rotated(x.float(), table[first:total]).to(x.dtype) for x in (q, k))
         pool = self._pool(step)
-        self._store(pool, step, first, k, v)
-        length = int(step["host_past_key_value_lengths"]) + (0 if is_context else 1)
+        offsets = step["kv_cache_block_offsets"][0, sequence].long()
+        self._store(pool, offsets, first, k, v)
+        length = int(step["host_past_key_value_lengths"][sequence]) + (0 if is_context else 1)
         if is_context and not self.reads_cache_in_context:
             keys, values = k, v
         else:
-            keys, values = self._read(pool, step, length)
+            keys, values = self._read(pool, offsets, length)
         return self._attend(
             q, keys, values, int(step["host_max_attention_window_sizes"][layer.local_layer_idx])
         )
@@ -217,20 +226,17 @@ class PagedAttention:
         return blocks[2 * place :]
 
     def _store(
-        self, pool: torch.Tensor, step: dict[str, torch.Tensor], first: int, k: torch.Tensor, v: torch.Tensor
+        self, pool: torch.Tensor, offsets: torch.Tensor, first: int, k: torch.Tensor, v: torch.Tensor
     ) -> None:
         rows = torch.arange(first, first + len(k))
-        offsets = step["kv_cache_block_offsets"][0, 0].long()[:, rows // self.tokens_per_block]
-        for offset, new in zip(offsets, (k, v), strict=True):
+        for offset, new in zip(offsets[:, rows // self.tokens_per_block], (k, v), strict=True):
             pool[offset, :, rows % self.tokens_per_block] = new
 
-    def _read(
-        self, pool: torch.Tensor, step: dict[str, torch.Tensor], length: int
-    ) -> tuple[torch.Tensor, ...]:
+    def _read(self, pool: torch.Tensor, offsets: torch.Tensor, length: int) -> tuple[torch.Tensor, ...]:
         """K and V [length, kv_heads, head_size]."""
         rows = torch.arange(length)
-        offsets = step["kv_cache_block_offsets"][0, 0].long()[:, rows // self.tokens_per_block]
-        return tuple(pool[offset, :, rows % self.tokens_per_block] for offset in offsets)
+        used = offsets[:, rows // self.tokens_per_block]
+        return tuple(pool[offset, :, rows % self.tokens_per_block] for offset in used)
 
     def _attend(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int) -> torch.Tensor:
         """The queries are the last rows of the keys."""

@@ -59,6 +59,12 @@ def test_settings_passed_to_the_library(tiny_checkpoint: Path) -> None:
         "opt_num_tokens": 1,
         "strongly_typed": True,
     }
+    assert plan.document()["memory"] == {
+        "engine_bytes": plan.weights_bytes,
+        "kv_bytes_of_a_conversation": 1024 * 7 * 2 * 2 * 32 * 4,
+        "kv_bytes_of_a_batch": 1024 * 7 * 2 * 2 * 32 * 4,
+        "logits_bytes_of_a_batch": (512 + 160) * 4,
+    }
     assert plan.weights_bytes == (tiny_checkpoint / WEIGHTS).stat().st_size
 
 
@@ -71,6 +77,22 @@ def test_options_reach_the_library(tiny_checkpoint: Path) -> None:
     assert plan.plugins["multiple_profiles"] is True
     sizes = {"max_seq_len": 512, "max_num_tokens": 128, "max_input_len": 128, "opt_num_tokens": 16}
     assert sizes.items() <= plan.settings.items()
+
+
+def test_an_engine_for_several_conversations(tiny_checkpoint: Path) -> None:
+    """Kernels are tuned for one row of each, unless another number of rows is wanted."""
+    plan = plan_build(tiny_checkpoint, BuildOptions(max_batch_size=8))
+    sizes = {"max_batch_size": 8, "opt_batch_size": 8, "opt_num_tokens": 8, "max_num_tokens": 1024}
+    assert sizes.items() <= plan.settings.items()
+    memory, single = (
+        plan_build(tiny_checkpoint, options).document()["memory"]
+        for options in (BuildOptions(max_batch_size=8), BuildOptions())
+    )
+    assert memory["kv_bytes_of_a_conversation"] == single["kv_bytes_of_a_conversation"]
+    for name in ("kv_bytes_of_a_batch", "logits_bytes_of_a_batch"):
+        assert memory[name] == 8 * single[name]
+    few_rows = plan_build(tiny_checkpoint, BuildOptions(max_batch_size=8, opt_num_tokens=2))
+    assert (few_rows.settings["opt_batch_size"], few_rows.settings["opt_num_tokens"]) == (2, 2)
 
 
 def test_a_model_made_for_long_conversations_is_not_built_for_all_of_it(
@@ -89,6 +111,8 @@ def test_a_model_made_for_long_conversations_is_not_built_for_all_of_it(
         ({"max_seq_len": 64, "max_num_tokens": 65}, "max_num_tokens is 65"),
         ({"max_num_tokens": 31}, "max_num_tokens is 31. Give at least tokens_per_block"),
         ({"max_num_tokens": 64, "opt_num_tokens": 65}, "opt_num_tokens is 65"),
+        ({"max_num_tokens": 64, "max_batch_size": 65}, "max_batch_size is 65. Give at least 1 and at most"),
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
         ({"tokens_per_block": 48}, "tokens_per_block is 48. Specify a power of two"),
         ({"tokens_per_block": 0}, "tokens_per_block is 0"),
     ],

@@ -27,7 +27,7 @@ from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
 )
 from engine_runtime.errors import EngineError
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
-from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.quantization import to_fp8
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
@@ -71,6 +71,25 @@ def test_prefill_in_chunks_and_single_steps_yield_the_stored_logits(
 def test_a_long_conversation_yields_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
     paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, "c", [256, 384], 60) < NOISE
+
+
+@pytest.mark.slow
+def test_steps_of_several_sequences_yield_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Five sequences of one conversation at different rows: prefills of one beside decode steps of others."""
+    paged = described(tiny_checkpoint, tmp_path / "engine", replace(OPTIONS, max_batch_size=5))
+    model, cases = load_tiny()
+    ids, sequences = as_ids(cases["a.rows"], model), [Sequence() for _ in range(5)]
+    for index, sequence in enumerate(sequences[1:], start=1):
+        paged.prefill(sequence, ids[: 15 * index])
+    for new in ([1, 1, 12, 1, 1], [9, 1, 1, 1, 16], [1, 1, 1, 1, 1]):
+        requests = [
+            StepRequest(one, ids[one.num_rows : one.num_rows + count], is_prefill=count > 1)
+            for one, count in zip(sequences, new, strict=True)
+        ]
+        for sequence, logits in zip(sequences, paged.step(requests), strict=True):
+            for got, stored in ((logits.text_logits, "text_logits"), (logits.audio_logits, "audio_logits")):
+                assert got is not None
+                assert float((got - cases[f"a.{stored}"][sequence.num_rows - 1]).abs().max()) < NOISE
 
 
 def test_without_paged_context_fmha_a_prefill_does_not_see_the_conversation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -75,22 +76,43 @@ def test_values_arrive_when_they_are_sent(contract: Contract) -> None:
     assert addresses == [binding.address for binding in inputs.bindings()]
 
 
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+def test_a_step_of_fewer_sequences_lies_at_the_start_of_its_buffers(contract: Contract) -> None:
+    inputs = EngineInputs(contract, replace(LIMITS, max_batch_size=4), KnownMemory())
+    offsets = torch.arange(28, dtype=torch.int32).view(1, 2, 2, 7)
+    step = {
+        "input_ids": torch.tensor([5, 6, 7], dtype=torch.int32),
+        "last_token_ids": torch.tensor([2, 3], dtype=torch.int32),
+        "kv_cache_block_offsets": offsets,
+        "cache_indirection": torch.ones((2, 1, 200), dtype=torch.int32),
+    }
+    inputs.write(step)
+    inputs.send()
+    bindings = {binding.name: binding for binding in inputs.bindings()}
+    for name, value in step.items():
+        wanted = value[0] if name in contract.without_pool_axis else value
+        assert bindings[name].shape == wanted.shape
+        if name == "cache_indirection":
+            wanted = torch.zeros_like(wanted)  # only its shape is read
+        assert torch.equal(look_at(bindings[name].address, bindings[name].shape, torch.int32), wanted)
+
+
 def test_outputs_are_spoiled_fetched_and_kept() -> None:
     memory = KnownMemory()
     dtypes = {"logits": torch.float32, "audio_logits": torch.bfloat16}
-    outputs = EngineOutputs({"logits": 5, "audio_logits": 3}, dtypes, memory)
-    text, audio = outputs.bindings()
-    assert (text.shape, audio.shape) == ((1, 5), (1, 3))
-    look_at(text.address, (1, 5), torch.float32).fill_(2.0)
-    look_at(audio.address, (1, 3), torch.bfloat16).fill_(1.5)
-    outputs.fetch()
-    values = outputs.values()
+    outputs = EngineOutputs({"logits": 5, "audio_logits": 3}, dtypes, memory, max_batch_size=3)
+    text, audio = outputs.bindings(2)
+    assert (text.shape, audio.shape) == ((2, 5), (2, 3))
+    look_at(text.address, (2, 5), torch.float32).fill_(2.0)
+    look_at(audio.address, (2, 3), torch.bfloat16).fill_(1.5)
+    outputs.fetch(2)
+    values = outputs.values(2)
     assert values["audio_logits"].dtype == torch.float32
-    outputs.spoil()
-    outputs.fetch()
-    assert all(value.isnan().all() for value in outputs.values().values())
-    assert values["logits"].tolist() == [[2.0] * 5]
-    assert values["audio_logits"].tolist() == [[1.5] * 3]
+    outputs.spoil(2)
+    outputs.fetch(2)
+    assert all(value.isnan().all() for value in outputs.values(2).values())
+    assert values["logits"].tolist() == [[2.0] * 5] * 2
+    assert values["audio_logits"].tolist() == [[1.5] * 3] * 2
 
 
 def test_memory_goes_when_nobody_holds_it() -> None:

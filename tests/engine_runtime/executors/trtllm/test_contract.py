@@ -146,6 +146,7 @@ def test_an_engine_that_fits() -> None:
     check(engine())
     capacity = capacity_of(engine().values())
     assert (capacity.num_tokens, capacity.seq_len, capacity.max_blocks) == (64, 1024, 32)
+    assert capacity.batch_size == 1
 
 
 @pytest.mark.parametrize(
@@ -162,8 +163,9 @@ def test_an_engine_that_fits() -> None:
             r"needs shape \[1, 1, 1000\]",
         ),
         ("kv_cache_block_offsets", {"ranges": (((1, 1, 2, 1),) * 2 + ((1, 1, 2, 31),),)}, r"\[1, 1, 2, 32\]"),
-        ("logits", {"shape": (-1, 500)}, r"expected \[1, 512\], got \[-1, 500\]"),
-        ("logits", {"shape": (-1, -1, 512)}, r"expected \[1, 512\]"),
+        ("host_request_types", {"ranges": (((2,), (2,), (4,)),)}, r"needs shape \[1\], .* \[2\] to \[4\]"),
+        ("logits", {"shape": (-1, 500)}, r"expected \[sequences, 512\], got \[-1, 500\]"),
+        ("logits", {"shape": (-1, -1, 512)}, r"expected \[sequences, 512\]"),
         ("audio_logits", {"dtype": torch.int32}, "expected floating-point"),
         ("audio_logits", {"dtype": None}, "expected floating-point"),
         ("audio_logits", {"name": "audio"}, "the engine has no such output"),
@@ -179,6 +181,8 @@ def test_what_does_not_fit_is_named(name: str, change: dict[str, object], named:
 def test_everything_that_does_not_fit_is_reported_at_once() -> None:
     with pytest.raises(EngineError) as caught:
         check(engine(), replace(LIMITS, num_layers=8, max_seq_len=2000))
+    with pytest.raises(EngineError, match=r"sequence_length: needs shape \[2\], .* takes \[1\] to \[1\]"):
+        check(engine(), replace(LIMITS, max_batch_size=2))
     for name in ("host_kv_cache_pool_mapping", "cache_indirection", "kv_cache_block_offsets"):
         assert f"{name}: needs shape" in str(caught.value)
     assert "moss-voice trt build" in str(caught.value)

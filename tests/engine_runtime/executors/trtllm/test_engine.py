@@ -69,7 +69,7 @@ class Bench:
     def bind(self, **changes: Binding | None) -> None:
         """Bind everything, some of it otherwise; None leaves a tensor out."""
         inputs = {b.name: b for b in self.inputs.bindings()}
-        outputs = {b.name: b for b in self.outputs.bindings()}
+        outputs = {b.name: b for b in self.outputs.bindings(1)}
         for name, change in changes.items():
             group = outputs if name in outputs else inputs
             if change is None:
@@ -79,14 +79,14 @@ class Bench:
         bind(self.context, inputs.values(), outputs.values())
 
     def binding(self, name: str) -> Binding:
-        (found,) = (b for b in [*self.inputs.bindings(), *self.outputs.bindings()] if b.name == name)
+        (found,) = (b for b in [*self.inputs.bindings(), *self.outputs.bindings(1)] if b.name == name)
         return found
 
     def run(self) -> dict[str, torch.Tensor]:
-        self.outputs.spoil()
+        self.outputs.spoil(1)
         self.context.enqueue(7)
-        self.outputs.fetch()
-        return self.outputs.values()
+        self.outputs.fetch(1)
+        return self.outputs.values(1)
 
 
 @pytest.fixture(params=["1.x", "0.13"])

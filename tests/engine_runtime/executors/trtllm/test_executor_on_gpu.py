@@ -12,7 +12,7 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.tiny_lm import load_tiny, make_paged
-from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, reply
+from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, replies_together, reply
 
 pytestmark = [
     pytest.mark.cuda,
@@ -45,6 +45,16 @@ def test_replies_are_those_of_the_torch_executor(tmp_path: Path) -> None:
         paged, _ = make_engine_paged(on_gpu, tmp_path, device="cuda")
         prompt = cases["a.rows"][:50]
         assert reply(model, paged, prompt, params) == reply(model, make_paged(model), prompt, params)
+
+
+@pytest.mark.parametrize("contract", ["1.x", "0.13"])
+def test_replies_in_shared_steps_are_those_of_the_torch_executor(tmp_path: Path, contract: str) -> None:
+    (model, cases), on_gpu = load_tiny(), load_tiny()[0].to("cuda")
+    prompts = [cases["a.rows"][index : 40 - index] for index in range(3)]
+    paged, _ = make_engine_paged(on_gpu, tmp_path, contract, device="cuda", max_batch_size=3)
+    together = replies_together(model, paged, prompts, SAMPLINGS[:3])
+    pairs = zip(prompts, SAMPLINGS[:3], strict=True)
+    assert together == [reply(model, make_paged(model), *pair) for pair in pairs]
 
 
 def test_a_replayed_step_is_not_enqueued_and_follows_its_inputs(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Inputs:
 
 
 class Outputs:
-    def bindings(self) -> list[str]:
+    def bindings(self, sequences: int) -> list[str]:
         return []
 
 
