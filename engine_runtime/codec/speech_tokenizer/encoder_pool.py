@@ -1,9 +1,9 @@
 """Caches of many encoder streams in common buffers, and their next codes in one captured call.
 
 In: the next frames of each segment and its state, which names a slot of the pool. Out: codes and new states.
-The reference implementation is a single step (`WhisperVQ.step_hidden`). A call for one code is captured for
-the next larger power of two of its streams and a few lengths; padding uses a spare slot. Runs in the thread
-of its caller.
+The reference implementation is a single step (`WhisperVQ.step_hidden`). A call is captured for the next
+larger powers of two of its streams and of the most codes of a stream, and a few lengths; padding uses a spare
+slot. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -23,10 +24,12 @@ from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderL
 
 SEEN = (256, 512)
 """Positions that the shorter captures attend to (5 s and 10 s); the longest covers a segment."""
-LONG_CODES = (8, 16, 32, 64, 128)
-"""Codes of the captured calls of a single stream, for revisions and speech that has waited."""
+LONG_CODES = (16, 32, 64, 128)
+"""Codes of the captured calls of a single stream, for revisions."""
 MOST_STREAMS = 64
 """Streams of one call."""
+MOST_JOINT_CODES = 8
+"""Codes of a stream in a call of several."""
 
 
 class EncoderPool:
@@ -55,59 +58,72 @@ class EncoderPool:
     def step(
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> tuple[list[Tensor], list[EncoderState]]:
-        """The next frames [n_mels, T] of segments of this pool, T of any number of codes each: their codes
-        [T / frames_per_code], and the new states. One captured call for the first code of all, one for the
-        second code of those that have one, ..."""
-        frames, following = self._model.config.frames_per_code, list(states)
-        found: list[list[Tensor]] = [[] for _ in mels]
-        for start in range(0, max(mel.shape[1] for mel in mels), frames):
-            busy = [place for place, mel in enumerate(mels) if start < mel.shape[1]]
-            chunk = torch.stack([mels[place][:, start : start + frames] for place in busy])
-            codes, new = self._run(chunk, [following[place] for place in busy])
-            for place, one, state in zip(busy, codes, new, strict=True):
-                found[place].append(one)
-                following[place] = state
-        return [torch.cat(codes) for codes in found], following
+        """The next frames [n_mels, T] of segments of this pool, T of up to MOST_JOINT_CODES codes each: their
+        codes [T / frames_per_code], and the new states."""
+        size = max(mel.shape[1] for mel in mels)
+        width = self._model.config.frames_per_code
+        while width < size:
+            width *= 2
+        if all(width <= self._room(state) for state in states):
+            padded = [F.pad(mel, (0, width - mel.shape[1])) for mel in mels]
+            return self._run(torch.stack(padded), states, [mel.shape[1] for mel in mels])
+        if len(mels) == 1:
+            return self._code_by_code(mels[0], states[0])
+        alone = [self.step([mel], [state]) for mel, state in zip(mels, states, strict=True)]
+        return [codes for (codes,), _ in alone], [state for _, (state,) in alone]
+
+    def _code_by_code(self, mel: Tensor, state: EncoderState) -> tuple[list[Tensor], list[EncoderState]]:
+        """At the end of a segment, which has no room for padding."""
+        found = []
+        for chunk in mel.split(self._model.config.frames_per_code, dim=1):
+            (codes,), (state,) = self._run(chunk[None], [state], [chunk.shape[1]])
+            found.append(codes)
+        return [torch.cat(found)], [state]
 
     @torch.inference_mode()
     def step_many(self, mel: Tensor, state: EncoderState) -> tuple[Tensor, EncoderState] | None:
         """`step` of one stream for many codes in one call, padded; None if they do not fit."""
         frames = self._model.config.frames_per_code
         codes = next((codes for codes in LONG_CODES if codes * frames >= mel.shape[2]), None)
-        room = (self._model.config.max_positions - state.length) * CONV2_STRIDE
-        if codes is None or codes * frames > room:
+        if codes is None or codes * frames > self._room(state):
             return None
-        found, (following,) = self._run(F.pad(mel, (0, codes * frames - mel.shape[2])), [state], mel.shape[2])
-        return found, following
+        padded = F.pad(mel, (0, codes * frames - mel.shape[2]))
+        (found,), (following,) = self._run(padded, [state], [mel.shape[2]])
+        return found[None], following
 
     @torch.inference_mode()
     def warm_up(self, most_streams: int) -> None:
         """Capture the steps of up to this many streams, in the spare slot."""
-        frames = self._model.config.frames_per_code
-        mel = self._padding.conv1.new_zeros(1, self._model.config.num_mel_bins, frames)
-        size = 1
-        while size < 2 * min(most_streams, MOST_STREAMS):
+        sizes = [1]
+        while sizes[-1] < min(most_streams, MOST_STREAMS):
+            sizes.append(2 * sizes[-1])
+        widths = [1]
+        while widths[-1] < MOST_JOINT_CODES:
+            widths.append(2 * widths[-1])
+        alone = [(1, codes) for codes in LONG_CODES]
+        # The largest first: the others reuse its memory.
+        for size, codes in (*product(reversed(sizes), reversed(widths)), *alone):
+            frames = codes * self._model.config.frames_per_code
+            mel = self._padding.conv1.new_zeros(size, self._model.config.num_mel_bins, frames)
             for seen in self._lengths():
-                end = replace(self._padding, length=seen - frames // CONV2_STRIDE)
-                self._run(mel.expand(size, -1, -1), [end] * size)
-            size *= 2
-        for codes in LONG_CODES:
-            for seen in self._lengths():
-                if seen * CONV2_STRIDE >= codes * frames:
-                    end = replace(self._padding, length=seen - codes * frames // CONV2_STRIDE)
-                    self._run(mel.repeat(1, 1, codes), [end])
+                if seen * CONV2_STRIDE >= frames:
+                    end = replace(self._padding, length=seen - frames // CONV2_STRIDE)
+                    self._run(mel, [end] * size, [frames] * size)
+
+    def _room(self, state: EncoderState) -> int:
+        """Frames until the end of the segment."""
+        return (self._model.config.max_positions - state.length) * CONV2_STRIDE
 
     def _lengths(self) -> list[int]:
         longest = self._model.config.max_positions
         return [*(seen for seen in SEEN if seen < longest), longest]
 
     def _run(
-        self, mel: Tensor, states: Sequence[EncoderState], frames: int | None = None
-    ) -> tuple[Tensor, list[EncoderState]]:
-        """One captured call. The encoder is causal: what follows the first `frames` is padding, and the keys
-        and values of it are written over later."""
+        self, mel: Tensor, states: Sequence[EncoderState], frames: Sequence[int]
+    ) -> tuple[list[Tensor], list[EncoderState]]:
+        """One captured call for mel [B, n_mels, T]. The encoder is causal: what follows the first `frames` of
+        a stream is padding, and the keys and values of it are written over later."""
         count, new, keep = len(states), mel.shape[2] // CONV2_STRIDE, CONV_KERNEL - 1
-        wanted = frames or mel.shape[2]
         ends = [state.length + new for state in states]
         longest = self._model.config.max_positions
         if max(ends) > longest:
@@ -124,16 +140,14 @@ class EncoderPool:
             torch.cat([state.conv2 for state in padded]),
             numbers,
         )
-        last = slice(wanted - keep, wanted)
-        return codes[:count, : wanted // self._model.config.frames_per_code], [
-            replace(
-                state,
-                conv1=mel[at : at + 1, :, last],
-                conv2=first[at : at + 1, :, last],
-                length=state.length + wanted // CONV2_STRIDE,
-            )
-            for at, state in enumerate(states)
-        ]
+        found, following = [], []
+        for at, (state, wanted) in enumerate(zip(states, frames, strict=True)):
+            last = slice(wanted - keep, wanted)
+            conv1, conv2 = mel[at : at + 1, :, last], first[at : at + 1, :, last]
+            length = state.length + wanted // CONV2_STRIDE
+            found.append(codes[at, : wanted // self._model.config.frames_per_code])
+            following.append(replace(state, conv1=conv1, conv2=conv2, length=length))
+        return found, following
 
 
 def step_slots(

@@ -95,7 +95,7 @@ def test_streams_that_listen_at_once_have_the_codes_of_complete_signals(model: W
 def test_only_the_model_itself_takes_batches(model: WhisperVQ) -> None:
     tokenizer = SpeechTokenizer(model, RATE, "running_max")
     work = EncodeWork(tokenizer, frames(model, 1, 0)[0], model.initial_state())
-    long = EncodeWork(tokenizer, frames(model, 5, 0)[0], model.initial_state())
+    long = EncodeWork(tokenizer, frames(model, 9, 0)[0], model.initial_state())
     assert work.batch_key is not None
     assert long.batch_key is None
     assert work.fits([work] * 63)
