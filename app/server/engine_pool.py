@@ -5,7 +5,7 @@ of the engine thread, the only one that touches the engine; everything else may 
 
 Each conversation runs one task at a time, a job or the next event of its reply, and the scheduler runs equal
 work of several in one call (engine_runtime/scheduler). What is due first goes first: a job at once, speech
-260 ms after it was submitted, the next event of a reply when the audio made so far has been played.
+340 ms after it was submitted, the next event of a reply when the audio made so far has been played.
 
 Admission: a conversation gets a `Seat`, or `PoolFullError` with the reason. Each seat has all KV blocks that
 a conversation can need, and as many seats exist as can speak at once without a gap at the measured speed
@@ -33,15 +33,14 @@ from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
 from app.session.engine_source import EngineFactory
 from app.session.engine_turns import EngineTurns
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
+from engine_runtime.scheduler.scheduler import TICK_NS, ScheduledTask, Scheduler
 from engine_runtime.types import ReplyAudio
 from engine_runtime.work import Task
 
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.engine import BlockStats, Engine
 
-_HEAR_DUE_NS = 260_000_000
-"""A tick of the scheduler, and 100 ms."""
+_HEAR_DUE_NS = TICK_NS + 100_000_000
 _log = logging.getLogger(__name__)
 
 

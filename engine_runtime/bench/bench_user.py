@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine_runtime.bench.conversation import question_of
-from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
+from engine_runtime.scheduler.scheduler import TICK_NS, ScheduledTask, Scheduler
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
 from engine_runtime.work import Task
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 TURN_S = (5.0, 10.0)
 """Shortest and longest question and reply."""
 _BLOCK_S = 0.08
-_PUSH_DUE_NS = 260_000_000
-"""A tick of the scheduler, and 100 ms."""
+_PUSH_DUE_NS = TICK_NS + 100_000_000
 
 
 class WallClock:

@@ -26,8 +26,8 @@ from engine_runtime.work import Outcome, Stage, Task, Work
 
 _SOON_NS = 300_000_000
 """A task due this soon after the most urgent one joins its call in any case."""
-_TICK_NS = 160_000_000
-"""Speech is begun at multiples of this: two codes of the released model."""
+TICK_NS = 240_000_000
+"""Speech is begun at multiples of this: three codes of the released model."""
 _AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
 """A reply that is this far ahead of its playback leaves the device to tasks that are due within this time."""
 _NAP_S, _MOST_NAPS = 0.0002, 250
@@ -103,7 +103,7 @@ class Scheduler:
         nothing else runs. What arrives until then belongs to the same task."""
         if self.is_idle or not self.is_batching:
             return arrived_ns
-        return -(-arrived_ns // _TICK_NS) * _TICK_NS
+        return -(-arrived_ns // TICK_NS) * TICK_NS
 
     def run_once(self) -> None:
         """Run the most urgent work with what can join it. Does nothing if there is none, and only waits a

@@ -174,6 +174,10 @@ class WhisperLogMel(nn.Module):
         return (floored + 4.0) / 4.0
 
 
+MOST_CAPTURED_STEPS = 4
+"""Steps of a call that is captured on a GPU."""
+
+
 @dataclass(slots=True)
 class Ceiling:
     """Decides when a stream rescales its segment, and with which ceiling (see the module docstring)."""
@@ -203,7 +207,7 @@ class WhisperLogMelStream:
     """
 
     def __init__(self, features: WhisperLogMel, step_frames: int, calls: GraphedCalls | None = None) -> None:
-        """`calls` capture a single step."""
+        """`calls` capture up to MOST_CAPTURED_STEPS."""
         self._features = features
         self._device = features.window.device
         self._calls = calls or GraphedCalls(self._device, enabled=False)
@@ -270,11 +274,25 @@ class WhisperLogMelStream:
         filled = np.pad(self._pending, (0, -self._pending.size % self._step_samples))
         return self._mel(filled, is_end=True)[0]
 
+    def warm_up(self) -> None:
+        """Capture all calls of up to MOST_CAPTURED_STEPS; the stream is reset."""
+        for steps in range(1, MOST_CAPTURED_STEPS + 1):
+            self.reset()
+            for size in (steps * self._step_samples + self._look_ahead, steps * self._step_samples):
+                self.push(np.zeros(size, np.float32))
+        for end in (1, self._look_ahead + self._step_samples - 1):  # one step and, with its look-ahead, two
+            self.reset()
+            for _ in range(2):  # at the start of a segment, and later
+                self._pending = np.zeros(end, np.float32)
+                self.tail()
+                self._context = np.zeros(self._half_window, np.float32)
+        self.reset()
+
     def _mel(self, samples: Pcm, *, is_end: bool) -> tuple[Tensor, Tensor, Tensor]:
         pcm = torch.from_numpy(np.concatenate((self._context, samples)))
         is_start = self._context.size == 0
         mel = partial(self._features.continued, start=is_start, end=is_end)
-        if samples.size > self._step_samples + self._look_ahead:
+        if samples.size > MOST_CAPTURED_STEPS * self._step_samples + self._look_ahead:
             return mel(pcm.to(self._device), self._ceiling, self._maximum)
         key = ("mel", samples.size, is_start, is_end)
         return self._calls.run_copied(key, mel, pcm, self._ceiling, self._maximum)

@@ -232,6 +232,9 @@ class SpeechTokenizer:
             self.feature_calls = GraphedCalls(device, stream=streams.feature_stream)
             self.pool.calls = GraphedCalls(device, stream=streams.encoder_stream)
             torch.cuda.synchronize(device)
+        with self.before():
+            frames = self.model.config.frames_per_code
+            WhisperLogMelStream(self.features, frames, self.feature_calls).warm_up()
         with self.beside():
             self.pool.warm_up(most_streams)
 

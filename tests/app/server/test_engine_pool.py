@@ -194,7 +194,7 @@ def test_speech_waits_for_that_of_others_unless_the_turn_is_over(monkeypatch: py
     seat.is_speaking = True
     assert seat.take_job(scheduler) is None, "its reply goes on meanwhile"
     seat.is_speaking = False
-    now_ns = 200_000_000
+    now_ns = 250_000_000
     seat.submit(hear)
     taken = seat.take_job(scheduler)
     assert isinstance(taken, Hear)

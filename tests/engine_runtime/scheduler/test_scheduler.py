@@ -328,8 +328,8 @@ def test_speech_is_begun_at_ticks_where_several_talk(is_batching: bool) -> None:
     scheduler = Scheduler(is_batching=is_batching, clock_ns=lambda: device.now_ns)
     assert scheduler.speech_begins_ns(100_000_000) == 100_000_000, "nothing else runs"
     scheduler.start(steps(device, "reply", given), lambda: 0)
-    begins = [scheduler.speech_begins_ns(arrived * 1_000_000) for arrived in (1, 100, 160, 161)]
-    expected = [160, 160, 160, 320] if is_batching else [1, 100, 160, 161]
+    begins = [scheduler.speech_begins_ns(arrived * 1_000_000) for arrived in (1, 100, 240, 241)]
+    expected = [240, 240, 240, 480] if is_batching else [1, 100, 240, 241]
     assert begins == [ms * 1_000_000 for ms in expected]
 
 
