@@ -55,20 +55,21 @@ def _measure_rtf(engine: Engine, scheduler: Scheduler, count: int) -> float:
     noise = np.random.default_rng(0).normal(0.0, 1e-3, engine.input_sample_rate).astype(np.float32)
     params = replace(engine.bundle.lm.sampling_speech, min_new=_PROBE_CODES, max_new=_PROBE_CODES)
     conversations = [engine.new_conversation() for _ in range(count)]
-    audio_s: list[float] = []
+    audio_s = [0.0] * count
 
-    def reply(conversation: object) -> Task[None]:
+    def reply(place: int, conversation: object) -> Task[None]:
         turn = yield from engine.open_turn_task(conversation, 0, Modality.SPEECH)  # type: ignore[arg-type]
         yield from turn.push_task(noise)
         events = yield from turn.commit_task(Modality.SPEECH, params)
         while (event := (yield from events.next_event())) is not None:
             if isinstance(event, ReplyAudio):
-                audio_s.append(len(event.pcm) / event.sample_rate)
+                audio_s[place] += len(event.pcm) / event.sample_rate
 
     try:
         began_s = time.perf_counter()
-        for conversation in conversations:
-            scheduler.start(reply(conversation), lambda: 0)
+        for place, conversation in enumerate(conversations):
+            # As with clients that play at once: whose audio ends first goes first.
+            scheduler.start(reply(place, conversation), lambda place=place: round(1e9 * audio_s[place]))
         while not scheduler.is_idle:
             scheduler.run_once()
         return (time.perf_counter() - began_s) * count / sum(audio_s)
