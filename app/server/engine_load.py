@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,11 +66,14 @@ def _measure_rtf(engine: Engine, scheduler: Scheduler, count: int) -> float:
             if isinstance(event, ReplyAudio):
                 audio_s[place] += len(event.pcm) / event.sample_rate
 
+    def due_ns(place: int) -> int:
+        return round(1e9 * audio_s[place])
+
     try:
         began_s = time.perf_counter()
         for place, conversation in enumerate(conversations):
             # As with clients that play at once: whose audio ends first goes first.
-            scheduler.start(reply(place, conversation), lambda place=place: round(1e9 * audio_s[place]))
+            scheduler.start(reply(place, conversation), partial(due_ns, place))
         while not scheduler.is_idle:
             scheduler.run_once()
         return (time.perf_counter() - began_s) * count / sum(audio_s)
